@@ -90,11 +90,11 @@ def floor_round(endpoint: str, reads: int, seed: int) -> Measured:
     """Milliseconds of plain ranged GETs of 4 KiB."""
     client = raw_client(endpoint)
     objects = keys_of(client, "catch-up/", MIB)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     seconds = []
     for _ in range(reads):
-        key, size = chance.choice(objects)
-        start = chance.randrange(size - READ_BYTES)
+        key, size = rng.choice(objects)
+        start = rng.randrange(size - READ_BYTES)
         begun = time.perf_counter()
         answer = client.get_object(
             Bucket=BUCKET, Key=key, Range=f"bytes={start}-{start + READ_BYTES - 1}"
@@ -113,11 +113,11 @@ def engine_round(directory: str, length: int, reads: int, seed: int) -> Measured
     async def work() -> Measured:
         async with open_store(folder / "store") as store:
             reader = cast("_Reads", store)
-            chance = random.Random(seed)
+            rng = random.Random(seed)
             before = _gets(store.stats())
             seconds = []
             for _ in range(reads):
-                offset = chance.randrange(length - READ_BYTES)
+                offset = rng.randrange(length - READ_BYTES)
                 begun = time.perf_counter()
                 received = 0
                 # A read may give less, where one held stretch ends and another begins.

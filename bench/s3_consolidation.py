@@ -32,7 +32,7 @@ QUESTION = "consolidation on S3: copied by the server or through the client"
 LATENCY_S = 0.05
 OBJECT_BYTES = 8 * MIB
 TIMES_FASTER = 5.0
-_PATIENCE_S = 300.0
+_TIMEOUT_S = 300.0
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
@@ -103,9 +103,9 @@ def engine_round(directory: str, url: str, total_bytes: int, copies: bool) -> Me
         try:
             begun = time.perf_counter()
             while not sum_of(store_again.stats(), "storage_writer", "consolidations"):
-                if time.perf_counter() - begun > _PATIENCE_S:
+                if time.perf_counter() - begun > _TIMEOUT_S:
                     message = (
-                        f"nothing was consolidated in {_PATIENCE_S:.0f} s: "
+                        f"nothing was consolidated in {_TIMEOUT_S:.0f} s: "
                         f"{store_again.stats()['health']}"
                     )
                     raise BenchError(message)

@@ -172,19 +172,19 @@ def write_container(
     per_segment: int = PER_SEGMENT,
 ) -> Measured:
     """The snapshot of one container, and beside it what is wrong with it."""
-    chance = np.random.default_rng(container_id)
+    rng = np.random.default_rng(container_id)
     # Besides the live ones: garbage, and what is in the listing alone.
-    drawn = _names(chance, container_id, objects + 3 * faults)
-    others, drawn_rows = chance.permutation(len(drawn.names)), np.arange(len(drawn.names))
+    drawn = _names(rng, container_id, objects + 3 * faults)
+    others, drawn_rows = rng.permutation(len(drawn.names)), np.arange(len(drawn.names))
     garbage, orphans, young = (
         np.sort(others[start * faults : (start + 1) * faults]) for start in range(3)
     )
     live = np.setdiff1d(drawn_rows, others[: 3 * faults], assume_unique=True)
-    chunks = _chunks(chance, live, per_segment)
-    planted_kinds = _plant_chunks(chance, container_id, chunks, faults, per_segment)
+    chunks = _chunks(rng, live, per_segment)
+    planted_kinds = _plant_chunks(rng, container_id, chunks, faults, per_segment)
     sizes = np.full(len(drawn.names), 5 * MIB, np.int64)
     sizes[chunks.objects] = chunks.lengths + _HEADER_BYTES
-    differing = chance.permutation(live)[: 2 * faults]
+    differing = rng.permutation(live)[: 2 * faults]
     missing, wrong = differing[:faults], differing[faults:]
 
     def named(rows: _Numbers) -> list[str]:
@@ -213,8 +213,8 @@ def write_container(
     return {"objects": len(here)}
 
 
-def _names(chance: np.random.Generator, container_id: int, count: int) -> _Names:
-    ids = chance.integers(0, 2**64, (count, 2), np.uint64).astype(">u8")
+def _names(rng: np.random.Generator, container_id: int, count: int) -> _Names:
+    ids = rng.integers(0, 2**64, (count, 2), np.uint64).astype(">u8")
     # The store's own: an orphan without its tag is of unknown owner.
     ids[:, 0] = int.from_bytes(store_tag(_STORE_ID), "big")
     ids = ids[np.argsort(ids[:, 1])]
@@ -238,20 +238,20 @@ def _names(chance: np.random.Generator, container_id: int, count: int) -> _Names
     return _Names(pa.Array.from_buffers(pa.string(), count, buffers), shards)
 
 
-def _chunks(chance: np.random.Generator, live: _Numbers, per_segment: int) -> _Chunks:
+def _chunks(rng: np.random.Generator, live: _Numbers, per_segment: int) -> _Chunks:
     segments = np.arange(len(live)) // per_segment
-    lengths = chance.integers(MIB, 64 * MIB, len(live))
+    lengths = rng.integers(MIB, 64 * MIB, len(live))
     starts = np.cumsum(lengths) - lengths
     starts -= starts[segments * per_segment]
-    return _Chunks(segments, starts, lengths, lengths.copy(), chance.permutation(live))
+    return _Chunks(segments, starts, lengths, lengths.copy(), rng.permutation(live))
 
 
 def _plant_chunks(
-    chance: np.random.Generator, container_id: int, chunks: _Chunks, faults: int, per_segment: int
+    rng: np.random.Generator, container_id: int, chunks: _Chunks, faults: int, per_segment: int
 ) -> dict[str, Any]:
     """A chunk that ends a byte early, or late, within segments of which no two have a fault."""
-    segments = chance.permutation(int(chunks.segments[-1]) + 1)[: 2 * faults]
-    rows = segments * per_segment + chance.integers(0, per_segment - 1, 2 * faults)
+    segments = rng.permutation(int(chunks.segments[-1]) + 1)[: 2 * faults]
+    rows = segments * per_segment + rng.integers(0, per_segment - 1, 2 * faults)
     early, late = rows[:faults], rows[faults:]
     chunks.told[early] -= 1
     chunks.told[late] += 1

@@ -31,7 +31,7 @@ MIB = 1 << 20
 CHUNK_BYTES = 64 * KIB
 PROCESSES = 2
 SHARE_OF_FLOOR = 0.5
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 
 
@@ -179,8 +179,8 @@ def measure(directory: str) -> Measured:
         spark.range(1000).mapInArrow(lambda batches: batches, "id bigint").toArrow()
         begun = time.perf_counter()
         while not (folder / "open").exists():
-            if time.perf_counter() - begun > _PATIENCE_S:
-                message = f"the owner did not open the store within {_PATIENCE_S:.0f} s"
+            if time.perf_counter() - begun > _TIMEOUT_S:
+                message = f"the owner did not open the store within {_TIMEOUT_S:.0f} s"
                 raise BenchError(message)
             time.sleep(_POLL_S)
         objects_before = len(_objects(directory))
@@ -190,7 +190,7 @@ def measure(directory: str) -> Measured:
         seconds = time.perf_counter() - begun
     summary = result.summary
     if set(summary.groups) != {"committed"}:
-        message = f"not everything was committed: {summary.groups}, {summary.untold}"
+        message = f"not everything was committed: {summary.groups}, {summary.unresponsive}"
         raise BenchError(message)
     return {
         "value": summary.rewritten_bytes_count / seconds / 1e6,

@@ -129,7 +129,7 @@ class FairAdmission:
 
     def _admits(self, request: Request) -> bool:
         if self._relief is not None:
-            return self._relieves(request)
+            return self._lowers_pressure(request)
         if not isinstance(request, tuple):
             # Without data: it takes no room, and some of these make room.
             return True
@@ -141,7 +141,7 @@ class FairAdmission:
         self._room -= size
         return True
 
-    def _relieves(self, request: Request) -> bool:
+    def _lowers_pressure(self, request: Request) -> bool:
         """With a log that has no room: whether the operation lets go of data, and has its place."""
         assert self._relief is not None
         makes_room = not isinstance(request, tuple) and isinstance(

@@ -52,7 +52,7 @@ from segmentstore.contracts.runtime import Clock
 
 _FRAMES_IN_FLIGHT_MAX = 32
 _PART_FILLED_IN_FLIGHT_MAX = 2
-_ROOM_PATIENCE_S = 5.0
+_ROOM_TIMEOUT_S = 5.0
 """A close, or a store that is being made, waits so long for a log whose disk is full."""
 
 
@@ -215,7 +215,7 @@ class OperationProcessor:
             self._checkpoint_wanted = True
             self._schedule()
 
-    def relieve(self) -> None:
+    def throttle_changed(self) -> None:
         """Something that throttles may have eased: look again now."""
         if self._timer is not None:
             self._timer.cancel()
@@ -441,7 +441,7 @@ class OperationProcessor:
         """
         self._closing = True
         self._close_cause = self._close_cause or cause
-        self.relieve()
+        self.throttle_changed()
         if self._failure is not None or (self._all_empty() and not self._in_flight):
             return
         if self._drained is None:
@@ -466,7 +466,7 @@ class OperationProcessor:
         """Wait until it is done, or has been failed because the log has no room, and has found none
         in a while.
         """
-        while not (await asyncio.wait((done,), timeout=_ROOM_PATIENCE_S))[0]:
+        while not (await asyncio.wait((done,), timeout=_ROOM_TIMEOUT_S))[0]:
             if self._log.short:
                 self.fail(LogFullError(self._log.health() or "its disk is full"))
 

@@ -79,10 +79,10 @@ class FetchedPieces:
         extent.high_water = max(extent.high_water, min(end_offset, extent.end_offset))
         if reader.sequential and extent.high_water == extent.end_offset:
             self._take_out(extent)
-            heir = self._streams.next_reader(extent, reader)
-            if heir is not None:
-                extent.owner = heir
-                heir.held[extent] = None
+            next_reader = self._streams.next_reader(extent, reader)
+            if next_reader is not None:
+                extent.owner = next_reader
+                next_reader.held[extent] = None
             elif extent.reread:
                 self._loose[extent] = None
             else:

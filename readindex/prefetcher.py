@@ -60,11 +60,11 @@ class Fetch:
         "chunk",
         "end_offset",
         "future",
-        "hurried",
         "segment_id",
         "start_offset",
         "stream",
         "task",
+        "urgent",
         "wait_s",
     )
 
@@ -81,8 +81,8 @@ class Fetch:
         """The sequential reader it is for, if it is for one."""
         self.ahead = False
         self.wait_s = 0.0
-        """For the budget, before it may begin; unless `hurried`."""
-        self.hurried = asyncio.Event()
+        """For the budget, before it may begin; unless `urgent`."""
+        self.urgent = asyncio.Event()
 
     @property
     def length(self) -> int:
@@ -150,7 +150,7 @@ class Prefetcher:
                 segment_id, chunk, *self._cut_at_neighbours(segment_id, offset, start, end)
             )
         elif not continues:
-            fetch.hurried.set()
+            fetch.urgent.set()
         end_offset = min(offset + max_length, fetch.end_offset)
         stream = self._advance(segment_id, offset, end_offset, missed=missed)
         if missed:
@@ -409,9 +409,9 @@ class Prefetcher:
 
     @staticmethod
     async def _wait_for_budget(fetch: Fetch) -> None:
-        timer = asyncio.get_running_loop().call_later(fetch.wait_s, fetch.hurried.set)
+        timer = asyncio.get_running_loop().call_later(fetch.wait_s, fetch.urgent.set)
         try:
-            await fetch.hurried.wait()
+            await fetch.urgent.wait()
         finally:
             timer.cancel()
 

@@ -20,7 +20,7 @@ from segmentstore.contracts.errors import TasksCancelledError
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_S: Final = 30.0
+TIMEOUT_S: Final = 30.0
 """Longest that a cancelled watch holds up the end of a loop: a log that does not answer may keep a
 close from ending.
 """
@@ -71,7 +71,7 @@ class CancellationWatch:
             except asyncio.CancelledError:
                 # Whoever cancels again wants the same.
                 if patience is None and not self._over:
-                    patience = loop.call_later(PATIENCE_S, self._give_up)
+                    patience = loop.call_later(TIMEOUT_S, self._give_up)
                     self._cancelled()
         if patience is not None:
             patience.cancel()
@@ -84,5 +84,5 @@ class CancellationWatch:
         self._closing = self._begin_close()
 
     def _give_up(self) -> None:
-        _log.error("%s: the store has not closed in %g s", self._location, PATIENCE_S)
+        _log.error("%s: the store has not closed in %g s", self._location, TIMEOUT_S)
         self._end()

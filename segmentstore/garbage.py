@@ -22,7 +22,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Clock, Runtime
 from storagewriter.deletion_clock import clock_at, remaining_ms
 from storagewriter.garbage_pass import GarbagePass, WaitingGarbage
-from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, judge_object
+from storagewriter.orphan_rules import OrphanVerdict, classify_object, is_abandoned
 from storagewriter.orphan_sweeper import SweepStoppedError
 from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
@@ -178,7 +178,7 @@ async def survey_garbage(
                 known = containers.get(container_id)
                 if known is None:
                     continue
-                verdict = judge_object(
+                verdict = classify_object(
                     stored.name, known.metadata, known.last_epoch + 1, nothing, tag
                 )
                 if verdict is OrphanVerdict.ORPHAN:
@@ -242,7 +242,7 @@ async def _sweep(
                 for stored in sweeping[container_id].of_unknown_owner(mine):
                     others.add(stored)
                 try:
-                    orphans = await sweeping[container_id].condemn(mine)
+                    orphans = await sweeping[container_id].mark_for_deletion(mine)
                 except SweepStoppedError as error:
                     place = f"container {container_id}"
                     findings.append(note("sweep-stopped", place, f"{place}: {error}"))

@@ -80,7 +80,7 @@ SESSIONS_MAX: Final = 1024
 """Writers of one connection that are remembered."""
 HANDSHAKE_S: Final = 10.0
 """Longest that a connection may take to greet."""
-_CLOSE_PATIENCE_S: Final = 5.0
+_CLOSE_TIMEOUT_S: Final = 5.0
 _TURN: Final = 64
 """Requests that are served in one turn of the loop."""
 
@@ -133,7 +133,7 @@ class LocalConnection:
         finally:
             try:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(_CLOSE_PATIENCE_S):
+                    async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                         await self._quiet()
             finally:
                 # Also if the store is closed while answers are waited for: the other side is not to
@@ -141,7 +141,7 @@ class LocalConnection:
                 self._writer.close()
                 try:
                     with suppress(TimeoutError, ConnectionError):
-                        async with asyncio.timeout(_CLOSE_PATIENCE_S):
+                        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                             await self._writer.wait_closed()
                 finally:
                     self._writer.transport.abort()

@@ -58,19 +58,19 @@ class LocalServer:
 
         Raises ConfigError if the folder cannot hold a socket.
         """
-        face = cls(store, location, store_id)
+        server = cls(store, location, store_id)
         try:
-            listener = _listener(location, face.path)
+            listener = _listener(location, server.path)
         except OSError as error:
-            raise ConfigError("local_face", f"{face.path} cannot be made: {error}") from error
+            raise ConfigError("local_face", f"{server.path} cannot be made: {error}") from error
         try:
-            face._server = await asyncio.start_unix_server(
-                face._connected, sock=listener, limit=READ_BYTES
+            server._server = await asyncio.start_unix_server(
+                server._connected, sock=listener, limit=READ_BYTES
             )
         except BaseException:
             listener.close()
             raise
-        return face
+        return server
 
     @property
     def connections(self) -> int:

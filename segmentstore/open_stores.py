@@ -32,7 +32,7 @@ from segmentstore.store_parts import StoreParts
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 """Longest that an opening waits for the end of a store of this process."""
 
 _open: Final[weakref.WeakSet[OpenStore]] = weakref.WeakSet()
@@ -105,7 +105,7 @@ class OpenStore:
             closing.close()
             self.let_go()
             return
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.wait((asyncio.wrap_future(future),))
         if not future.cancelled() and (error := future.exception()) is not None:
             _log.warning("%s: closing it failed: %s", self.parts.location, error)

@@ -56,7 +56,7 @@ class StoreParts:
     losses: LossKeeper | None = None
     exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
-    face: LocalServer | None = None
+    local_server: LocalServer | None = None
     findings: Sequence[str] = ()
     """What is wrong with how the store is kept, a sentence each, for its health."""
     closing: asyncio.Task[None] | None = None

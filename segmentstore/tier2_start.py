@@ -44,9 +44,9 @@ leaves no probe.
 """
 LOOK_EVERY_S = 600.0
 """Between two looks for the marker while the store is open."""
-LOOK_PATIENCE_S = 2.0
+LOOK_TIMEOUT_S = 2.0
 """How long an opening waits for the listing of the markers."""
-PATIENCE_S = 2.0
+TIMEOUT_S = 2.0
 """How long a close lets a check come to its end: cut off, it may leave its probe behind."""
 
 
@@ -105,7 +105,7 @@ class Tier2Start:
         """
         if self._look is None:
             return
-        await asyncio.wait((self._look,), timeout=LOOK_PATIENCE_S)
+        await asyncio.wait((self._look,), timeout=LOOK_TIMEOUT_S)
         if not self._look.done():
             return
         try:
@@ -126,12 +126,12 @@ class Tier2Start:
             await asyncio.wait((self._look,))
         if self._task is not None:
             if self._checking:
-                await asyncio.wait((self._task,), timeout=PATIENCE_S)
+                await asyncio.wait((self._task,), timeout=TIMEOUT_S)
             while not self._task.done():
                 # Again and again: a check that is cut off deletes its probe first, and may wait for
                 # that.
                 self._task.cancel()
-                await asyncio.wait((self._task,), timeout=PATIENCE_S)
+                await asyncio.wait((self._task,), timeout=TIMEOUT_S)
 
     def health(self) -> list[str]:
         """What the last check found; nothing once one has passed, or the provider that did not

@@ -111,10 +111,10 @@ class Consolidator:
         self._pinned: dict[str, ObjectRecord] = {}
         self._left_alone: dict[str, str] = {}
         self._limiter = RateLimiter(config.consolidation_download_bytes_per_s)
-        self._held_up: set[str] = set()
+        self._deferred: set[str] = set()
         """Objects of groups that wait for the budget; they are tried again when it has room."""
         self.health = HealthNote(f"consolidation in tier2 {storage.url}", runtime.clock)
-        self.landing = False
+        self.draining = False
         """Nothing new may begin."""
         self.uploading = False
         """An object is on its way that is worth waiting for."""
@@ -147,7 +147,7 @@ class Consolidator:
         while True:
             paid_off = (
                 loop.call_later(self._limiter.wait_s(loop.time()), self._wake.set)
-                if self._held_up
+                if self._deferred
                 else None
             )
             try:
@@ -175,7 +175,7 @@ class Consolidator:
     # --- one after the other ----------------------------------------------------------------------
 
     async def _consolidate_what_is_worth_it(self, candidates: dict[str, LiveObject]) -> None:
-        while self._may_run() and not self.landing:
+        while self._may_run() and not self.draining:
             group = choose_group(candidates.values(), self._config.consolidation_bytes)
             if not group:
                 # What failed before is not wanted any more.
@@ -190,13 +190,13 @@ class Consolidator:
         for name in [name for name in self._left_alone if name not in metadata.objects]:
             del self._left_alone[name]
         if self._limiter.wait_s(asyncio.get_running_loop().time()) <= 0:
-            self._held_up.clear()
+            self._deferred.clear()
         found: dict[str, LiveObject] = {}
         for number, (name, live) in enumerate(list(metadata.objects.items())):
             if (
                 is_candidate(live, consolidation_bytes)
                 and name not in self._left_alone
-                and name not in self._held_up
+                and name not in self._deferred
             ):
                 found[name] = live
             if number % OBJECTS_PER_TURN == OBJECTS_PER_TURN - 1:
@@ -213,7 +213,7 @@ class Consolidator:
             plan = self._copy_plan(runs) if runs else None
             wait_s = self._limiter.wait_s(asyncio.get_running_loop().time())
             if runs and plan is None and wait_s > 0:
-                self._held_up.update(self._pinned)
+                self._deferred.update(self._pinned)
             elif runs:
                 await (self._copy(plan, runs) if plan is not None else self._rewrite(runs))
                 self.health.succeeded()
@@ -285,7 +285,7 @@ class Consolidator:
 
     async def _rewrite(self, runs: Sequence[Run]) -> None:
         payloads = await self._download(runs)
-        if self.landing:
+        if self.draining:
             return
         builder = ObjectBuilder(
             self._source.metadata.container_id,
@@ -325,7 +325,7 @@ class Consolidator:
         for name, chunks in chunks_by_source(runs).items():
             size = self._pinned[name].size
             for run in self._reader.plan(name, size, chunks, run_bytes):
-                if self.landing:
+                if self.draining:
                     return {}
                 # As it is asked for, whatever becomes of it: it may be billed though it fails a
                 # check.

@@ -57,16 +57,18 @@ class GarbagePass:
         """As `OrphanSweeper.of_unknown_owner`."""
         return self._sweeper.of_unknown_owner(page)
 
-    async def condemn(self, page: Sequence[StoredObject]) -> list[StoredObject]:
+    async def mark_for_deletion(self, page: Sequence[StoredObject]) -> list[StoredObject]:
         """Make the orphans in a page of a listing garbage; return those that are orphans still.
 
         Raises SweepStoppedError, StorageUnavailableError, and what a commit raises.
         """
         metadata, found = self._metadata, self._sweeper.sift(page)
-        condemned = {stored.name for stored in await self._sweeper.condemn(found)}
+        marked_for_deletion = {
+            stored.name for stored in await self._sweeper.mark_for_deletion(found)
+        }
         left = []
         for stored in found:
-            if stored.name in condemned and stored.name in metadata.garbage:
+            if stored.name in marked_for_deletion and stored.name in metadata.garbage:
                 self._before[stored.name] = metadata.garbage[stored.name]
             elif stored.name not in metadata.objects and stored.name not in metadata.garbage:
                 left.append(stored)

@@ -87,7 +87,7 @@ class MetadataBackup:
         self._not_before = 0.0
         self._saved_sequence = -1
         self._durable: list[str] | None = None  # names, oldest first; None until they were listed
-        self._doubtful: list[str] = []  # put, and nobody knows whether they landed: to be deleted
+        self._unconfirmed: list[str] = []  # puts of unknown outcome: to be deleted
         self.health = HealthNote(f"metadata copy in tier2 {storage.url}", runtime.clock)
         self.written = 0
 
@@ -110,14 +110,14 @@ class MetadataBackup:
         self._urgent |= now
         self._wake.set()
 
-    async def finish(self, patience_s: float) -> None:
-        """For an ordinary close: have what is new written, waiting at most `patience_s`, and not
+    async def finish(self, timeout_s: float) -> None:
+        """For an ordinary close: have what is new written, waiting at most `timeout_s`, and not
         for a Tier 2 that fails.
         """
         if self._task is None:
             return
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + patience_s
+        give_up = loop.time() + timeout_s
         failing, failures = self.health.describe() is not None, self.health.failures
         self.request(now=True)
         while (
@@ -208,9 +208,9 @@ class MetadataBackup:
             time_ms=self._clock.time_ms(),
             blob=encode_checkpoint(metadata),
         )
-        self._doubtful.append(name)
+        self._unconfirmed.append(name)
         await self._storage.put(name, parts, unique_id)
-        self._doubtful.remove(name)
+        self._unconfirmed.remove(name)
         self._saved_sequence = sequence_number
         self.written += 1
         if self._durable is not None:
@@ -219,9 +219,9 @@ class MetadataBackup:
     async def _delete_old(self) -> None:
         if self._durable is None:
             self._durable = await self._list()
-        while self._doubtful:
-            await self._storage.delete(self._doubtful[0])
-            del self._doubtful[0]
+        while self._unconfirmed:
+            await self._storage.delete(self._unconfirmed[0])
+            del self._unconfirmed[0]
         while len(self._durable) > KEPT:
             await self._storage.delete(self._durable[0])
             del self._durable[0]
@@ -238,7 +238,7 @@ class MetadataBackup:
                 and named.epoch <= epoch
                 and named.is_of(self._store_id)
             ]
-        return _without(sorted(names), self._doubtful)
+        return _without(sorted(names), self._unconfirmed)
 
 
 def _without(names: Sequence[str], others: Sequence[str]) -> list[str]:

@@ -61,7 +61,7 @@ class OrphanVerdict(enum.Enum):
     """Of an epoch that began after ours."""
 
 
-def judge_object(
+def classify_object(
     name: str, metadata: ContainerMetadata, epoch: int, in_flight: Container[str], tag: bytes
 ) -> OrphanVerdict:
     """What the object is to the container with these committed metadata, in its running epoch.

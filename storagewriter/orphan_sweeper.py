@@ -30,7 +30,7 @@ from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
-from storagewriter.orphan_rules import OrphanVerdict, is_abandoned, is_left_over, judge_object
+from storagewriter.orphan_rules import OrphanVerdict, classify_object, is_abandoned, is_left_over
 from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
 from tier2.object_storage import (
     ObjectStorage,
@@ -143,7 +143,7 @@ class OrphanSweeper:
         async for page in self._storage.list(prefix):
             pages += 1
             found += self.sift(page)
-        await self.condemn(found)
+        await self.mark_for_deletion(found)
         return max(pages, 1)
 
     # --- steps, also for a sweep of the whole store at once ---------------------------------------
@@ -174,13 +174,15 @@ class OrphanSweeper:
         return [
             stored
             for stored in page
-            if judge_object(stored.name, source.metadata, source.epoch, self._in_flight, self._tag)
+            if classify_object(
+                stored.name, source.metadata, source.epoch, self._in_flight, self._tag
+            )
             is OrphanVerdict.UNKNOWN_OWNER
         ]
 
     def _is_orphan(self, stored: StoredObject, now: float) -> bool:
         name, source = stored.name, self._source
-        verdict = judge_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
+        verdict = classify_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
         if verdict is OrphanVerdict.NEWER:
             self.stopped_by = (
                 f"{name} is of an epoch after ours, {source.epoch}: another owner is newer"
@@ -202,13 +204,14 @@ class OrphanSweeper:
         return first_seen < now and now - first_seen >= self._lag_s
 
     def is_full(self, more: int = 0) -> bool:
-        """Whether `condemn` would make nothing garbage any more, behind so many more orphans.
+        """Whether `mark_for_deletion` would make nothing garbage any more, behind so many more
+        orphans.
 
         O(1).
         """
         return len(self._source.metadata.garbage) + more >= GARBAGE_MAX
 
-    async def condemn(
+    async def mark_for_deletion(
         self, found: Sequence[StoredObject], is_orphan: Callable[[StoredObject], bool] | None = None
     ) -> list[StoredObject]:
         """Make orphans garbage; return those that became it: not what is known by now, nor beyond
@@ -221,7 +224,7 @@ class OrphanSweeper:
         if not found:
             return []
         await self.check_alone()
-        condemned: list[StoredObject] = []
+        marked_for_deletion: list[StoredObject] = []
         async with self._lock:
             for first in range(0, len(found), BATCH_OBJECTS):
                 if self.is_full():
@@ -238,13 +241,13 @@ class OrphanSweeper:
                     await self._source.commit(
                         StorageUpdateOperation(objects=[_record(stored) for stored in batch])
                     )
-                    condemned += batch
+                    marked_for_deletion += batch
                     self.orphans_found += len(batch)
                     self.orphan_bytes += sum(stored.size for stored in batch)
-        for stored in condemned:
+        for stored in marked_for_deletion:
             self._suspects.pop(stored.name, None)
         self._on_garbage()
-        return condemned
+        return marked_for_deletion
 
     async def remove_probes(self) -> None:
         """Delete what checks of the store at its opening left behind when they were cut off.

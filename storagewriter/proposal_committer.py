@@ -27,12 +27,12 @@ from storagewriter.orphan_sweeper import GARBAGE_MAX, OrphanSweeper
 from storagewriter.proposal_headers import check_headers
 from storagewriter.proposal_rules import (
     AGE_MAX_MS,
-    JudgedReplacement,
+    CheckedReplacement,
     answer_to,
     batches,
+    check_chunks,
     find_fault,
     fitting,
-    judge,
     refusal,
     still_fitting,
 )
@@ -85,7 +85,7 @@ class ProposalCommitter:
     async def _commit_what_fits(self, proposal: ReplaceProposal) -> Answer:
         metadata, name = self._source.metadata, proposal.object.name
         # Before Tier 2 is asked: what is garbage now may be deleted and forgotten by then.
-        fits = fitting(await self._judge(proposal))
+        fits = fitting(await self._check_chunks(proposal))
         stored = await self._storage.head(name)
         if not fits:
             return await self._settle(proposal, stored)
@@ -114,23 +114,23 @@ class ProposalCommitter:
                 self._on_garbage()
         return await self._settle(proposal, stored)
 
-    async def _judge(self, proposal: ReplaceProposal) -> list[JudgedReplacement]:
+    async def _check_chunks(self, proposal: ReplaceProposal) -> list[CheckedReplacement]:
         """How the replacements stand, looked at in turns: a segment may have changed again by the
         end.
         """
-        judged: list[JudgedReplacement] = []
+        checked: list[CheckedReplacement] = []
         for some in batches(proposal.replacements, OPERATION_CHUNKS):
-            judged += judge(self._source.metadata, some, proposal.object.name)
+            checked += check_chunks(self._source.metadata, some, proposal.object.name)
             await asyncio.sleep(0)
-        return judged
+        return checked
 
     async def _settle(self, proposal: ReplaceProposal, stored: StoredObject | None) -> Answer:
         """What the metadata say of a proposal of which nothing more fits; an object that came to
         nothing is let go.
         """
-        judged = await self._judge(proposal)
+        checked = await self._check_chunks(proposal)
         answer = answer_to(
-            proposal, judged, is_live=proposal.object.name in self._source.metadata.objects
+            proposal, checked, is_live=proposal.object.name in self._source.metadata.objects
         )
         if answer.verdict in {"refused_changed", "refused_unknown_segment"} and stored is not None:
             await self._let_go(proposal.object.name, stored)

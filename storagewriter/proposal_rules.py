@@ -59,7 +59,7 @@ class Standing(enum.Enum):
     """There is no such segment."""
 
 
-class JudgedReplacement(NamedTuple):
+class CheckedReplacement(NamedTuple):
     """A replacement, and how it stands."""
 
     replacement: Replacement
@@ -142,51 +142,51 @@ def _written_for(chunk: ChunkRecord) -> tuple[int, int]:
     return chunk.block_segment_id, chunk.block_start_offset - chunk.start_offset
 
 
-def judge(
+def check_chunks(
     metadata: ContainerMetadata, replacements: Iterable[Replacement], name: str
-) -> list[JudgedReplacement]:
+) -> list[CheckedReplacement]:
     """How replacements by the object of this name stand, in their order. O(chunks)."""
-    judged = [
-        _judge_one(metadata.segments.get(each.segment_id), each, name) for each in replacements
+    checked = [
+        _check_one(metadata.segments.get(each.segment_id), each, name) for each in replacements
     ]
     if name in metadata.garbage:
         late = "nothing refers to the object any more, and it waits for its deletion"
-        judged = [
+        checked = [
             each._replace(standing=Standing.CHANGED, reason=late) if _fits(each) else each
-            for each in judged
+            for each in checked
         ]
-    return judged
+    return checked
 
 
-def _judge_one(
+def _check_one(
     segment: SegmentMetadata | None, replacement: Replacement, name: str
-) -> JudgedReplacement:
+) -> CheckedReplacement:
     if segment is None:
-        return JudgedReplacement(replacement, Standing.UNKNOWN, "there is no such segment")
+        return CheckedReplacement(replacement, Standing.UNKNOWN, "there is no such segment")
     old, new = replacement.old, replacement.new
     first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
     if tuple(segment.chunks[first : first + len(old)]) == old:
-        return JudgedReplacement(replacement, Standing.FITS)
+        return CheckedReplacement(replacement, Standing.FITS)
     # Truncation takes chunks from the front: the last of them stays longest.
     found = segment.find_chunk(new[-1].start_offset)
     if found is not None and found.object_name == name:
-        return JudgedReplacement(replacement, Standing.TAKEN)
+        return CheckedReplacement(replacement, Standing.TAKEN)
     if segment.start_offset > old[0].start_offset:
-        return JudgedReplacement(
+        return CheckedReplacement(
             replacement, Standing.CHANGED, f"the segment is truncated to {segment.start_offset}"
         )
-    return JudgedReplacement(
+    return CheckedReplacement(
         replacement, Standing.CHANGED, "these are not the segment's chunks any more"
     )
 
 
-def _fits(judged: JudgedReplacement) -> bool:
-    return judged.standing is Standing.FITS
+def _fits(checked: CheckedReplacement) -> bool:
+    return checked.standing is Standing.FITS
 
 
-def fitting(judged: Iterable[JudgedReplacement]) -> list[Replacement]:
+def fitting(checked: Iterable[CheckedReplacement]) -> list[Replacement]:
     """Those that the metadata would take."""
-    return [each.replacement for each in judged if _fits(each)]
+    return [each.replacement for each in checked if _fits(each)]
 
 
 def still_fitting(
@@ -198,7 +198,7 @@ def still_fitting(
     """
     return [
         ChunkReplacement(*each.replacement)
-        for each in judge(metadata, replacements, name)
+        for each in check_chunks(metadata, replacements, name)
         if _fits(each)
     ]
 
@@ -218,15 +218,15 @@ def batches(replacements: Iterable[Replacement], chunks_max: int) -> Iterator[li
 
 
 def answer_to(
-    proposal: ReplaceProposal, judged: Sequence[JudgedReplacement], *, is_live: bool
+    proposal: ReplaceProposal, checked: Sequence[CheckedReplacement], *, is_live: bool
 ) -> Answer:
     """What the owner says once nothing is left to commit: only what the metadata show.
 
     `is_live`: segments refer to the object. It was committed then, though its segments may have
     gone on since: merged into others, deleted, replaced once more.
     """
-    taken = sum(each.standing is Standing.TAKEN for each in judged)
-    left = [each for each in judged if each.standing is not Standing.TAKEN]
+    taken = sum(each.standing is Standing.TAKEN for each in checked)
+    left = [each for each in checked if each.standing is not Standing.TAKEN]
     verdict: Verdict
     if not left:
         verdict = "committed"
@@ -250,7 +250,7 @@ def answer_to(
         if left
         else ""
     )
-    detail = {"replacements": len(judged), "taken": taken, "refused": refused}
+    detail = {"replacements": len(checked), "taken": taken, "refused": refused}
     return Answer(*proposal.key, verdict, reason, detail)
 
 

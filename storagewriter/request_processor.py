@@ -50,10 +50,10 @@ from tier2.mailbox.mailbox import (
 from tier2.mailbox.messages import (
     MESSAGE_BYTES_MAX,
     Answer,
-    CondemnRequest,
     ExportRequest,
     Message,
     MessageFormatError,
+    OrphanDeletionRequest,
     ReplaceProposal,
     Verdict,
     one_sentence,
@@ -84,7 +84,7 @@ INLINE_BYTES = 64 * 1024
 HEADS_AT_ONCE = 8
 TOO_MUCH = "too much waits for deletion already"
 """Why an orphan is left alone that nothing else speaks for."""
-SET_ASIDE_MAX = 1024
+QUARANTINED_MAX = 1024
 """Messages remembered that made something fail; the first is tried again when there are more."""
 
 _T = TypeVar("_T")
@@ -100,7 +100,7 @@ class _Look:
     stale: list[MailboxEntry] = field(default_factory=list)
     """Put long ago, and not answered when the look began."""
     more: bool = False
-    condemns: list[CondemnRequest] = field(default_factory=list)
+    orphan_deletions: list[OrphanDeletionRequest] = field(default_factory=list)
     exports: list[ExportRequest] = field(default_factory=list)
     failed: StorageUnavailableError | None = None
     """The first failure of Tier 2."""
@@ -151,8 +151,8 @@ class RequestProcessor:
         self._committer = ProposalCommitter(source, storage, runtime, uploader, sweeper, on_garbage)
         self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._lock = asyncio.Lock()
-        self._set_aside: dict[MessageKey, str] = {}
-        self._held_up: dict[MessageKey, None] = {}
+        self._quarantined: dict[MessageKey, str] = {}
+        self._deferred: dict[MessageKey, None] = {}
         """What Tier 2 did not answer for, the last of them last."""
         self._just_answered: dict[MessageKey, None] = {}
         """In the look under way."""
@@ -161,7 +161,7 @@ class RequestProcessor:
         it.
         """
         self.health = HealthNote(f"mailbox in tier2 {storage.url}", runtime.clock)
-        self.landing = False
+        self.draining = False
         """Nothing new may begin."""
         self.waiting = 0
         """Messages that had no answer when the mailbox was last looked at, and got none by then."""
@@ -175,11 +175,12 @@ class RequestProcessor:
 
         That Tier 2 does not answer matters here only if something waits.
         """
-        if self._set_aside:
-            key, reason = next(iter(self._set_aside.items()))
+        if self._quarantined:
+            key, reason = next(iter(self._quarantined.items()))
             first = f"{key.job_id}/{key.message_id}: {reason}"
             return (
-                f"{len(self._set_aside)} messages in the mailbox are set aside, the first: {first}"
+                f"{len(self._quarantined)} messages in the mailbox are set aside, "
+                f"the first: {first}"
             )
         return self.health.describe() if self.waiting else None
 
@@ -238,7 +239,7 @@ class RequestProcessor:
         self.waiting = len(look.waiting)
         await self._take_all(self._in_order(look.waiting), look)
         # Judged when no proposal waits any more that might name the same objects.
-        await self._condemn_all(look)
+        await self._mark_all_for_deletion(look)
         # What was asked before the listing is answered by what is copied after it, once for all who
         # asked.
         await self._export_all(look)
@@ -251,15 +252,15 @@ class RequestProcessor:
         up the others.
         """
         there = {entry.key for entry in waiting}
-        self._held_up = {key: None for key in self._held_up if key in there}
-        place = {key: number for number, key in enumerate(self._held_up, 1)}
+        self._deferred = {key: None for key in self._deferred if key in there}
+        place = {key: number for number, key in enumerate(self._deferred, 1)}
         return sorted(waiting, key=lambda entry: place.get(entry.key, 0))
 
     async def _list(self) -> _Look:
         """What is to be answered, from where the last look ended, and what is to be deleted."""
         look = _Look()
         now_ms = self._runtime.clock.time_ms()
-        set_aside: dict[MessageKey, str] = {}
+        quarantined: dict[MessageKey, str] = {}
         async for entry in each_message(self._storage, self._source.metadata.container_id):
             if entry.answer is not None:
                 if now_ms - entry.answer.modified_ms > KEEP_MS and len(look.old) < REMOVED_PER_LOOK:
@@ -271,9 +272,9 @@ class RequestProcessor:
             is_stale = (
                 now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_LOOK
             )
-            reason = self._set_aside.get(entry.key)
+            reason = self._quarantined.get(entry.key)
             if reason is not None:
-                set_aside[entry.key] = reason
+                quarantined[entry.key] = reason
             elif entry.message.name <= self._looked_to:
                 continue
             elif len(look.waiting) == MESSAGES_PER_LOOK:
@@ -284,7 +285,7 @@ class RequestProcessor:
             if is_stale:
                 look.stale.append(entry)
         # What is gone or was answered by another is nobody's trouble any more.
-        self._set_aside = set_aside
+        self._quarantined = quarantined
         last = look.waiting[-1].message if look.more else None
         self._looked_to = last.name if last is not None else ""
         return look
@@ -295,7 +296,7 @@ class RequestProcessor:
         """
         unanswered = (
             []
-            if self.landing
+            if self.draining
             else [each for each in look.stale if each.key not in self._just_answered]
         )
         look.failures_in_a_row = 0
@@ -311,7 +312,7 @@ class RequestProcessor:
 
     async def _take_all(self, waiting: Sequence[MailboxEntry], look: _Look) -> None:
         for entry in waiting:
-            if look.is_hopeless or self.landing:
+            if look.is_hopeless or self.draining:
                 return
             await self._try(entry.key, self._take_one(entry, look), look)
 
@@ -322,8 +323,8 @@ class RequestProcessor:
             self.waiting -= 1
         elif isinstance(message, ReplaceProposal):
             await self._propose(message)
-        elif isinstance(message, CondemnRequest):
-            look.condemns.append(message)
+        elif isinstance(message, OrphanDeletionRequest):
+            look.orphan_deletions.append(message)
         elif message is not None:
             look.exports.append(message)
 
@@ -361,15 +362,15 @@ class RequestProcessor:
         try:
             return await work
         except StorageUnavailableError:
-            self._held_up.pop(key, None)
-            self._held_up[key] = None
+            self._deferred.pop(key, None)
+            self._deferred[key] = None
             raise
         except SegmentStoreError:
             raise
         except Exception as error:  # noqa: BLE001 - our bug must not end the container, and every owner after it
-            self._set_aside[key] = one_sentence(f"{type(error).__name__}: {error}")
-            while len(self._set_aside) > SET_ASIDE_MAX:
-                del self._set_aside[next(iter(self._set_aside))]
+            self._quarantined[key] = one_sentence(f"{type(error).__name__}: {error}")
+            while len(self._quarantined) > QUARANTINED_MAX:
+                del self._quarantined[next(iter(self._quarantined))]
             return None
 
     async def _try(self, key: MessageKey, work: Coroutine[Any, Any, _T], look: _Look) -> _T | None:
@@ -411,8 +412,8 @@ class RequestProcessor:
 
     # --- orphans ----------------------------------------------------------------------------------
 
-    async def _condemn_all(self, look: _Look) -> None:
-        if not look.condemns or self.landing:
+    async def _mark_all_for_deletion(self, look: _Look) -> None:
+        if not look.orphan_deletions or self.draining:
             return
         look.failures_in_a_row = 0
         try:
@@ -420,12 +421,14 @@ class RequestProcessor:
         except StorageUnavailableError as error:
             look.note_failure(error)
             return
-        for request in look.condemns:
-            if look.is_hopeless or self.landing:
+        for request in look.orphan_deletions:
+            if look.is_hopeless or self.draining:
                 return
-            await self._try(request.key, self._condemn(request, proposed), look)
+            await self._try(request.key, self._mark_for_deletion(request, proposed), look)
 
-    async def _condemn(self, request: CondemnRequest, proposed: OpenProposals) -> None:
+    async def _mark_for_deletion(
+        self, request: OrphanDeletionRequest, proposed: OpenProposals
+    ) -> None:
         kept: dict[str, str] = {}
         found: list[StoredObject] = []
         names = list(dict.fromkeys(request.names))
@@ -441,12 +444,12 @@ class RequestProcessor:
                     kept[name] = reason
             found += await self._old_enough(some, request.older_than_ms, kept)
         try:
-            condemned = await self._sweeper.condemn(
+            marked_for_deletion = await self._sweeper.mark_for_deletion(
                 found, lambda stored: self._reason_to_keep(stored.name, proposed) is None
             )
         except SweepStoppedError:
             return  # Whose these objects are cannot be told.
-        gone = {stored.name: None for stored in condemned}
+        gone = {stored.name: None for stored in marked_for_deletion}
         for stored in found:
             if stored.name not in gone:
                 kept[stored.name] = self._reason_to_keep(stored.name, proposed) or TOO_MUCH
@@ -493,7 +496,7 @@ class RequestProcessor:
 
         Raises StorageUnavailableError.
         """
-        known = {request.key for request in look.condemns} | {
+        known = {request.key for request in look.orphan_deletions} | {
             request.key for request in look.exports
         }
         names: dict[str, None] = {}
@@ -506,7 +509,7 @@ class RequestProcessor:
                 raise look.failed
             if name is not None:
                 names[name] = None
-            elif entry.key in self._held_up or entry.key in self._set_aside:
+            elif entry.key in self._deferred or entry.key in self._quarantined:
                 unread[entry.key.job_id] = None
         look.failures_in_a_row = 0
         return OpenProposals(names, unread)
@@ -521,22 +524,22 @@ class RequestProcessor:
     # --- the catalog ------------------------------------------------------------------------------
 
     async def _export_all(self, look: _Look) -> None:
-        if not look.exports or self.landing:
+        if not look.exports or self.draining:
             return
         look.failures_in_a_row = 0
         first = look.exports[0].key
         addressed = any(request.store_id for request in look.exports)
         outcome = await self._try(first, self._exported(addressed=addressed), look)
         for request in look.exports:
-            if look.is_hopeless or self.landing:
+            if look.is_hopeless or self.draining:
                 return
             if outcome is not None:
                 answer = Answer(*request.key, *outcome)
                 await self._try(
                     request.key, self._answer(answer, ours=bool(request.store_id)), look
                 )
-            elif first in self._set_aside:
-                self._set_aside[request.key] = self._set_aside[first]
+            elif first in self._quarantined:
+                self._quarantined[request.key] = self._quarantined[first]
 
     async def _exported(self, *, addressed: bool) -> tuple[Verdict, str, dict[str, Any]] | None:
         """Export once; what every answer says, None for nothing.

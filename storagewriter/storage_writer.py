@@ -46,7 +46,7 @@ from tier2.object_storage import ObjectStorage
 _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
 
 
-_LANDING_LOOK_S = 0.1
+_DRAIN_CHECK_S = 0.1
 """How often a close looks whether Tier 2 has begun to fail."""
 
 
@@ -133,10 +133,10 @@ class StorageWriter:
         self._task: asyncio.Task[None] | None = None
         self._stopping = self._stopped = False
         self._advanced = False
-        self._flights = 0
-        self._landing = False
-        self._landed = asyncio.Event()
-        self._flying_bytes = 0
+        self._uploads_in_flight = 0
+        self._draining = False
+        self._upload_ended = asyncio.Event()
+        self._upload_bytes_in_flight = 0
         self._objects = self._blocks = self._bytes = self._links = 0
 
     # --- the container's side ---------------------------------------------------------------------
@@ -152,11 +152,11 @@ class StorageWriter:
         pending = self._pending
         pending.add(operations, asyncio.get_running_loop().time())
         if pending.touched:
-            self._tell_waiters()
+            self._settle_waiters()
         if (
             pending.news
             or self._advanced
-            or (self._flights < self._config.uploads_max and self._is_over_target())
+            or (self._uploads_in_flight < self._config.uploads_max and self._is_over_target())
         ):
             self._wake.set()
 
@@ -178,30 +178,30 @@ class StorageWriter:
         """
         self._pending.start()
 
-    async def land(self, patience_s: float) -> None:
+    async def drain(self, timeout_s: float) -> None:
         """Begin no more uploads, and let those on their way end: cut off, each would leave an
         orphan in Tier 2.
 
-        Waits at most `patience_s`, and not for a Tier 2 that is failing. For an ordinary close,
+        Waits at most `timeout_s`, and not for a Tier 2 that is failing. For an ordinary close,
         before `stop`.
         """
-        self._landing = self.consolidator.landing = self.mailbox.landing = True
+        self._draining = self.consolidator.draining = self.mailbox.draining = True
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + patience_s
-        while self._is_landing() and loop.time() < give_up:
-            self._landed.clear()
-            timer = loop.call_later(_LANDING_LOOK_S, self._landed.set)
+        give_up = loop.time() + timeout_s
+        while self._is_draining() and loop.time() < give_up:
+            self._upload_ended.clear()
+            timer = loop.call_later(_DRAIN_CHECK_S, self._upload_ended.set)
             try:
-                await self._landed.wait()
+                await self._upload_ended.wait()
             finally:
                 timer.cancel()
 
-    def _is_landing(self) -> bool:
+    def _is_draining(self) -> bool:
         """Something is on its way that is worth waiting for."""
         if self._stopped:
             return False
-        flying = self._flights and self._uploader.failing() is None
-        return bool(flying) or (
+        uploading = self._uploads_in_flight and self._uploader.failing() is None
+        return bool(uploading) or (
             self.consolidator.uploading and self.consolidator.health.describe() is None
         )
 
@@ -230,12 +230,12 @@ class StorageWriter:
         self._wake.set()
         await self._waiters.wait(wanted)
 
-    def hurry(self) -> None:
+    def request_flush(self) -> None:
         """Flush what is pending now, if nothing is on its way: somebody is held back by it.
 
         O(dirty segments) then.
         """
-        if not self._stopped and not self._flights and self._pending.dirty:
+        if not self._stopped and not self._uploads_in_flight and self._pending.dirty:
             self._pending.force(None)
             self._wake.set()
 
@@ -290,7 +290,7 @@ class StorageWriter:
         return (
             f"the oldest bytes that are not in tier2 are {age:.0f} s old, flush_age_s is {due:g}:"
             f" {pending.unflushed_bytes:,} bytes of {len(pending.dirty):,} segments "
-            f"wait, {self._flights} uploads under way"
+            f"wait, {self._uploads_in_flight} uploads under way"
         )
 
     def health(self) -> str | None:
@@ -328,8 +328,8 @@ class StorageWriter:
             segments_pending=len(self._pending.dirty),
             unflushed_bytes=self._pending.unflushed_bytes,
             unflushed_age_s=self.unflushed_age_s,
-            uploads_in_flight=self._flights,
-            upload_bytes_in_flight=self._flying_bytes,
+            uploads_in_flight=self._uploads_in_flight,
+            upload_bytes_in_flight=self._upload_bytes_in_flight,
             objects_written=self._objects,
             blocks_written=self._blocks,
             bytes_written=self._bytes,
@@ -415,8 +415,8 @@ class StorageWriter:
 
     def _start_uploads(self, group: asyncio.TaskGroup) -> None:
         config, pending = self._config, self._pending
-        while self._flights < config.uploads_max and not self._landing:
-            room = config.upload_bytes_max - self._flying_bytes
+        while self._uploads_in_flight < config.uploads_max and not self._draining:
+            room = config.upload_bytes_max - self._upload_bytes_in_flight
             plan = plan_object(pending, self._source.metadata, config, room)
             # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake
             # us.
@@ -425,17 +425,17 @@ class StorageWriter:
             if plan is None:
                 return
             pending.take(plan.segment_ids)
-            self._flights += 1
-            self._flying_bytes += plan.payload_bytes
-            group.create_task(self._fly(plan))
+            self._uploads_in_flight += 1
+            self._upload_bytes_in_flight += plan.payload_bytes
+            group.create_task(self._upload(plan))
 
     def _is_over_target(self) -> bool:
         return (
-            self._pending.unflushed_bytes - self._flying_bytes
+            self._pending.unflushed_bytes - self._upload_bytes_in_flight
             >= self._config.unflushed_target_bytes
         )
 
-    async def _fly(self, plan: ObjectPlan) -> None:
+    async def _upload(self, plan: ObjectPlan) -> None:
         try:
             updates = await self._uploader.upload(plan)
             for update in updates:
@@ -443,26 +443,26 @@ class StorageWriter:
             for update in updates:
                 self._uploader.settled(update.objects[0].name)
         finally:
-            self._flights -= 1
-            self._flying_bytes -= plan.payload_bytes
-            self._landed.set()
+            self._uploads_in_flight -= 1
+            self._upload_bytes_in_flight -= plan.payload_bytes
+            self._upload_ended.set()
         self._objects += bool(updates)
         for update in updates:
             self._blocks += len(update.chunks)
             self._bytes += sum(chunk.length for _, chunk in update.chunks)
-        self._land(plan.segment_ids)
+        self._release(plan.segment_ids)
 
     async def _link(self, links: Sequence[tuple[int, int]], segment_ids: Sequence[int]) -> None:
         await self._source.commit(StorageUpdateOperation(links=links))
         self._links += len(links)
-        self._land(segment_ids)
+        self._release(segment_ids)
 
-    def _land(self, segment_ids: Sequence[int]) -> None:
+    def _release(self, segment_ids: Sequence[int]) -> None:
         self._pending.release(segment_ids, asyncio.get_running_loop().time())
-        self._tell_waiters()
+        self._settle_waiters()
         self._wake.set()
 
-    def _tell_waiters(self) -> None:
+    def _settle_waiters(self) -> None:
         self._advanced = True
         self._waiters.settle(self._pending.touched, self._source.metadata)
         self._pending.touched.clear()

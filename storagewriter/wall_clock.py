@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 TOLERANCE_MS: Final = 60_000
 """What clocks are off and are set right by without being told of."""
 TRUSTED_AFTER_S: Final = 24 * 3600.0
-TOLD_FOR_S: Final = 3600.0
+REPORTED_FOR_S: Final = 3600.0
 """How long a jump shows in the health, at least."""
 
 
@@ -84,7 +84,7 @@ class SteadyWallClock:
     def describe(self) -> str | None:
         """None while the clock goes as time does, else one sentence."""
         self.time_ms()
-        told = self._ahead_ms or asyncio.get_running_loop().time() - self._jumped_s < TOLD_FOR_S
+        told = self._ahead_ms or asyncio.get_running_loop().time() - self._jumped_s < REPORTED_FOR_S
         return self._sentence(self._clock.time_ms()) if self.jumps and told else None
 
     def _sentence(self, wall_ms: int) -> str:

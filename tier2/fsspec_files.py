@@ -111,10 +111,10 @@ class FsspecFiles:
             # whatever it is, the range may be the reason: some back ends refuse what others cut
             # short
             except Exception:
-                self._judge_range(fs, name, offset, length)
+                self._check_range(fs, name, offset, length)
                 raise
             if len(data) < length:
-                self._judge_range(fs, name, offset, length)
+                self._check_range(fs, name, offset, length)
                 raise StorageUnavailableError(
                     name, f"{len(data)} bytes came instead of {length}", "truncated"
                 )
@@ -288,7 +288,7 @@ class FsspecFiles:
             return None
         return found
 
-    def _judge_range(self, fs: Any, name: str, offset: int, length: int) -> None:
+    def _check_range(self, fs: Any, name: str, offset: int, length: int) -> None:
         info = self._look(fs, self._path(name))
         if info is None or not _is_object(info):
             raise ObjectNotFoundError(name, "no such object") from None

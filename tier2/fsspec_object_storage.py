@@ -37,7 +37,7 @@ from tier2.threaded_object_storage import PAGE_OBJECTS, ThreadedObjectStorage
 
 THREADS: Final = 8
 PROBE_FOLDER: Final = "probe"
-CLOSE_PATIENCE_S: Final = 75.0
+CLOSE_TIMEOUT_S: Final = 75.0
 """At a close: not every back end gives up a server that says nothing."""
 
 _FORBIDDEN_STATUS: Final = frozenset((401, 403))
@@ -79,7 +79,7 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
             "tier2-fsspec",
             threads=threads,
             page_objects=page_objects,
-            close_patience_s=CLOSE_PATIENCE_S,
+            close_timeout_s=CLOSE_TIMEOUT_S,
         )
         self._random = runtime.random
 

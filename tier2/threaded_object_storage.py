@@ -66,7 +66,7 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
 
     Nothing is touched before the first call.
 
-    A close waits for calls under way for `close_patience_s`, after which their threads are left to
+    A close waits for calls under way for `close_timeout_s`, after which their threads are left to
     themselves; None: to the end.
     """
 
@@ -79,13 +79,13 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
         *,
         threads: int,
         page_objects: int,
-        close_patience_s: float | None = None,
+        close_timeout_s: float | None = None,
     ) -> None:
         self._files = files
         self._url = url
         self._executor = runtime.executor(name, threads)
         self._page_objects = page_objects
-        self._close_patience_s = close_patience_s
+        self._close_timeout_s = close_timeout_s
         self._meter = RequestMeter()
         self._running: set[asyncio.Future[Any]] = set()
         self._closed = False
@@ -135,7 +135,7 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
             return
         self._closed = True
         waiting = tuple(self._running)
-        if waiting and (await asyncio.wait(waiting, timeout=self._close_patience_s))[1]:
+        if waiting and (await asyncio.wait(waiting, timeout=self._close_timeout_s))[1]:
             self._executor.shutdown(wait=False, cancel_futures=True)
             return
         await asyncio.get_running_loop().run_in_executor(self._executor, self._files.close)

@@ -84,7 +84,7 @@ class BookKeeperLog(DurableDataLog):
                 "frame_bytes_max", f"{payload_bytes_max}: BookKeeper takes 1 to {PAYLOAD_BYTES_MAX}"
             )
         self._container_id = container_id
-        self._chance = runtime.random
+        self._rng = runtime.random
         self._ledgers = ledgers
         self._nodes = nodes
         self._options = options
@@ -257,7 +257,7 @@ class BookKeeperLog(DurableDataLog):
         assert self._loop is not None
         deadline = self._loop.time() + self._options.open_patience_s
         keeper = self._keeper
-        claiming = Waiting(self._chance, self._notes, "opening", deadline=deadline)
+        claiming = Waiting(self._rng, self._notes, "opening", deadline=deadline)
         if (presence := self._presence) is None:
             await claiming.for_node(lambda: keeper.claim(self._epoch_min))
         else:
@@ -267,9 +267,7 @@ class BookKeeperLog(DurableDataLog):
             )
             await claiming.for_node(lambda: keeper.claim(self._epoch_min, owner, presence.ask))
         self._remover.begin()
-        waiting = Waiting(
-            self._chance, self._notes, "opening", deadline=deadline, look=keeper.check
-        )
+        waiting = Waiting(self._rng, self._notes, "opening", deadline=deadline, look=keeper.check)
         found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
         record = keeper.record
         custom = custom_metadata(record.store_id, record.container_id, record.epoch)
@@ -388,7 +386,7 @@ class BookKeeperLog(DurableDataLog):
 
     def _waiting(self, topic: str) -> Waiting:
         """A running log waits as long as it takes."""
-        return Waiting(self._chance, self._notes, topic, look=self._keeper.check)
+        return Waiting(self._rng, self._notes, topic, look=self._keeper.check)
 
     def _fail(self, error: SegmentStoreError) -> None:
         """For good: nothing is written any more."""

@@ -69,7 +69,7 @@ class BookKeeperLogView(LogView):
         options: BookKeeperLogOptions,
     ) -> None:
         self._container_id = container_id
-        self._chance = runtime.random
+        self._rng = runtime.random
         self._ledgers = ledgers
         self._nodes = nodes
         self._path = path
@@ -111,7 +111,7 @@ class BookKeeperLogView(LogView):
             raise ContainerStoppedError(self._container_id)
         self._opened = True
         deadline = asyncio.get_running_loop().time() + self._options.open_patience_s
-        waiting = Waiting(self._chance, HealthNotes(), "viewing", deadline=deadline)
+        waiting = Waiting(self._rng, HealthNotes(), "viewing", deadline=deadline)
         self.record = await waiting.for_node(self._read_record)
         first, entry = split_address(self.record.truncation_address)
         for item in self.record.ledgers:

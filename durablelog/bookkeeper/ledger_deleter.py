@@ -42,9 +42,9 @@ he looks first, and sees our epoch. Twice as much, for clocks that go at differe
 class LedgerDeleter:
     """For one opening."""
 
-    def __init__(self, ledgers: LedgerStore, chance: random.Random, notes: HealthNotes) -> None:
+    def __init__(self, ledgers: LedgerStore, rng: random.Random, notes: HealthNotes) -> None:
         self._ledgers = ledgers
-        self._chance = chance
+        self._rng = rng
         self._notes = notes
         self._queue: deque[int] = deque()
         self._later: deque[int] = deque()
@@ -130,7 +130,7 @@ class LedgerDeleter:
         self._go_on()
 
     async def _run(self) -> None:
-        backoff = Backoff(self._chance, min_s=FIRST_S, max_s=_MOST_S)
+        backoff = Backoff(self._rng, min_s=FIRST_S, max_s=_MOST_S)
         while self._queue:
             await self._free.wait()
             if self._closed:

@@ -73,7 +73,7 @@ class LedgerReader:
         self,
         ledgers: LedgerStore,
         container_id: int,
-        chance: random.Random,
+        rng: random.Random,
         *,
         password_from: str,
         check_owner: Callable[[], Awaitable[None]],
@@ -81,7 +81,7 @@ class LedgerReader:
     ) -> None:
         self._ledgers = ledgers
         self._container_id = container_id
-        self._chance = chance
+        self._rng = rng
         self._password_from = password_from
         self._check_owner = check_owner
         self._fail = fail
@@ -117,7 +117,7 @@ class LedgerReader:
     async def entries(self, stretch: LedgerStretch) -> AsyncIterator[Sequence[memoryview]]:
         """The entries of one stretch, all of them. Raises as `read` does."""
         item, number, last = stretch
-        backoff = Backoff(self._chance, min_s=FIRST_S, max_s=MOST_S)
+        backoff = Backoff(self._rng, min_s=FIRST_S, max_s=MOST_S)
         while number <= last:
             batches: AsyncIterator[Sequence[memoryview]] | None = None
             try:

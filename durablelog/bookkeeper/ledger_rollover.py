@@ -41,7 +41,7 @@ from segmentstore.contracts.owned_tasks import own_task
 
 _TOPIC: Final = "ledger"
 _DEGRADED: Final = "replication"
-CLOSE_PATIENCE_S: Final = 10.0
+CLOSE_TIMEOUT_S: Final = 10.0
 """How long closing waits for the cluster to seal what was written; it is whole without that."""
 
 
@@ -98,7 +98,7 @@ class LedgerRollover:
             self._preparation = own_task(create, name="prepare-ledger")
 
     async def close(self, current: LedgerWriter | None) -> None:
-        """Stop, seal and let go, within CLOSE_PATIENCE_S."""
+        """Stop, seal and let go, within CLOSE_TIMEOUT_S."""
         self._stopped = True
         move, self._move = self._move, None
         if move is not None:
@@ -111,7 +111,7 @@ class LedgerRollover:
             self._preparation = None
         tasks, self._letting_go = self._letting_go, []
         if tasks:
-            _, late = await asyncio.wait(tasks, timeout=CLOSE_PATIENCE_S)
+            _, late = await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
             for task in late:
                 task.cancel()
             if late:

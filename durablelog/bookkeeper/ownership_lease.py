@@ -48,14 +48,14 @@ class OwnershipLease:
     def __init__(
         self,
         keeper: LogMetadataStore,
-        chance: random.Random,
+        rng: random.Random,
         notes: HealthNotes,
         *,
         release: Callable[[], None],
         fail: Callable[[SegmentStoreError], None],
     ) -> None:
         self._keeper = keeper
-        self._chance = chance
+        self._rng = rng
         self._notes = notes
         self._release = release
         self._fail = fail
@@ -102,7 +102,7 @@ class OwnershipLease:
             await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        backoff = Backoff(self._chance, min_s=FIRST_S, max_s=MOST_S)
+        backoff = Backoff(self._rng, min_s=FIRST_S, max_s=MOST_S)
         try:
             while not self._stopped:
                 try:

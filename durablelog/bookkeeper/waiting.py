@@ -42,14 +42,14 @@ class Waiting:
 
     def __init__(
         self,
-        chance: random.Random,
+        rng: random.Random,
         notes: HealthNotes,
         topic: str,
         *,
         deadline: float | None = None,
         look: Callable[[], Awaitable[None]] = _look_at_nothing,
     ) -> None:
-        self._backoff = Backoff(chance, min_s=FIRST_S, max_s=MOST_S)
+        self._backoff = Backoff(rng, min_s=FIRST_S, max_s=MOST_S)
         self._notes = notes
         self._topic = topic
         self._deadline = deadline

@@ -1,13 +1,13 @@
 """The file log: Tier 1 on a local disk, one folder per container (docs/formats/file-log.md).
 
-The event loop owns everything here but the group writer; that belongs to the *lane*, an executor of
-one thread on which groups are written one after another. A second executor prepares files, reads,
-and removes.
+The event loop owns everything here but the group writer; that belongs to the *writer thread*, an
+executor of one thread on which groups are written one after another. A second executor prepares
+files, reads, and removes.
 
-How an append goes: `append` queues the frame and, if the lane rests, sends it one `_drain`. The
-drain takes all that waits, writes and syncs it, reports to the loop, and goes on until nothing
-waits. It says in its last report that it rests; only the loop clears `_lane_busy`, and looks at the
-queue when it does, so no frame is ever left behind between the two.
+How an append goes: `append` queues the frame and, if the writer thread is idle, sends it one
+`_drain`. The drain takes all that waits, writes and syncs it, reports to the loop, and goes on
+until nothing waits. It says in its last report that it rests; only the loop clears `_writer_busy`,
+and looks at the queue when it does, so no frame is ever left behind between the two.
 
 A full disk is no failure: frames wait in the queue until there is room, which is looked for again
 and again, at growing intervals (docs/decisions/0030-full-log-disk.md).
@@ -98,7 +98,7 @@ class FileLog(DurableDataLog):
             directory, container_id, runtime.disk, tag, epoch_min, payload_bytes_max
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lane: Executor | None = None
+        self._writer_thread: Executor | None = None
         self._helper: Executor | None = None
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
         self._closed = False
@@ -106,7 +106,7 @@ class FileLog(DurableDataLog):
         self._queue: deque[_Waiting] = deque()
         self._in_flight: deque[tuple[asyncio.Future[LogAddress], int]] = deque()
         self._stopping: list[bool] = []  # grows once; looked at from the executors
-        self._lane_busy = False
+        self._writer_busy = False
         self._said_full = False
         self._room = 0
         """Bytes behind the last acknowledged frame that need no more room of the disk."""
@@ -114,7 +114,7 @@ class FileLog(DurableDataLog):
             self._folder,
             file_bytes,
             self._stopping,
-            on_ready=self._start_lane,
+            on_ready=self._start_writer,
             on_file=self._room_changed,
             on_failure=lambda error: self._running()[1].submit(self._no_file, error),
             on_room=self._room_changed,
@@ -164,15 +164,15 @@ class FileLog(DurableDataLog):
         return self._payload_bytes_max
 
     async def open(self) -> None:
-        if self._closed or self._lane is not None:
+        if self._closed or self._writer_thread is not None:
             raise ContainerStoppedError(self._container_id)
         self._loop = asyncio.get_running_loop()
-        self._lane = self._runtime.executor(f"log-{self._container_id}", 1)
+        self._writer_thread = self._runtime.executor(f"log-{self._container_id}", 1)
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
         opened = False
         try:
             await self._loop.run_in_executor(
-                self._lane, self._folder.open, self._file_bytes, self._kept
+                self._writer_thread, self._folder.open, self._file_bytes, self._kept
             )
             opened = True
         except OSError as error:
@@ -200,8 +200,8 @@ class FileLog(DurableDataLog):
         self._in_flight.append((future, length))
         self._bytes_in_flight += length
         self._queue.append(_Waiting(payload, length))
-        if not self._lane_busy and not self._preparer.needed:
-            self._start_lane()
+        if not self._writer_busy and not self._preparer.needed:
+            self._start_writer()
         return future
 
     def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
@@ -214,13 +214,13 @@ class FileLog(DurableDataLog):
             raise self._failure()
         if address > self._folder.last_address:
             raise ValueError(f"{address:#x} is behind the last acknowledged frame")
-        loop, lane, _ = self._running()
+        loop, writer_thread, _ = self._running()
         try:
             try:
-                removed = await loop.run_in_executor(lane, self._folder.truncate, address)
+                removed = await loop.run_in_executor(writer_thread, self._folder.truncate, address)
             except NoRoomError:
                 await loop.run_in_executor(self._running()[2], self._folder.make_truncation_room)
-                removed = await loop.run_in_executor(lane, self._folder.truncate, address)
+                removed = await loop.run_in_executor(writer_thread, self._folder.truncate, address)
         except NoRoomError as error:
             detail = f"truncating the log in {self._folder.directory}: {error}"
             self._preparer.put_off(detail)
@@ -244,15 +244,15 @@ class FileLog(DurableDataLog):
         self._preparer.end()
         self._fail_all(self._stopped)
         async with self._closing:
-            lane, helper = self._lane, self._helper
-            if lane is None or helper is None or self._loop is None:
+            writer_thread, helper = self._writer_thread, self._helper
+            if writer_thread is None or helper is None or self._loop is None:
                 return
             # Each executor is serial: when its turn comes, what it was doing has ended.
             await self._loop.run_in_executor(helper, _nothing)
-            await self._loop.run_in_executor(lane, self._release)
-            self._lane = self._helper = None
+            await self._loop.run_in_executor(writer_thread, self._release)
+            self._writer_thread = self._helper = None
             helper.shutdown(wait=False)
-            lane.shutdown(wait=False)
+            writer_thread.shutdown(wait=False)
 
     def let_go(self) -> None:
         self._stopping.append(True)
@@ -270,16 +270,16 @@ class FileLog(DurableDataLog):
             files=self._folder.file_count + (self._preparer.prepared is not None),
         )
 
-    # --- the lane ---------------------------------------------------------------------------------
+    # --- the writer thread ------------------------------------------------------------------------
 
-    def _start_lane(self) -> None:
-        _, lane, _ = self._running()
-        self._lane_busy = True
-        lane.submit(self._drain)
+    def _start_writer(self) -> None:
+        _, writer_thread, _ = self._running()
+        self._writer_busy = True
+        writer_thread.submit(self._drain)
 
     def _drain(self) -> None:
-        """On the lane: write groups until nothing waits, then rest; or rest because no file is
-        ready.
+        """On the writer thread: write groups until nothing waits, then rest; or rest because no
+        file is ready.
 
         The loop may empty the queue at any moment when it stops us; what that raises here meets a
         log that has failed already, and changes nothing.
@@ -289,7 +289,7 @@ class FileLog(DurableDataLog):
         try:
             while not self._stopping:
                 if not self._queue:
-                    self._post(self._lane_rests, None)
+                    self._post(self._writer_idle, None)
                     return
                 length = self._queue[0].length
                 fits = writer.fits(length)
@@ -299,7 +299,7 @@ class FileLog(DurableDataLog):
                         writer.roll(prepared)
                         fits = True
                     elif not fits:
-                        self._post(self._lane_needs, "file", "")
+                        self._post(self._writer_needs, "file", "")
                         return
                 try:
                     # So that what comes behind this group still has room that is known.
@@ -322,17 +322,17 @@ class FileLog(DurableDataLog):
                 if not self._queue:
                     # One call for report and rest: the loop looks at the queue again when it gets
                     # it.
-                    self._post(self._lane_rests, group)
+                    self._post(self._writer_idle, group)
                     return
                 self._post(self._acknowledge, group)
         except NoRoomError as error:
             detail = f"writing the log in {self._folder.directory}: {error}"
-            self._post(self._lane_needs, "room" if fits else "file", detail)
+            self._post(self._writer_needs, "room" if fits else "file", detail)
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
             self._post(self._fail, self._failure_of("writing", self._folder.reason(error)))
 
     def _no_file(self, error: Exception) -> None:
-        """On the lane, which waits for a file that could not be made."""
+        """On the writer thread, which waits for a file that could not be made."""
         self._post(self._fail, self._failure_of("preparing a file of", self._folder.reason(error)))
 
     def _take_group(self, writer: GroupWriter) -> list[tuple[Sequence[Buffer], int]]:
@@ -350,26 +350,26 @@ class FileLog(DurableDataLog):
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *arguments)
 
-    # --- reports from the lane, on the loop -------------------------------------------------------
+    # --- reports from the writer thread, on the loop ----------------------------------------------
 
-    def _lane_rests(self, group: WrittenGroup | None) -> None:
-        self._lane_busy = False
+    def _writer_idle(self, group: WrittenGroup | None) -> None:
+        self._writer_busy = False
         if group is not None:
             self._acknowledge(group)
-        if self._failure is None and self._queue and not self._lane_busy:
-            self._start_lane()
+        if self._failure is None and self._queue and not self._writer_busy:
+            self._start_writer()
 
     def _room_changed(self) -> None:
         self.on_room()
 
-    def _lane_needs(self, what: Need, detail: str) -> None:
-        self._lane_busy = False
+    def _writer_needs(self, what: Need, detail: str) -> None:
+        self._writer_busy = False
         if self._failure is not None:
             return
         if what == "room":
             self._room = 0
         if self._preparer.prepared is not None:
-            self._start_lane()
+            self._start_writer()
         else:
             self._preparer.need(what, detail)
 
@@ -429,7 +429,7 @@ class FileLog(DurableDataLog):
     # --- the second executor ----------------------------------------------------------------------
 
     def _release(self) -> None:
-        """On the lane, which alone takes the prepared file: give everything back."""
+        """On the writer thread, which alone takes the prepared file: give everything back."""
         prepared = self._preparer.take()
         if prepared is not None:
             prepared.file.close()
@@ -447,9 +447,9 @@ class FileLog(DurableDataLog):
         return f"the disk of the log is full, appends wait for room: {self._preparer.shortage}"
 
     async def check_primary(self) -> None:
-        loop, lane, _ = self._running()
+        loop, writer_thread, _ = self._running()
         try:
-            await loop.run_in_executor(lane, self._folder.check_ours)
+            await loop.run_in_executor(writer_thread, self._folder.check_ours)
         except OSError as error:
             raise TierUnavailableError(
                 "tier1", f"looking at the log in {self._folder.directory}: {error}"
@@ -472,11 +472,11 @@ class FileLog(DurableDataLog):
         step: asyncio.Future[list[LogFrame] | None] | None = None
         try:
             while True:
-                loop, lane, helper = self._running()
+                loop, writer_thread, helper = self._running()
                 try:
                     frames = await (step or _begin(loop, helper, reading))
                 except OSError as error:
-                    reason = await loop.run_in_executor(lane, self._folder.reason, error)
+                    reason = await loop.run_in_executor(writer_thread, self._folder.reason, error)
                     failure = self._failure_of("reading", reason)
                     raise failure() from error
                 if frames is None:
@@ -496,9 +496,14 @@ class FileLog(DurableDataLog):
                     self._helper.submit(self._folder.discard, self._folder.take_removable())
 
     def _running(self) -> tuple[asyncio.AbstractEventLoop, Executor, Executor]:
-        if self._closed or self._loop is None or self._lane is None or self._helper is None:
+        if (
+            self._closed
+            or self._loop is None
+            or self._writer_thread is None
+            or self._helper is None
+        ):
             raise ContainerStoppedError(self._container_id)
-        return self._loop, self._lane, self._helper
+        return self._loop, self._writer_thread, self._helper
 
 
 def _begin(

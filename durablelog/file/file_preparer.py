@@ -33,8 +33,8 @@ RETRY_S: Final = (0.1, 5.0)
 """Between two tries: the first interval and the longest; each is twice the one before."""
 
 Need = Literal["", "file", "room"]
-"""What the lane waits for: nothing, another file, or room to grow the current one (or another
-file).
+"""What the writer thread waits for: nothing, another file, or room to grow the current one (or
+another file).
 """
 
 
@@ -89,7 +89,7 @@ class FilePreparer:
     def take(self) -> PreparedFile | None:
         """The next file, if it is there.
 
-        For the lane, while the loop may set what was made: None takes nothing away.
+        For the writer thread, while the loop may set what was made: None takes nothing away.
         """
         prepared = self.prepared
         if prepared is not None:
@@ -175,7 +175,7 @@ class FilePreparer:
                     prepared = folder.makeshift_file(path)
                 elif needed != "room" or not folder.reserve.give_to_frames():
                     raise
-        except Exception as error:  # noqa: BLE001 - reported below; the lane may be waiting for it
+        except Exception as error:  # noqa: BLE001 - reported below; the writer thread may be waiting for it
             self._post(self._failed, error)
             return
         if prepared is not None and self._stopping:

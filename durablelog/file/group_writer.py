@@ -1,7 +1,7 @@
 """The writing end of a file log: groups of frames into the current file, one write and one sync
 each.
 
-Blocking; used on the log's lane alone. Rules of this file:
+Blocking; used on the log's writer thread alone. Rules of this file:
 
 - an acknowledgement is due only after the sync *and* a look at the state file that finds it still
   ours;
@@ -144,7 +144,7 @@ class GroupWriter:
         the disk. The file grows as it is written to; the prepared ones follow when there is
         something to write.
         """
-        copied = _doubtful_frames(self._disk, scan)
+        copied = _unconfirmed_frames(self._disk, scan)
         path = os.path.join(self._directory, prepared_name(self._epoch, 0))
         file = self._disk.open(path, write=True, create=True, exclusive=True)
         first = scan.durable_through + 1 if copied else self._next_sequence
@@ -302,13 +302,15 @@ class GroupWriter:
             raise self._state.loss()
 
 
-def _doubtful_frames(disk: Disk, scan: LogScan) -> list[bytes]:
+def _unconfirmed_frames(disk: Disk, scan: LogScan) -> list[bytes]:
     """The frames above the proven end, as they are; bounded by one group and its frames."""
-    if scan.doubtful_position is None:
+    if scan.unconfirmed_position is None:
         return []
     last = scan.files[-1]
     file = disk.open(last.path)
     try:
-        return [file.pread(scan.doubtful_position, last.end_position - scan.doubtful_position)]
+        return [
+            file.pread(scan.unconfirmed_position, last.end_position - scan.unconfirmed_position)
+        ]
     finally:
         file.close()

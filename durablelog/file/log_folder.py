@@ -56,7 +56,7 @@ _LOOKS: Final = 8
 class LogFolder:
     """What one owner knows of the folder.
 
-    `tag` tells this opening from all others; `writer` is for the lane alone.
+    `tag` tells this opening from all others; `writer` is for the writer thread alone.
     """
 
     def __init__(
@@ -258,12 +258,12 @@ class LogFolder:
         return scan_log(self.directory, self.disk, state)
 
     def is_fenced(self) -> bool:
-        """True if another owner has opened the log. Blocks for a stat; for the lane."""
+        """True if another owner has opened the log. Blocks for a stat; for the writer thread."""
         return self._state is not None and not self._state.is_ours()
 
     def check_ours(self) -> None:
         """Raise NotPrimaryError or TierUnavailableError (the folder is gone) if the log is not
-        ours; for the lane.
+        ours; for the writer thread.
         """
         if self._state is not None and not self._state.is_ours():
             raise self._state.loss()
@@ -272,7 +272,7 @@ class LogFolder:
         """What an error says.
 
         A file that is gone says most often that the log is not ours any more: a later owner removes
-        what we have made, truncated or prepared. For the lane.
+        what we have made, truncated or prepared. For the writer thread.
         """
         if not isinstance(error, FileNotFoundError):
             return error
@@ -284,7 +284,7 @@ class LogFolder:
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
-        """Raise the `reason` of an error; for the lane."""
+        """Raise the `reason` of an error; for the writer thread."""
         try:
             yield
         except FileNotFoundError as error:
@@ -331,7 +331,7 @@ class LogFolder:
     def truncate(self, address: LogAddress) -> list[LogFile]:
         """Make `address` the first frame, durably; the files that hold nothing any more.
 
-        On the lane.
+        On the writer thread.
 
         Raises ValueError (not a frame's address), OSError, and what `check_ours` raises.
         """
@@ -486,9 +486,9 @@ class LogFolder:
     def _settle(self, scan: LogScan, own: LogFile) -> None:
         """The files that count are those of the scan, shortened by what was copied into our own."""
         self._files = scan.files
-        if scan.doubtful_position is not None:
+        if scan.unconfirmed_position is not None:
             last = scan.files[-1]
-            last.end_position, last.end_sequence = scan.doubtful_position, own.first_sequence
+            last.end_position, last.end_sequence = scan.unconfirmed_position, own.first_sequence
             if not last.log_bytes:
                 scan.others.append(os.path.basename(last.path))
                 self._files.pop()

@@ -83,7 +83,7 @@ class LogScan:
     next_sequence: int = FIRST_SEQUENCE
     durable_through: int = 0
     """Highest frame sequence that is proven durable; what lies above was only found."""
-    doubtful_position: int | None = None
+    unconfirmed_position: int | None = None
     """Where, in the last of `files`, the first frame above `durable_through` lies; None if there is
     none.
     """
@@ -215,11 +215,11 @@ class LogWalk:
         handle = self._disk.open(file.path)
         try:
             entry = LogFile(file.number, file.path, self._expected, self._expected, start, start)
-            doubtful: deque[tuple[int, int]] = deque()
+            unconfirmed: deque[tuple[int, int]] = deque()
             position = start
             while True:
                 piece = read_piece(handle, file.path, position, file_header=file.header)
-                counted, wrong = self._count(file, piece, doubtful)
+                counted, wrong = self._count(file, piece, unconfirmed)
                 if counted and entry.end_sequence == entry.first_sequence:
                     self.scan.files.append(entry)
                 if counted:
@@ -247,14 +247,14 @@ class LogWalk:
                 )
             if file.limit is None:
                 self.scan.tail = (file.path, position, file.header)
-                self.scan.doubtful_position = doubtful[0][1] if doubtful else None
+                self.scan.unconfirmed_position = unconfirmed[0][1] if unconfirmed else None
             if not entry.log_bytes:
                 self.scan.others.append(file_name(file.number))
         finally:
             handle.close()
 
     def _count(
-        self, file: _File, piece: FramePiece, doubtful: deque[tuple[int, int]]
+        self, file: _File, piece: FramePiece, unconfirmed: deque[tuple[int, int]]
     ) -> tuple[int, str | None]:
         """How many frames of the piece count, and what is wrong with the next one."""
         scan = self.scan
@@ -275,9 +275,9 @@ class LogWalk:
             scan.durable_through = max(
                 scan.durable_through, min(header.durable_through, header.sequence)
             )
-            doubtful.append((header.sequence, position))
-            while doubtful and doubtful[0][0] <= scan.durable_through:
-                doubtful.popleft()
+            unconfirmed.append((header.sequence, position))
+            while unconfirmed and unconfirmed[0][0] <= scan.durable_through:
+                unconfirmed.popleft()
         return len(piece.frames), None
 
     def _last_step(

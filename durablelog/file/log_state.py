@@ -14,7 +14,7 @@ as the name still leads to it, nobody has opened the log since. Rules of this fi
   owners remove the oldest first) and its version is the highest; the highest is never removed.
   Either look alone has a hole: the very first record follows none, and a listing of a large folder
   is not of one instant;
-- blocking; called on the log's lane, or by tools.
+- blocking; called on the log's writer thread, or by tools.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Files freed by truncation and kept to be written over: a few, so that the disk need not find
 blocks again.
 
-Blocking; used on the log's second executor alone, and by the lane once that one has ended its work.
-Rules:
+Blocking; used on the log's second executor alone, and by the writer thread once that one has ended
+its work. Rules:
 
 - only a file that this very opening began by a roll becomes a spare: an owner that has been fenced
   may still hold its own files open and write to them late, never to one of ours; and every frame

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S: Final = 30 * 60.0
+TIMEOUT_S: Final = 30 * 60.0
 """How long Tier 2 may be away."""
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 10.0
@@ -40,14 +40,14 @@ async def observe(
     *,
     again: bool = False,
     findings: Sequence[str] = (),
-    patience_s: float = PATIENCE_S,
+    timeout_s: float = TIMEOUT_S,
 ) -> Observation:
     """Read everything and add it to the history.
 
-    Raises what reading raises, TierUnavailableError after `patience_s`.
+    Raises what reading raises, TierUnavailableError after `timeout_s`.
     """
     begun = history.next_stamp()
-    deadline = asyncio.get_running_loop().time() + patience_s
+    deadline = asyncio.get_running_loop().time() + timeout_s
     seen = {}
     for info in [info async for info in store.list_segments()]:
         seen[info.name] = SeenSegment(

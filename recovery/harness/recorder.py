@@ -171,7 +171,7 @@ class RecordedStore:
         """Note the end of an append when it comes; at once if it is there."""
         if not future.done():
             self._on_their_way += 1
-            future.add_done_callback(partial(self._append_landed, call))
+            future.add_done_callback(partial(self._append_ended, call))
         elif future.cancelled() or future.exception() is not None:
             self._append_failed(call, future, at_once=True)
         else:
@@ -308,7 +308,7 @@ class RecordedStore:
         self.ended(call, CallOutcome.OK)
         return answer
 
-    def _append_landed(self, call: Call, future: asyncio.Future[Any]) -> None:
+    def _append_ended(self, call: Call, future: asyncio.Future[Any]) -> None:
         self._on_their_way -= 1
         if self._settled is not None and not self._on_their_way:
             self._settled.set_result(None)

@@ -200,7 +200,7 @@ def _shrink(failure: Failure, shown: ShownFailure, folder: Path) -> None:
     shown.plan_replay = f"{COMMAND} --plan {shlex.quote(str(path))}"
     shown.lines = [
         *_headline(plan),
-        *_told_violations(result.violations),
+        *_reported_violations(result.violations),
         *narrate(result.history, result.violations),
     ]
 
@@ -224,7 +224,7 @@ def _cycle(cycle: Cycle) -> str:
     return ", ".join(special)
 
 
-def _told_violations(violations: Sequence[Violation]) -> list[str]:
+def _reported_violations(violations: Sequence[Violation]) -> list[str]:
     return [f"VIOLATION {violation}" for violation in violations[:TOLD_MAX]]
 
 

@@ -24,9 +24,9 @@ from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import MailboxEntry, each_message, read_answer, read_message
 from tier2.mailbox.messages import (
-    CondemnRequest,
     ExportRequest,
     MessageFormatError,
+    OrphanDeletionRequest,
     ReplaceProposal,
 )
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
@@ -147,7 +147,7 @@ async def _asks(storage: ObjectStorage, entry: MailboxEntry) -> str:
     if isinstance(message, ReplaceProposal):
         old = sum(len(each.old) for each in message.replacements)
         return f"replace {old:,} chunks by an object of {format_size(message.object.size)}"
-    if isinstance(message, CondemnRequest):
+    if isinstance(message, OrphanDeletionRequest):
         return f"condemn {len(message.names):,} objects"
     return "export the catalog" if isinstance(message, ExportRequest) else ""
 

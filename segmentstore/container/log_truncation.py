@@ -86,7 +86,7 @@ class LogTruncation:
             self._make_room()
         else:
             self._made_room = False
-            self._processor.relieve()
+            self._processor.throttle_changed()
             # One that found no room may find it now.
             self.begin()
 
@@ -96,7 +96,7 @@ class LogTruncation:
         """
         if self._processor is None:
             return
-        self._writer.hurry()
+        self._writer.request_flush()
         if self._positions.newer_would_free(self._writer.first_unflushed_sequence()):
             # Once, even if nothing was logged since: the checkpoint may be in an older file than
             # what comes.

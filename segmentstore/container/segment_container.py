@@ -78,7 +78,7 @@ from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 _log = logging.getLogger(__name__)
 
-_LANDING_PATIENCE_S = 5.0
+_DRAIN_TIMEOUT_S = 5.0
 """Longest that an ordinary close waits for uploads on their way, and as long again for a copy of
 the metadata.
 """
@@ -156,7 +156,7 @@ class SegmentContainer:
             read_index_config(config, storage),
             runtime,
             unflushed_bytes=lambda: self._writer.unflushed_bytes,
-            on_spilled=self._relieve,
+            on_spilled=self._throttle_changed,
         )
         source = WriterSource(
             store_id,
@@ -282,8 +282,8 @@ class SegmentContainer:
         """
         if self.state is ContainerState.RUNNING and self._processor is not None:
             await self._processor.close(self._stop_cause)
-            await self._writer.land(_LANDING_PATIENCE_S)
-            await self._backup.finish(_LANDING_PATIENCE_S)
+            await self._writer.drain(_DRAIN_TIMEOUT_S)
+            await self._backup.finish(_DRAIN_TIMEOUT_S)
         if self._stopping is None:
             if self.state is ContainerState.STOPPED:
                 return
@@ -497,12 +497,12 @@ class SegmentContainer:
 
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""
-        self._relieve()
+        self._throttle_changed()
         self._truncation.storage_advanced()
 
-    def _relieve(self) -> None:
+    def _throttle_changed(self) -> None:
         if self._processor is not None:
-            self._processor.relieve()
+            self._processor.throttle_changed()
 
     async def _refill(self, wanted: Mapping[int, int]) -> None:
         """Bring back un-flushed bytes that memory and cache have lost.

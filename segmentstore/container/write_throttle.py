@@ -47,7 +47,7 @@ class WriteThrottle:
             return asked  # for the moment until the next file is there: no flush helps
         # Writers must never wait for bytes that nobody moves: a cache may refuse long before the
         # targets.
-        writer.hurry()
+        writer.request_flush()
         if log.full:
             # What room is left in the log is not for callers.
             return replace(asked, relief_bytes=log.relief_bytes)

@@ -14,7 +14,7 @@ from tests.cli.test_inspection import snapshot
 from tests.store.harness import read_store_id
 from tier2.object_names import new_tagged_id, object_name, store_tag
 
-CHANCE = random.Random(2)
+RNG = random.Random(2)
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Path:
 def plant(folder: Path, store: Path, epoch: int = 1, container_id: int = 0) -> str:
     """An object of the kind that a crash leaves."""
     tag = store_tag(read_store_id(store))
-    name = object_name(container_id, epoch, "flush", new_tagged_id(tag, CHANCE))
+    name = object_name(container_id, epoch, "flush", new_tagged_id(tag, RNG))
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x" * 1000)

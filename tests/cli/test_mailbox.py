@@ -21,7 +21,7 @@ from tests.cli.test_inspection import snapshot
 from tier2.block_reader import BlockReader
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import put_message
-from tier2.mailbox.messages import CondemnRequest, Message, Replacement, ReplaceProposal
+from tier2.mailbox.messages import Message, OrphanDeletionRequest, Replacement, ReplaceProposal
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import new_tagged_id, object_name, store_tag
 from tier2.object_storage import ObjectStorage
@@ -109,7 +109,9 @@ def test_an_empty_mailbox(store: Path) -> None:
 def test_what_is_asked_is_shown_and_nothing_changes_by_looking(store: Path) -> None:
     (store / "tier2" / "mailbox" / "00000000" / JOB).mkdir(parents=True)
     (store / "tier2" / "mailbox" / "00000000" / JOB / "broken.json").write_bytes(b"{")
-    _send(store, _compacted(store, "group-1"), CondemnRequest(0, JOB, "orphans", ("x", "y"), 0))
+    _send(
+        store, _compacted(store, "group-1"), OrphanDeletionRequest(0, JOB, "orphans", ("x", "y"), 0)
+    )
     before = snapshot(store)
     shown = segmentstore("mailbox", store, "--json").json()
     rows = _by_message(shown)
@@ -129,7 +131,10 @@ def test_processing_answers_through_the_log_and_the_bytes_stay(store: Path) -> N
     (store / "tier2" / "mailbox" / "00000000" / JOB / "broken.json").write_bytes(b"{")
     proposal = _compacted(store, "group-1")
     _send(
-        store, proposal, _compacted(store, "group-2"), CondemnRequest(0, JOB, "orphans", ("x",), 0)
+        store,
+        proposal,
+        _compacted(store, "group-2"),
+        OrphanDeletionRequest(0, JOB, "orphans", ("x",), 0),
     )
     shown = segmentstore("mailbox", store, "--process", "--json")
     assert shown.code == ExitCode.DONE

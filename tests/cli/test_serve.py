@@ -27,7 +27,7 @@ from tests.cli.shell import ROOT, segmentstore, start
 from tests.store.harness import run
 from tests.support.suites import size, sized
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError
-from tier2.spark.sink.landing import WriteIdentity, land, write_partition, writer_id_of
+from tier2.spark.sink.epoch_commit import WriteIdentity, commit_epoch, write_partition, writer_id_of
 from tier2.spark.sink.rows import RowLayout
 
 WRITER = UUID(int=1).bytes
@@ -101,7 +101,7 @@ def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> No
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
 
         async def main() -> None:
-            async with LocalClient(str(tmp_path / "s"), patience_s=1) as client:
+            async with LocalClient(str(tmp_path / "s"), timeout_s=1) as client:
                 await client.create("x")
 
         with pytest.raises(StoreNotServedError):
@@ -159,10 +159,10 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
                         )
                         for partition in range(3)
                     ]
-                    await land(client, who, reports, runtime=Runtime())
+                    await commit_epoch(client, who, reports, runtime=Runtime())
 
     async def main() -> None:
-        chance = random.Random(3)
+        rng = random.Random(3)
         loop = asyncio.get_running_loop()
         process = await loop.run_in_executor(None, serve)
         try:
@@ -171,7 +171,7 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path
             while not all(task.done() for task in writing):
                 # Soon at first, or a fast machine is done before the second; later later, or a slow
                 # one never is.
-                await asyncio.sleep(chance.uniform(0.05, 0.4) + 0.1 * kills)
+                await asyncio.sleep(rng.uniform(0.05, 0.4) + 0.1 * kills)
                 process.kill()
                 process.communicate()
                 kills += 1

@@ -233,7 +233,7 @@ def test_throttling_delays_callers_but_not_the_engine_and_closing_works_under_it
         assert not held.done()
         assert bench.processor.statistics().throttled_by == "unflushed"
         present = NO_THROTTLE
-        bench.processor.relieve()
+        bench.processor.throttle_changed()
         assert await held == 0
         present = FULL
         held = bench.processor.append(segment_id, b"held")
@@ -275,7 +275,7 @@ def test_a_close_takes_no_room_for_callers_on_a_full_disk(*, room_comes: bool) -
         assert bench.metadata.segments[segment_id].length == 0
         if room_comes:
             log.full_now = False
-            bench.processor.relieve()
+            bench.processor.throttle_changed()
         await closing
         if room_comes:
             assert await held == 0

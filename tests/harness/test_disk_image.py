@@ -228,11 +228,11 @@ def test_outcomes_beyond_the_cap_are_drawn_and_hold_the_two_extremes() -> None:
 
 def test_equal_seeds_leave_equal_disks() -> None:
     def run(seed: int) -> tuple[str, list[str]]:
-        image, points, chance = image_with(a=b"a", b=b"b"), list[str](), random.Random(seed)
+        image, points, rng = image_with(a=b"a", b=b"b"), list[str](), random.Random(seed)
         for number in range(40):
-            image.create(f"/{number}").write(chance.randrange(9), chance.randbytes(3000))
-            file_at(image, "/a").write(chance.randrange(9000), chance.randbytes(3000))
-        image.lose_power(chance, points.append)
+            image.create(f"/{number}").write(rng.randrange(9), rng.randbytes(3000))
+            file_at(image, "/a").write(rng.randrange(9000), rng.randbytes(3000))
+        image.lose_power(rng, points.append)
         return image.fingerprint(), points
 
     assert run(5) == run(5)

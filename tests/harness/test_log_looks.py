@@ -19,9 +19,9 @@ from durablelog.durable_data_log import LogFrame
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import History, Life
 from recovery.harness.recorder import RecordedStore
+from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.directed import BUSY
 from recovery.harness.runs.log_looks import log_looks
-from recovery.harness.runs.rot import plant_rot
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.store_world import BOOKKEEPER, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
@@ -177,10 +177,10 @@ def test_a_log_of_which_an_entry_is_nowhere_is_left_out() -> None:
 def test_a_log_in_files_that_rotted_is_left_out() -> None:
     with left_behind("file") as left:
         whole = left.look()
-        assert plant_rot(left.world, "rot.log", random.Random("rot")) is not None
-        rotten = left.look()
-        assert (set(whole.logs), set(rotten.logs)) == ({0}, set())
-        assert rotten.listed == whole.listed
+        assert plant_bit_rot(left.world, "rot.log", random.Random("rot")) is not None
+        flipped = left.look()
+        assert (set(whole.logs), set(flipped.logs)) == ({0}, set())
+        assert flipped.listed == whole.listed
 
 
 @pytest.mark.parametrize("tier1", ["ledger", "bookkeeper"])

@@ -53,7 +53,7 @@ def one_life(calls: int) -> History:
     return history
 
 
-def numbers_told(lines: list[str]) -> list[int]:
+def numbers_reported(lines: list[str]) -> list[int]:
     return [
         int(line.partition("] call ")[2].partition(" ")[0]) for line in lines if "] call " in line
     ]
@@ -61,21 +61,21 @@ def numbers_told(lines: list[str]) -> list[int]:
 
 def test_named_calls_and_their_neighbours_on_the_segment_are_told() -> None:
     lines = narrate(one_life(40), [Violation("content", "lost", (20,))], around=2)
-    assert numbers_told(lines) == [16, 18, 20, 22, 24]
+    assert numbers_reported(lines) == [16, 18, 20, 22, 24]
     assert [line.lstrip()[0] for line in lines if "] call " in line] == ["[", "[", "*", "[", "["]
     assert lines[-1] == "(35 more calls of 40 are not told)"
 
 
 def test_a_segment_that_only_the_words_name_is_told_from_its_ends() -> None:
     lines = narrate(one_life(40), [Violation("recovery", "'s1' is not there")], around=1)
-    assert numbers_told(lines) == [1, 3, 37, 39]
+    assert numbers_reported(lines) == [1, 3, 37, 39]
     assert any(line.strip().startswith("'s1' (id 7): 0 to 400") for line in lines)
     assert not any(line.strip().startswith("'s0'") for line in lines)
 
 
 def test_without_anything_named_the_last_calls_of_each_life_are_told() -> None:
-    assert numbers_told(narrate(one_life(40))) == list(range(40 - LAST, 40))
-    assert numbers_told(narrate(one_life(40), [Violation("errors", "it hangs")])) == list(
+    assert numbers_reported(narrate(one_life(40))) == list(range(40 - LAST, 40))
+    assert numbers_reported(narrate(one_life(40), [Violation("errors", "it hangs")])) == list(
         range(40 - LAST, 40)
     )
 
@@ -95,7 +95,7 @@ def test_lives_and_observations_stand_where_they_happened() -> None:
 
 
 def test_calls_beyond_the_history_are_passed_over() -> None:
-    assert numbers_told(narrate(one_life(2), [Violation("content", "odd", (1, 99))])) == [1]
+    assert numbers_reported(narrate(one_life(2), [Violation("content", "odd", (1, 99))])) == [1]
 
 
 def call(kind: CallKind, **fields: object) -> Call:

@@ -337,7 +337,7 @@ def test_an_observation_waits_for_a_tier_that_is_away_but_not_for_ever(tmp_path:
             assert len((await observe(away, history, 0)).segments["a"].content) == HEADER_BYTES + 5
             away.refusals = 1000
             with pytest.raises(TierUnavailableError):
-                await observe(away, history, 0, patience_s=0.1)
+                await observe(away, history, 0, timeout_s=0.1)
         assert len(history.observations) == 1
 
     run(main())

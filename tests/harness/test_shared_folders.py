@@ -50,7 +50,9 @@ def test_drawn_lives_delete_nothing_of_the_other_store(number: int, tier2: str) 
 @pytest.mark.parametrize("missing", ["tag", "marker"])
 def test_either_the_tag_or_the_marker_is_enough(missing: str) -> None:
     rules = [
-        edit for edit in STRANGER_SWEPT.edits if edit.place.endswith(("judge_object", ".condemn"))
+        edit
+        for edit in STRANGER_SWEPT.edits
+        if edit.place.endswith(("judge_object", ".mark_for_deletion"))
     ]
     marker = [edit for edit in STRANGER_SWEPT.edits if edit not in rules]
     assert rules

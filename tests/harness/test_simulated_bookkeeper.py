@@ -37,7 +37,7 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     TIMED_OUT,
     BookKeeperServers,
 )
-from recovery.harness.simulation.bookkeeper_gateway import ADD_PATIENCE_S, METADATA_PATIENCE_S
+from recovery.harness.simulation.bookkeeper_gateway import ADD_TIMEOUT_S, METADATA_TIMEOUT_S
 from recovery.harness.simulation.bookkeeper_ledgers import SimulatedLedgers, SimulatedWriter
 from recovery.harness.simulation.bookkeeper_nodes import SimulatedNodes
 from tests.contracts.ledger_store_contract import (
@@ -204,7 +204,7 @@ def test_with_two_stopped_entries_fail_when_patience_is_over_and_land_all_the_sa
             begun = world.time.now_us
             codes = stage.append(3)
             assert len(set(codes)) == 1
-            assert ADD_PATIENCE_S * 1e6 <= world.time.now_us - begun < ADD_PATIENCE_S * 1e6 + 10_000
+            assert ADD_TIMEOUT_S * 1e6 <= world.time.now_us - begun < ADD_TIMEOUT_S * 1e6 + 10_000
             seen.add(codes[0])
             world.pass_time(30)
             assert stage.recover().last_entry == 2
@@ -395,9 +395,9 @@ def test_dead_bookies_are_registered_for_a_while_and_then_too_few_for_a_ledger(
 
 
 def test_calls_wait_for_zookeeper_and_may_be_done_when_nobody_waits_any_more(stage: Stage) -> None:
-    stage.servers.zookeeper.stop(stage.world.time.now_us, METADATA_PATIENCE_S - 5)
+    stage.servers.zookeeper.stop(stage.world.time.now_us, METADATA_TIMEOUT_S - 5)
     stage.other.run(stage.other_store.create(REPLICATION, {}))
-    stage.servers.zookeeper.stop(stage.world.time.now_us, METADATA_PATIENCE_S + 5)
+    stage.servers.zookeeper.stop(stage.world.time.now_us, METADATA_TIMEOUT_S + 5)
     assert stage.append(3) == [OK] * 3
     with pytest.raises(LedgerError) as late:
         stage.other.run(stage.other_store.create(REPLICATION, {}))

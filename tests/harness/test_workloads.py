@@ -58,14 +58,14 @@ PROMISED = {
 def two_lives(folder: Path, workload: Workload, operations: int = 120, seed: int = 3) -> History:
     """A store that is closed and opened again in the middle."""
     history = History()
-    chance = random.Random(seed)
+    rng = random.Random(seed)
 
     async def main() -> None:
         for life in range(2):
             async with open_tiny(folder, runtime=Runtime(disk=WorldDisk())) as store:
                 await observe(store, history, life)
                 await run_workload(
-                    workload, store, history, life, Stage(), chance, operations, pace=PACE
+                    workload, store, history, life, Stage(), rng, operations, pace=PACE
                 )
                 await observe(store, history, life)
 
@@ -256,14 +256,14 @@ def test_what_no_client_foresaw_is_raised(
 
 def test_what_is_kept_stays_bounded_over_many_lives(tmp_path: Path) -> None:
     history = History()
-    chance = random.Random(8)
+    rng = random.Random(8)
     stage = Stage(lives_per_generation=2)
 
     async def main() -> None:
         for life in range(10):
             async with open_tiny(tmp_path, runtime=Runtime(disk=WorldDisk())) as store:
                 await run_workload(
-                    WORKLOADS["lifecycle"], store, history, life, stage, chance, 80, pace=PACE
+                    WORKLOADS["lifecycle"], store, history, life, stage, rng, 80, pace=PACE
                 )
                 await observe(store, history, life)
 

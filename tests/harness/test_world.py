@@ -57,10 +57,10 @@ def test_waiting_for_ever_is_an_error_too() -> None:
 
     world = World("wedged")
     with pytest.raises(WedgedError):
-        world.run_task(world.process("p"), main(), patience_s=3600)
+        world.run_task(world.process("p"), main(), timeout_s=3600)
     world.process("q")
     with pytest.raises(WedgedError):
-        world.run(lambda: False, patience_s=3600)
+        world.run(lambda: False, timeout_s=3600)
     world.close()
 
 

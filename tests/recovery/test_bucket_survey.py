@@ -22,7 +22,7 @@ from tier2.object_builder import ObjectBuilder
 from tier2.object_names import ObjectKind, checkpoint_name, new_unique_id, object_name
 from tier2.object_storage import StoredObject
 
-CHANCE = random.Random(5)
+RNG = random.Random(5)
 
 
 def in_bucket(case: Callable[[MemoryObjectStorage], Awaitable[None]]) -> None:
@@ -44,7 +44,7 @@ async def put(
     builder = ObjectBuilder(container_id, epoch, 64)
     for segment_id, start, length, name in blocks:
         builder.add(segment_id, start, [bytes(length)], segment_name=name)
-    unique_id = new_unique_id(CHANCE)
+    unique_id = new_unique_id(RNG)
     name = object_name(2, 4, "flush", unique_id)
     await storage.put(name, builder.parts, unique_id)
     stored = await storage.head(name)
@@ -77,11 +77,11 @@ def test_every_block_is_found_whatever_the_sizes() -> None:
             blocks = [
                 (
                     number,
-                    CHANCE.randrange(1 << 40),
-                    CHANCE.choice((1, 70, 5_000, 400_000)),
-                    "n" * CHANCE.randrange(1025),
+                    RNG.randrange(1 << 40),
+                    RNG.choice((1, 70, 5_000, 400_000)),
+                    "n" * RNG.randrange(1025),
                 )
-                for number in range(1, CHANCE.randrange(2, 40))
+                for number in range(1, RNG.randrange(2, 40))
             ]
             found, damaged = await walked(storage, await put(storage, blocks))
             assert (plain(found), damaged) == (blocks, [])
@@ -169,7 +169,7 @@ def test_a_passing_outage_is_waited_for_and_a_lasting_one_ends_the_survey() -> N
 
 def test_a_checkpoint_that_cannot_be_had_is_not_taken_for_a_damaged_one() -> None:
     async def case(storage: MemoryObjectStorage) -> None:
-        unique_id = new_unique_id(CHANCE)
+        unique_id = new_unique_id(RNG)
         await storage.put(checkpoint_name(2, 1, 1, unique_id), [b"no checkpoint"], unique_id)
         checkpoints = (await list_bucket(storage)).checkpoints[2]
         used, damaged = await newest_checkpoint(storage, checkpoints)
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_cannot_be_had_is_not_taken_for_a_damaged_one() -> Non
 def test_an_object_of_a_job_may_be_committed_in_any_later_epoch() -> None:
     def named(epoch: int, kind: ObjectKind) -> str:
         job_id = "00000000feedbeef" if kind == "compaction" else None
-        return object_name(2, epoch, kind, new_unique_id(CHANCE), job_id=job_id)
+        return object_name(2, epoch, kind, new_unique_id(RNG), job_id=job_id)
 
     metadata = ContainerMetadata(2)
     checkpoint = CheckpointUsed(
@@ -212,7 +212,7 @@ def test_where_an_object_is_missing_garbage_and_orphans_are_looked_at_too() -> N
     """They may hold the same bytes: an object that was consolidated stays for the deletion lag."""
 
     def named(epoch: int) -> str:
-        return object_name(2, epoch, "flush", new_unique_id(CHANCE))
+        return object_name(2, epoch, "flush", new_unique_id(RNG))
 
     metadata = ContainerMetadata(2)
     checkpoint = CheckpointUsed(

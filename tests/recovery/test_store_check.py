@@ -371,9 +371,9 @@ def test_garbage_that_waits(tmp_path: Path) -> None:
 
 
 def test_orphans_and_what_is_not_ours(store: Path) -> None:
-    chance = random.Random(1)
+    rng = random.Random(1)
     for container_id in (0, 0, 7):
-        file = store / "tier2" / object_name(container_id, 1, "flush", new_unique_id(chance))
+        file = store / "tier2" / object_name(container_id, 1, "flush", new_unique_id(rng))
         file.parent.mkdir(parents=True)
         file.write_bytes(b"xyz")
     (store / "tier2" / "notes.txt").write_bytes(b"1234")

@@ -19,17 +19,17 @@ from storagewriter.request_processor import RequestProcessor
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config
 from tier2.block_object import parse_block_header
 from tier2.mailbox.mailbox import put_message, read_answer
-from tier2.mailbox.messages import Answer, CondemnRequest, Replacement, ReplaceProposal
+from tier2.mailbox.messages import Answer, OrphanDeletionRequest, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryBucket, MemoryObject, MemoryObjectStorage, Method
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import new_tagged_id, object_name
 
 JOB = "00000000feedbeef"
 OTHER_JOB = "00000000deadbeef"
-CHANCE = random.Random(7)
+RNG = random.Random(7)
 DAY_MS = 24 * 3600 * 1000
 
-Mailed = ReplaceProposal | CondemnRequest
+Mailed = ReplaceProposal | OrphanDeletionRequest
 
 
 class HookedStorage(MemoryObjectStorage):
@@ -92,7 +92,7 @@ class Owner(FakeContainer):
     def compaction_name(
         self, job_id: str = JOB, *, epoch: int | None = None, container_id: int = 7
     ) -> str:
-        unique_id = new_tagged_id(TAG, CHANCE)
+        unique_id = new_tagged_id(TAG, RNG)
         return object_name(
             container_id, epoch or self.epoch, "compaction", unique_id, job_id=job_id
         )

@@ -436,7 +436,7 @@ class TestMeanwhile:
             loop = asyncio.get_running_loop()
             loop.call_later(1.0, gate.set)
             begun = loop.time()
-            await c.writer.land(5.0)
+            await c.writer.drain(5.0)
             copying = storage_type.keywords["compose_bytes_min"] is not None
             assert (loop.time() - begun >= 1.0) == copying
             await asyncio.sleep(LONG_S)

@@ -14,7 +14,7 @@ from storagewriter import proposal_committer, request_processor
 from tests.storagewriter.fake_container import STORE_ID
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
 from tier2.mailbox.mailbox import list_messages, put_message, read_answer
-from tier2.mailbox.messages import CondemnRequest, ExportRequest, Message
+from tier2.mailbox.messages import ExportRequest, Message, OrphanDeletionRequest
 from tier2.memory_object_storage import Method
 from tier2.object_storage import StorageUnavailableError
 
@@ -68,7 +68,7 @@ def test_what_tier2_never_answers_for_holds_up_neither_orphans_nor_the_clean_up(
             o.compact(await o.written(f"s{n}"), message_id=f"stuck-{n:02d}") for n in range(12)
         ]
         orphan = o.plant(o.compaction_name(OTHER_JOB), age_ms=4 * DAY_MS)
-        request = CondemnRequest(
+        request = OrphanDeletionRequest(
             7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS
         )
         messages: list[Message] = [*stuck, request]
@@ -124,7 +124,7 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
         orphan = o.plant(o.compaction_name(OTHER_JOB), age_ms=4 * DAY_MS)
         requests = [ExportRequest(7, "0" * 16, f"export-{number}") for number in range(5)]
         proposal = o.compact(await o.written())
-        condemn = CondemnRequest(
+        mark_for_deletion = OrphanDeletionRequest(
             7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS
         )
         seen: list[tuple[bool, bool]] = []
@@ -134,7 +134,7 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
             return f"catalog/00000007/{len(seen)}/manifest.json"
 
         o.keeper._export = export
-        messages: list[Message] = [*requests, proposal, condemn]
+        messages: list[Message] = [*requests, proposal, mark_for_deletion]
         for message in messages:
             await put_message(o.storage, o.runtime, message)
         assert await o.keeper.look_now() == 7

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from tests.storagewriter.fake_container import STORE_ID
-from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
+from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, RNG, Owner, not_alone, owned
 from tier2.mailbox.mailbox import list_messages, put_message, read_answer
 from tier2.mailbox.messages import (
     Answer,
-    CondemnRequest,
     ExportRequest,
     Message,
     MessageFormatError,
+    OrphanDeletionRequest,
     encode,
     parse,
 )
@@ -41,7 +41,9 @@ def test_what_is_for_another_store_is_neither_answered_nor_deleted() -> None:
         o.keeper._export = _manifest
         theirs: list[Message] = [
             ExportRequest(7, OTHER_JOB, "export", OTHER_ID),
-            CondemnRequest(7, OTHER_JOB, "condemn", (o.compaction_name(),), 10**15, OTHER_ID),
+            OrphanDeletionRequest(
+                7, OTHER_JOB, "condemn", (o.compaction_name(),), 10**15, OTHER_ID
+            ),
             replace(o.compact(await o.written()), store_id=OTHER_ID),
         ]
         for message in theirs:
@@ -101,9 +103,7 @@ def test_a_proposal_of_an_object_without_the_tag_is_refused_and_its_object_stays
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written())
         data = o.storage.bucket.objects[proposal.object.name].data
-        name = o.plant(
-            object_name(7, o.epoch, "compaction", new_unique_id(CHANCE), job_id=JOB), data
-        )
+        name = o.plant(object_name(7, o.epoch, "compaction", new_unique_id(RNG), job_id=JOB), data)
         replacements = tuple(
             each._replace(new=tuple(chunk._replace(object_name=name) for chunk in each.new))
             for each in proposal.replacements

@@ -13,7 +13,7 @@ from durablelog.operations import ReplaceChunksOperation
 from segmentstore.contracts.chunks import ObjectRecord
 from storagewriter import proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
-from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
+from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, RNG, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Answer, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryObject, Method
@@ -425,7 +425,7 @@ def test_a_proposal_that_claims_what_cannot_be_is_malformed() -> None:
         segment, old, new = good.replacements[0]
         of_other = o.segment(other).chunks
         live = of_other[0].object_name
-        flush = object_name(7, 1, "flush", new_tagged_id(TAG, CHANCE))
+        flush = object_name(7, 1, "flush", new_tagged_id(TAG, RNG))
         swapped = (
             new[0]._replace(block_offset=new[1].block_offset, block_start_offset=100),
             *new[1:],

@@ -19,9 +19,9 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.orphan_rules import (
     UPLOAD_AGE_MS,
     OrphanVerdict,
+    classify_object,
     is_abandoned,
     is_left_over,
-    judge_object,
 )
 from storagewriter.orphan_sweeper import SHARDS, OrphanSweeper, SweepStoppedError
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config, run
@@ -40,7 +40,7 @@ SWEEP_S = 2 * SHARDS * SPACING_S
 LAG_S = 1000.0
 EPOCH = 3
 CONTAINER = 7
-CHANCE = random.Random(5)
+RNG = random.Random(5)
 PROBE = "probe/" + "1" * 32
 NOBODY: dict[str, None] = {}
 
@@ -48,8 +48,8 @@ NOBODY: dict[str, None] = {}
 def _name(
     epoch: int, kind: ObjectKind = "flush", container_id: int = CONTAINER, tag: bytes = TAG
 ) -> str:
-    job_id = new_job_id(CHANCE) if kind == "compaction" else None
-    return object_name(container_id, epoch, kind, new_tagged_id(tag, CHANCE), job_id=job_id)
+    job_id = new_job_id(RNG) if kind == "compaction" else None
+    return object_name(container_id, epoch, kind, new_tagged_id(tag, RNG), job_id=job_id)
 
 
 def _plant(c: FakeContainer, name: str, size: int = 10) -> str:
@@ -57,7 +57,7 @@ def _plant(c: FakeContainer, name: str, size: int = 10) -> str:
     return name
 
 
-def _condemned(c: FakeContainer) -> list[str]:
+def _marked_for_deletion(c: FakeContainer) -> list[str]:
     updates = [
         each for each in c.log if isinstance(each, StorageUpdateOperation) and not each.chunks
     ]
@@ -105,13 +105,13 @@ class UploadsStorage(MemoryObjectStorage):
     ],
 )
 def test_what_an_unknown_object_is(name: str, verdict: OrphanVerdict) -> None:
-    assert judge_object(name, ContainerMetadata(CONTAINER), EPOCH, NOBODY, TAG) is verdict
+    assert classify_object(name, ContainerMetadata(CONTAINER), EPOCH, NOBODY, TAG) is verdict
 
 
 def test_what_is_under_way_is_left_alone() -> None:
     name = _name(EPOCH)
     assert (
-        judge_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}, TAG)
+        classify_object(name, ContainerMetadata(CONTAINER), EPOCH, {name: None}, TAG)
         is OrphanVerdict.LEFT_ALONE
     )
 
@@ -163,7 +163,7 @@ def test_which_uploads_of_checkpoints_and_probes_nobody_will_finish() -> None:
         (EPOCH, False, True),
         (EPOCH + 1, False, False),
     ):
-        name = checkpoint_name(CONTAINER, epoch, 5, new_tagged_id(TAG, CHANCE))
+        name = checkpoint_name(CONTAINER, epoch, 5, new_tagged_id(TAG, RNG))
         assert (given_up(name, 0, CONTAINER), given_up(name, day, CONTAINER)) == (fresh, old)
         assert not given_up(name, day, CONTAINER + 1)
     assert (
@@ -278,7 +278,7 @@ def test_uploads_under_way_and_live_objects_are_never_condemned() -> None:
         c.storage.heal()
         await c.writer.flush()
         await asyncio.sleep(3 * LAG_S)
-        assert not _condemned(c)
+        assert not _marked_for_deletion(c)
         assert list(c.metadata.objects) == list(c.storage.bucket.objects)
         assert not c.writer.in_flight_names
 
@@ -294,7 +294,7 @@ def test_a_stale_owner_touches_nothing() -> None:
         with pytest.raises(SweepStoppedError, match="of an epoch after ours, 3"):
             sweeper.sift(listed[0])
         assert "another owner is newer" in (sweeper.stopped_by or "")
-        assert not _condemned(c)
+        assert not _marked_for_deletion(c)
         assert set(c.storage.bucket.objects) == set(pages)
         await c.writer.stop()
 
@@ -422,10 +422,12 @@ def test_two_searches_at_once_condemn_once() -> None:
         found = sweeper.sift(pages[0])
         counts = [
             len(each)
-            for each in await asyncio.gather(sweeper.condemn(found), sweeper.condemn(found))
+            for each in await asyncio.gather(
+                sweeper.mark_for_deletion(found), sweeper.mark_for_deletion(found)
+            )
         ]
         assert sorted(counts) == [0, 5]
-        assert sorted(_condemned(c)) == sorted(orphans)
+        assert sorted(_marked_for_deletion(c)) == sorted(orphans)
         await c.writer.stop()
 
     run_virtual(main())

@@ -41,44 +41,44 @@ def _named(c: FakeContainer, *, open_only: bool) -> list[int]:
 
 
 async def _act(
-    c: FakeContainer, action: str, chance: random.Random, number: int, config: Any
+    c: FakeContainer, action: str, rng: random.Random, number: int, config: Any
 ) -> FakeContainer:
     segments, open_segments = _named(c, open_only=False), _named(c, open_only=True)
     if action == "create" or not segments:
         c.create(f"s{number}")
     elif action == "append" and open_segments:
-        c.append(chance.choice(open_segments), chance.choice((0, 1, 9, 30, 99, 150, 450)))
+        c.append(rng.choice(open_segments), rng.choice((0, 1, 9, 30, 99, 150, 450)))
     elif action == "batch" and open_segments:
-        segment_id = chance.choice(open_segments)
+        segment_id = rng.choice(open_segments)
         offset = c.segment(segment_id).length
         c.put(*(AppendOperation(segment_id, offset + 3 * i, b"abc") for i in range(10)))
     elif action == "seal" and open_segments:
-        c.seal(chance.choice(open_segments))
+        c.seal(rng.choice(open_segments))
     elif action == "truncate":
-        segment = c.segment(chance.choice(segments))
-        c.truncate(segment.segment_id, chance.randint(segment.start_offset, segment.length))
+        segment = c.segment(rng.choice(segments))
+        c.truncate(segment.segment_id, rng.randint(segment.start_offset, segment.length))
     elif action == "delete":
-        c.delete(chance.choice(segments))
+        c.delete(rng.choice(segments))
     elif action == "merge" and open_segments:
-        target = chance.choice(open_segments)
+        target = rng.choice(open_segments)
         sources = [each for each in segments if each != target and not c.segment(each).start_offset]
         if sources:
-            c.merge(target, chance.choice(sources))
+            c.merge(target, rng.choice(sources))
     elif action == "nap":
-        await asyncio.sleep(chance.choice((0, 0, 0.0005, 0.001, 0.01)))
+        await asyncio.sleep(rng.choice((0, 0, 0.0005, 0.001, 0.01)))
     elif action == "wait":
-        await asyncio.sleep(chance.choice((1, 5, 11)))
+        await asyncio.sleep(rng.choice((1, 5, 11)))
     elif action == "flush":
         c.storage.heal()
         wanted = {each: c.segment(each).length for each in segments}
         await c.writer.flush()
         assert all(c.segment(each).storage_length >= length for each, length in wanted.items())
     elif action in {"fail", "lose reply"}:
-        c.storage.fail("put", chance.randint(1, 4), after_effect=action == "lose reply")
+        c.storage.fail("put", rng.randint(1, 4), after_effect=action == "lose reply")
     elif action == "fail others":
         methods: tuple[Method, ...] = ("compose", "get_range")
-        method = chance.choice(methods)
-        c.storage.fail(method, chance.randint(1, 4), after_effect=chance.random() < 0.5)
+        method = rng.choice(methods)
+        c.storage.fail(method, rng.randint(1, 4), after_effect=rng.random() < 0.5)
     elif action == "heal":
         c.storage.heal()
     elif action == "restart":
@@ -105,16 +105,16 @@ GROWTH = ["append"] * 30 + ["wait"] * 10
 def test_no_byte_is_lost_or_doubled_by_consolidation(
     seed: int, compose_bytes_min: int | None
 ) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     config = make_config(
-        flush_bytes=chance.choice([1, 50]),
-        unflushed_target_bytes=chance.choice([50, 100_000]),
+        flush_bytes=rng.choice([1, 50]),
+        unflushed_target_bytes=rng.choice([50, 100_000]),
         object_segments_max=4,
-        consolidation_bytes=chance.choice([30, 300, 2000]),
-        deletion_lag_s=chance.choice([0.0, 3.0, 1000.0]),
+        consolidation_bytes=rng.choice([30, 300, 2000]),
+        deletion_lag_s=rng.choice([0.0, 3.0, 1000.0]),
     )
     storage_type = partial(StorageWithoutCompose, compose_bytes_min=compose_bytes_min)
-    steps = [(chance.choice(ACTIONS + GROWTH), chance.getrandbits(32)) for _ in range(200)]
+    steps = [(rng.choice(ACTIONS + GROWTH), rng.getrandbits(32)) for _ in range(200)]
     run_virtual(_run(FakeContainer(config, storage_type=storage_type), config, steps, seed))
 
 

@@ -16,7 +16,7 @@ from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import make_config
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, Mailed, Owner, owned
 from tier2.mailbox.mailbox import list_messages, put_message, read_answer
-from tier2.mailbox.messages import CondemnRequest, ExportRequest, ReplaceProposal
+from tier2.mailbox.messages import ExportRequest, OrphanDeletionRequest, ReplaceProposal
 from tier2.memory_object_storage import Method
 from tier2.object_storage import StorageUnavailableError
 
@@ -345,10 +345,10 @@ def test_a_close_begins_nothing_more() -> None:
         for proposal in (first, second):
             await put_message(o.storage, o.runtime, proposal)
 
-        def land(committed: bool) -> None:
-            o.keeper.landing = committed
+        def drain(committed: bool) -> None:
+            o.keeper.draining = committed
 
-        o.on_commit = land
+        o.on_commit = drain
         assert await o.keeper.look_now() == 1
         assert await o.answer(first) is not None
         assert await o.answer(second) is None
@@ -440,7 +440,9 @@ def _messages(o: Owner, ids: list[int]) -> list[Mailed]:
         in_part,
         o.compact(ids[4], message_id="refused"),
         o.copy(ids[0], message_id="x-second"),
-        CondemnRequest(7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS),
+        OrphanDeletionRequest(
+            7, OTHER_JOB, "orphans", (orphan,), o.runtime.clock.time_ms() - DAY_MS
+        ),
     ]
     o.truncate(ids[3], 120)
     o.delete(ids[4])

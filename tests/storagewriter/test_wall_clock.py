@@ -8,7 +8,7 @@ from typing import Any
 
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.runtime import BootTime, Runtime
-from storagewriter.wall_clock import TOLD_FOR_S, TRUSTED_AFTER_S, SteadyWallClock
+from storagewriter.wall_clock import REPORTED_FOR_S, TRUSTED_AFTER_S, SteadyWallClock
 from tests.support.loop_clock import LoopBoot, LoopClock
 
 YEAR_MS = 365 * 24 * 3600 * 1000
@@ -57,7 +57,7 @@ def test_a_jump_ahead_that_is_taken_back_was_never_there() -> None:
         wall.offset_ms -= 10 * YEAR_MS
         assert steady.time_ms() == wall.time_ms()
         assert steady.jumps == 2
-        await asyncio.sleep(TOLD_FOR_S)
+        await asyncio.sleep(REPORTED_FOR_S)
         assert steady.describe() is None
 
     clocked(body)
@@ -68,7 +68,7 @@ def test_a_jump_back_is_believed_at_once() -> None:
         wall.offset_ms -= 10 * YEAR_MS
         assert steady.time_ms() == wall.time_ms()
         assert "jumped back" in str(steady.describe())
-        await asyncio.sleep(TOLD_FOR_S)
+        await asyncio.sleep(REPORTED_FOR_S)
         assert (steady.jumps, steady.describe()) == (1, None)
 
     clocked(body)

@@ -71,16 +71,16 @@ def one_life(seed: str) -> dict[str, Any]:
     end.
     """
     world = StoreWorld(seed, settings={**TINY, "catalog_export_interval_s": 0.3}, rates=RATES)
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for number in range(3):
         process = world.process(f"owner {number}")
 
         async def main(process: Any = process) -> None:
             store = await world.open_store(process)
-            await live(store, chance, 1000)
+            await live(store, rng, 1000)
 
         _ = process.start(main())
-        end_us = world.time.now_us + chance.randrange(1_000_000, 4_000_000)
+        end_us = world.time.now_us + rng.randrange(1_000_000, 4_000_000)
         world.run(lambda end_us=end_us: world.time.now_us >= end_us)  # type: ignore[misc]
         world.kill(process)
     reader = world.process("reader")

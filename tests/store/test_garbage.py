@@ -28,7 +28,7 @@ from tier2.object_names import (
 )
 from tier2.object_storage import ObjectStorage
 
-CHANCE = random.Random(1)
+RNG = random.Random(1)
 QUIET: Mapping[str, Any] = {"orphan_sweep_interval_s": 0.0, "deletion_lag_s": 3600.0}
 
 
@@ -36,7 +36,7 @@ def plant(bucket: MemoryBucket, epoch: int, container_id: int = 0, size: int = 1
     """An object of the kind that a crash leaves, of a store that has its marker there."""
     marker = next(name for name in bucket.objects if parse_marker_name(name))
     tag = store_tag(marker.removeprefix("stores/"))
-    name = object_name(container_id, epoch, "flush", new_tagged_id(tag, CHANCE))
+    name = object_name(container_id, epoch, "flush", new_tagged_id(tag, RNG))
     bucket.objects[name] = MemoryObject(b"x" * size, bytes(16), 1)
     return name
 

@@ -17,7 +17,7 @@ from tests.store.harness import open_lazy, read_all, read_store_id, run
 from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
 
 BUCKET = "garbage"
-CHANCE = random.Random(3)
+RNG = random.Random(3)
 
 
 def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(
@@ -50,7 +50,7 @@ def test_orphans_and_unfinished_uploads_of_a_dead_owner_go(
         live = listed()
         tag = store_tag(read_store_id(tmp_path / "s"))
         orphan, upload, foreign = (
-            object_name(number, 1, "flush", new_tagged_id(tag, CHANCE)) for number in (0, 0, 9)
+            object_name(number, 1, "flush", new_tagged_id(tag, RNG)) for number in (0, 0, 9)
         )
         client.put_object(Bucket=BUCKET, Key=f"{prefix}/{orphan}", Body=b"x" * 10)
         client.create_multipart_upload(Bucket=BUCKET, Key=f"{prefix}/{upload}")

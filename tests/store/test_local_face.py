@@ -86,7 +86,7 @@ class TestSocket:
     def test_nobody_there_is_said_after_patience(self, tmp_path: Path) -> None:
         async def main() -> None:
             with pytest.raises(StoreNotServedError, match="does not answer"):
-                await LocalClient(str(tmp_path), patience_s=0.1).open()
+                await LocalClient(str(tmp_path), timeout_s=0.1).open()
 
         run(main())
 
@@ -288,7 +288,7 @@ def test_a_connection_over_the_bound_waits_for_its_turn(
         async with served(tmp_path / "s"):
             async with wire(tmp_path / "s"):
                 with pytest.raises(StoreNotServedError, match="1 connections"):
-                    await LocalClient(str(tmp_path / "s"), patience_s=0.1).open()
+                    await LocalClient(str(tmp_path / "s"), timeout_s=0.1).open()
                 waiting = LocalClient(str(tmp_path / "s"))
                 opening = asyncio.ensure_future(waiting.open())
                 await asyncio.sleep(0.05)
@@ -361,7 +361,7 @@ def test_another_store_in_the_same_folder_is_noticed(tmp_path: Path) -> None:
         async with served(tmp_path / "one"), served(tmp_path / "two"):
             folder = tmp_path / "link"
             folder.symlink_to(tmp_path / "one")
-            async with LocalClient(str(folder), patience_s=5) as client:
+            async with LocalClient(str(folder), timeout_s=5) as client:
                 await client.create("x")
                 folder.unlink()
                 folder.symlink_to(tmp_path / "two")

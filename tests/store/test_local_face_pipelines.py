@@ -85,10 +85,10 @@ class TestPipelines:
                     await client.settle()
 
             writers = [asyncio.ensure_future(write(number)) for number in range(3)]
-            chance = random.Random(5)
+            rng = random.Random(5)
             try:
                 for _ in range(6):
-                    await asyncio.sleep(chance.uniform(0.01, 0.05))
+                    await asyncio.sleep(rng.uniform(0.01, 0.05))
                     await store.close()
                     store = await open_tiny(folder, local_face=True)
                 await asyncio.gather(*writers)

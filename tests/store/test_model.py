@@ -223,9 +223,9 @@ class StoreMachine(RuleBasedStateMachine):
 
         self.compare(call, lambda: self.model.event(name, writer_id, number, data))
 
-    @rule(pick=picks, chance=st.integers(0, 3))
-    def seal(self, pick: tuple[int, str], chance: int) -> None:
-        if chance:
+    @rule(pick=picks, draw=st.integers(0, 3))
+    def seal(self, pick: tuple[int, str], draw: int) -> None:
+        if draw:
             return
         name = self.pick(pick)
         self.compare(lambda store: store.seal(name), lambda: self.model.seal(name))
@@ -253,9 +253,9 @@ class StoreMachine(RuleBasedStateMachine):
                 lambda: self.model.merge(into, source, changes or ()),
             )
 
-    @rule(pick=picks, chance=st.integers(0, 3))
-    def delete(self, pick: tuple[int, str], chance: int) -> None:
-        if chance:
+    @rule(pick=picks, draw=st.integers(0, 3))
+    def delete(self, pick: tuple[int, str], draw: int) -> None:
+        if draw:
             return
         name = self.pick(pick)
         self.compare(lambda store: store.delete(name), lambda: self.model.delete(name))

@@ -15,15 +15,15 @@ from segmentstore.contracts.disk import OsDisk
 def test_short_writes_are_continued_to_the_last_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    chance = random.Random(most)
+    rng = random.Random(most)
     whole = os.pwritev
 
     def short(descriptor: int, buffers: list[bytes | memoryview], offset: int) -> int:
-        data = b"".join(buffers)[: chance.randint(1, most)]
+        data = b"".join(buffers)[: rng.randint(1, most)]
         return whole(descriptor, [data], offset)
 
     monkeypatch.setattr(os, "pwritev", short)
-    parts = [chance.randbytes(chance.choice([0, 1, 3, 100, 5000])) for _ in range(40)]
+    parts = [rng.randbytes(rng.choice([0, 1, 3, 100, 5000])) for _ in range(40)]
     file = OsDisk().open(str(tmp_path / "file"), write=True, create=True)
     file.pwrite(parts, 10)
     file.close()

@@ -28,7 +28,7 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.request_meter import Operation
-from tier2.s3.read_patience import PATIENCES_S
+from tier2.s3.read_timeouts import READ_TIMEOUTS_S
 from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, make_client
 from tier2.s3.s3_location import S3Location, parse_s3_url
 from tier2.s3.s3_object_storage import PAGE_OBJECTS, S3ObjectStorage
@@ -201,7 +201,7 @@ class S3World:
         holder: ClientHolder = self.storage._requests._client
         client: Any
         client, session = shared_client(kind)
-        holder._clients = dict.fromkeys((*PATIENCES_S, READ_TIMEOUT_S), client)
+        holder._clients = dict.fromkeys((*READ_TIMEOUTS_S, READ_TIMEOUT_S), client)
         self.transport = FaultyTransport(session)
         client._endpoint.http_session = self.transport
 

@@ -395,7 +395,7 @@ def test_a_server_of_webhdfs_that_says_nothing_is_given_up(monkeypatch: pytest.M
 def test_closing_has_its_patience_with_a_back_end_that_never_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("tier2.fsspec_object_storage.CLOSE_PATIENCE_S", 0.01)
+    monkeypatch.setattr("tier2.fsspec_object_storage.CLOSE_TIMEOUT_S", 0.01)
     answer = threading.Event()
 
     async def body() -> None:

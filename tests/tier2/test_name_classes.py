@@ -12,9 +12,9 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter.orphan_rules import (
     UPLOAD_AGE_MS,
     OrphanVerdict,
+    classify_object,
     is_abandoned,
     is_left_over,
-    judge_object,
 )
 from tests.tier2.any_names import NAMES, PARTS, name_of
 from tier2.object_names import (
@@ -98,7 +98,7 @@ def test_the_search_for_orphans_leaves_alone_what_is_foreign(name: str) -> None:
     parts = classify_name(name)
     container_id = parts.container_id if isinstance(parts, ObjectName) else 0
     metadata = ContainerMetadata(container_id)
-    verdict = judge_object(name, metadata, EPOCH_MAX, frozenset(), b"")
+    verdict = classify_object(name, metadata, EPOCH_MAX, frozenset(), b"")
     assert (verdict is OrphanVerdict.NOT_OURS) is not isinstance(parts, ObjectName)
     old_ms = UPLOAD_AGE_MS + 1
     assert is_left_over(StoredObject(name, 1, 0), old_ms) is isinstance(parts, ProbeName)

@@ -18,8 +18,8 @@ from tests.store.harness import until
 from tests.support.faulty_s3 import WHOLE, FaultyS3, faulty_s3, own_part, unique_id
 from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
 from tier2.request_meter import OperationStatistics
-from tier2.s3 import hedged_reads, read_patience, s3_requests
-from tier2.s3.read_patience import SAMPLES_MIN, SAVED_MAX, ReadPatience
+from tier2.s3 import hedged_reads, read_timeouts, s3_requests
+from tier2.s3.read_timeouts import SAMPLES_MIN, SAVED_MAX, ReadTimeouts
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage
 
@@ -148,7 +148,7 @@ def test_a_provider_that_hangs_as_a_whole_gets_few_second_requests_and_readers_a
         s3.proxy.heal()
         assert await read(storage) == WHOLE[500:600]
 
-    monkeypatch.setattr(ReadPatience, "dead_after_s", lambda *_: 1)
+    monkeypatch.setattr(ReadTimeouts, "dead_after_s", lambda *_: 1)
     run(s3, case, connections=32)
 
 
@@ -156,19 +156,19 @@ def test_an_object_that_is_given_up_while_another_is_read_is_waited_for_longer(
     s3: FaultyS3, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def case(storage: S3ObjectStorage) -> None:
-        patience = storage._requests.patience
+        read_timeouts = storage._requests.read_timeouts
         await storage.put("slow", [WHOLE], unique_id(2))
         for _ in range(2):
             s3.proxy.fault(Stall(), "get")
             with pytest.raises(StorageUnavailableError):
                 await read(storage, "slow")
             assert await read(storage) == WHOLE[500:600]
-        assert (patience.dead_after_s("slow"), patience.dead_after_s("name")) == (4, 2)
+        assert (read_timeouts.dead_after_s("slow"), read_timeouts.dead_after_s("name")) == (4, 2)
         assert await read(storage, "slow") == WHOLE[500:600]
 
-    monkeypatch.setattr(read_patience, "PATIENCES_S", (2, 4, 6))
-    monkeypatch.setattr(read_patience, "DEAD_FACTOR", 0.0)
-    monkeypatch.setattr(ReadPatience, "may_repeat", lambda _: False)
+    monkeypatch.setattr(read_timeouts, "READ_TIMEOUTS_S", (2, 4, 6))
+    monkeypatch.setattr(read_timeouts, "DEAD_FACTOR", 0.0)
+    monkeypatch.setattr(ReadTimeouts, "may_repeat", lambda _: False)
     run(s3, case)
 
 
@@ -250,7 +250,7 @@ def test_a_provider_that_throttles_is_sent_nothing_twice(s3: FaultyS3) -> None:
         stall = s3.proxy.fault(Stall(), "get")
         reading = asyncio.ensure_future(read(storage))
         await until(lambda: stall.taken == 1)
-        late_after_s = storage._requests.patience.late_after_s(100)
+        late_after_s = storage._requests.read_timeouts.late_after_s(100)
         assert late_after_s is not None
         await asyncio.wait((reading,), timeout=2 * late_after_s)
         assert gets(storage).hedges == 0

@@ -33,7 +33,7 @@ from tier2.object_storage import (
 from tier2.request_meter import Operation
 from tier2.s3.s3_client import READ_TIMEOUT_S
 from tier2.s3.s3_errors import error_of
-from tier2.s3.s3_object_storage import CLOSE_PATIENCE_S, S3ObjectStorage
+from tier2.s3.s3_object_storage import CLOSE_TIMEOUT_S, S3ObjectStorage
 
 
 @pytest.fixture(autouse=True)
@@ -264,7 +264,7 @@ def test_an_upload_in_parts_into_a_black_hole_does_not_hold_a_close_for_minutes(
         await asyncio.wait((upload,))
         begun = asyncio.get_running_loop().time()
         await world.storage.close()
-        assert asyncio.get_running_loop().time() - begun <= READ_TIMEOUT_S + 2 * CLOSE_PATIENCE_S
+        assert asyncio.get_running_loop().time() - begun <= READ_TIMEOUT_S + 2 * CLOSE_TIMEOUT_S
 
     run_virtual(body())
 

@@ -39,7 +39,7 @@ PACKAGES = {"segmentstore", "durablelog", "readindex", "storagewriter", "tier2",
 NOT_FOR_USERS = re.compile(
     r"(^|/)(bench|tests|examples|mutants|services|main_job\w*\.py|spark_demo\.py)(/|$)"
 )
-PATIENCE_S = 600
+TIMEOUT_S = 600
 
 
 class CheckError(Exception):
@@ -69,7 +69,7 @@ def run(*command: str, cwd: Path | None = None) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
     )
     if done.returncode:
@@ -128,9 +128,9 @@ def check_contents(wheel: Path) -> list[str]:
     tops = {name.partition("/")[0] for name in names if ".dist-info/" not in name}
     if tops != PACKAGES:
         raise CheckError(f"the wheel holds {sorted(tops)}")
-    strange = [name for name in names if NOT_FOR_USERS.search(name)]
-    if strange:
-        raise CheckError(f"not for users: {strange}")
+    foreign = [name for name in names if NOT_FOR_USERS.search(name)]
+    if foreign:
+        raise CheckError(f"not for users: {foreign}")
     requirements: list[str] = metadata.get_all("Requires-Dist", [])
     pinned = [item for item in requirements if "==" in item.partition(";")[0]]
     if pinned:

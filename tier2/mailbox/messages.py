@@ -34,7 +34,7 @@ CHUNKS_MAX: Final = 32_768
 """Chunks of one proposal, old and new together."""
 REPLACEMENT_CHUNKS_MAX: Final = 16_384
 """Old chunks of one replacement, and new ones: it goes through the log in one operation."""
-CONDEMNED_NAMES_MAX: Final = 1000
+ORPHAN_NAMES_MAX: Final = 1000
 """Names in one request."""
 REASON_CHARACTERS_MAX: Final = 1000
 INTEGER_MAX: Final = 2**63 - 1
@@ -101,7 +101,7 @@ class ReplaceProposal:
 
 
 @dataclass(frozen=True, slots=True)
-class CondemnRequest:
+class OrphanDeletionRequest:
     """Objects that a job found nobody refers to: the owner is to look, and to make garbage of what
     is.
     """
@@ -110,7 +110,7 @@ class CondemnRequest:
     job_id: str
     message_id: str
     names: tuple[str, ...]
-    """1 to CONDEMNED_NAMES_MAX."""
+    """1 to ORPHAN_NAMES_MAX."""
     older_than_ms: int
     """Wall time, milliseconds since 1970 UTC: only objects last modified before it are meant."""
     store_id: str = ""
@@ -161,7 +161,7 @@ class Answer:
         return MessageKey(self.container_id, self.job_id, self.message_id)
 
 
-Message: TypeAlias = ReplaceProposal | CondemnRequest | ExportRequest
+Message: TypeAlias = ReplaceProposal | OrphanDeletionRequest | ExportRequest
 
 
 def one_sentence(text: object) -> str:
@@ -327,10 +327,10 @@ def _chunks(fields: dict[str, Any], side: str, names: list[str]) -> tuple[ChunkR
     return tuple(found)
 
 
-def _read_condemn(body: dict[str, Any]) -> CondemnRequest:
-    names = _list(body, "names", CONDEMNED_NAMES_MAX)
+def _read_orphan_deletion(body: dict[str, Any]) -> OrphanDeletionRequest:
+    names = _list(body, "names", ORPHAN_NAMES_MAX)
     texts = tuple(_as_text(name, "names", NAME_CHARACTERS_MAX) for name in names)
-    return CondemnRequest(*_key(body), texts, _integer(body, "older_than_ms"), _store(body))
+    return OrphanDeletionRequest(*_key(body), texts, _integer(body, "older_than_ms"), _store(body))
 
 
 def _read_export(body: dict[str, Any]) -> ExportRequest:
@@ -369,13 +369,13 @@ def _store(body: dict[str, Any]) -> str:
 
 _READERS: Final[Mapping[str, Callable[[dict[str, Any]], Message | Answer]]] = {
     "replace": _read_proposal,
-    "condemn": _read_condemn,
+    "condemn": _read_orphan_deletion,
     "export": _read_export,
     "answer": _read_answer,
 }
 _KINDS_BY_CLASS: Final[Mapping[type, str]] = {
     ReplaceProposal: "replace",
-    CondemnRequest: "condemn",
+    OrphanDeletionRequest: "condemn",
     ExportRequest: "export",
     Answer: "answer",
 }

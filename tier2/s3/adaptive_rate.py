@@ -75,14 +75,14 @@ class AdaptiveRate:
         self._limit = max(RATE_MIN, rate / 2)
         self._changed = now
 
-    def delay(self, now: float, chance: float) -> float:
-        """Seconds until the next request may go; `chance` in [0, 1) spreads them by half to both
+    def delay(self, now: float, jitter: float) -> float:
+        """Seconds until the next request may go; `jitter` in [0, 1) spreads them by half to both
         sides.
         """
         limit = self.limit(now)
         if limit is None:
             return 0.0
-        return max(0.0, self._last_sent + (0.5 + chance) / limit - now)
+        return max(0.0, self._last_sent + (0.5 + jitter) / limit - now)
 
 
 class RateGate:

@@ -3,7 +3,7 @@ and the first answer wins.
 
 Rules of this file:
 
-- what is late, and whether a second request may go, `ReadPatience` and `S3Requests.begin_beside`
+- what is late, and whether a second request may go, `ReadTimeouts` and `S3Requests.begin_beside`
   say;
 - an answer is bytes, or that there are none (absent, beyond the end). A failure is none: the other
   is waited for;
@@ -42,15 +42,15 @@ async def hedged_get(requests: S3Requests, where: Where, offset: int, length: in
 
     Raises what error_of makes of the first request's failure, if all failed.
     """
-    patience = requests.patience
-    patience.begun()
+    read_timeouts = requests.read_timeouts
+    read_timeouts.begun()
 
     def work(reply: S3Reply) -> Callable[[S3Client], bytes]:
         return s3_calls.get_object(where, offset, length, reply)
 
     waiting = [await requests.begin("get", where.name, work, size_received=length)]
     try:
-        late_after_s = patience.late_after_s(length)
+        late_after_s = read_timeouts.late_after_s(length)
         if late_after_s is not None:
             done, _ = await asyncio.wait((waiting[0].running,), timeout=late_after_s)
             if (

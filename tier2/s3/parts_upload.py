@@ -186,11 +186,11 @@ class PartsUpload(ABC):
                     raise
                 trouble = error
                 attempt += 1
-                if error.verdict is S3Verdict.DOUBTFUL and await self._has_landed(error):
+                if error.verdict is S3Verdict.DOUBTFUL and await self._has_succeeded(error):
                     return False
         raise trouble
 
-    async def _has_landed(self, trouble: ObjectStorageError) -> bool:
+    async def _has_succeeded(self, trouble: ObjectStorageError) -> bool:
         try:
             await self._settle(trouble)
         except S3UnavailableError as error:

@@ -97,16 +97,16 @@ class ClientHolder:
         self.clients_made = 0
 
     def call(
-        self, name: str, call: str, work: Callable[[S3Client], _T], patience_s: int = READ_TIMEOUT_S
+        self, name: str, call: str, work: Callable[[S3Client], _T], timeout_s: int = READ_TIMEOUT_S
     ) -> _T:
         """Run `work`, which makes the one request `call` about `name`; what it raises is an
         ObjectStorageError.
 
-        Its connection is given up when nothing came for `patience_s`.
+        Its connection is given up when nothing came for `timeout_s`.
         """
         client: S3Client | None = None
         try:
-            client = self._get(patience_s)
+            client = self._get(timeout_s)
             return work(client)
         except (boto.BotoCoreError, boto.ClientError, HTTPError, OSError, *_ODD_REPLY) as error:
             ours = self._translated(name, call, error)
@@ -121,16 +121,16 @@ class ClientHolder:
         for client in clients.values():
             client.close()
 
-    def _get(self, patience_s: int) -> S3Client:
+    def _get(self, timeout_s: int) -> S3Client:
         with self._lock:
-            client = self._clients.get(patience_s)
+            client = self._clients.get(timeout_s)
             if client is None:
                 try:
                     if self._maker is None or not self._clients:
                         # One for all clients: credentials are looked for once.
                         self._maker = ClientMaker(self._location)
                         self._made_ms = self._clock.time_ms()
-                    client = self._clients[patience_s] = self._maker.make(patience_s)
+                    client = self._clients[timeout_s] = self._maker.make(timeout_s)
                 except ValueError as error:
                     raise boto.InvalidConfigError(error_msg=str(error)) from error
                 self.clients_made += 1
@@ -176,19 +176,19 @@ class ClientMaker:
         core.register_component("data_loader", _loader(core.get_config_variable("data_path")))
         self._region = location.region or core.get_config_variable("region") or "us-east-1"
 
-    def make(self, patience_s: int = READ_TIMEOUT_S) -> S3Client:
-        """A client as this engine wants it, which waits for bytes for `patience_s`.
+    def make(self, timeout_s: int = READ_TIMEOUT_S) -> S3Client:
+        """A client as this engine wants it, which waits for bytes for `timeout_s`.
 
         Some 150 ms of CPU in a process's first, 12 ms in each later one.
         """
-        client = self._made(patience_s, secure=self._location.secure)
+        client = self._made(timeout_s, secure=self._location.secure)
         if self._location.secure and client.meta.endpoint_url.startswith("http://"):
             # The environment, or a profile, names another endpoint than Amazon's.
             client.close()
-            client = self._made(patience_s, secure=False)
+            client = self._made(timeout_s, secure=False)
         return client
 
-    def _made(self, patience_s: int, *, secure: bool) -> S3Client:
+    def _made(self, timeout_s: int, *, secure: bool) -> S3Client:
         location = self._location
         client = self._create(
             "s3",
@@ -198,7 +198,7 @@ class ClientMaker:
                 signature_version="s3v4",
                 retries={"total_max_attempts": 1, "mode": "standard"},
                 connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=patience_s,
+                read_timeout=timeout_s,
                 max_pool_connections=location.connections + location.connections_beside,
                 tcp_keepalive=True,
                 request_checksum_calculation="when_required",

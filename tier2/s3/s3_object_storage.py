@@ -44,7 +44,7 @@ from tier2.s3.s3_requests import S3Requests
 
 PAGE_OBJECTS = 1000
 CONFLICTS_MAX = 5
-CLOSE_PATIENCE_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
 """At a close: for uploads in parts to end, and again for their aborts.
 
 What hangs longer is left to a listing.
@@ -183,7 +183,7 @@ class S3ObjectStorage(ObjectStorage):
     async def close(self) -> None:
         self._requests.stop_new()
         while self._uploads:
-            _, hanging = await asyncio.wait(tuple(self._uploads), timeout=CLOSE_PATIENCE_S)
+            _, hanging = await asyncio.wait(tuple(self._uploads), timeout=CLOSE_TIMEOUT_S)
             for upload in hanging:
                 upload.cancel()
         await self._requests.close()

@@ -21,7 +21,7 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 from tier2.request_meter import MeteredRequest, ObjectStorageStatistics, Operation, RequestMeter
 from tier2.s3.adaptive_rate import RateGate
-from tier2.s3.read_patience import ReadPatience
+from tier2.s3.read_timeouts import ReadTimeouts
 from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, S3Reply
 from tier2.s3.s3_errors import S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import S3Location
@@ -79,7 +79,7 @@ class S3Requests:
         self._client = ClientHolder(location, runtime)
         self._beside_max = location.connections_beside
         self._beside = 0
-        self.patience = ReadPatience()
+        self.read_timeouts = ReadTimeouts()
         self._executor = runtime.executor("tier2-s3", location.connections + self._beside_max)
         self._connections = WeightedGate(location.connections)
         self._bytes = WeightedGate(location.bytes_in_flight)
@@ -162,7 +162,7 @@ class S3Requests:
             self._closing
             or throttled
             or self._beside >= self._beside_max
-            or not self.patience.may_repeat()
+            or not self.read_timeouts.may_repeat()
         ):
             return None
         self._beside += 1
@@ -237,11 +237,11 @@ class S3Requests:
         retry: bool = False,
         hedge: bool = False,
     ) -> Sent[_T]:
-        patience_s = self.patience.dead_after_s(name) if operation in _READS else READ_TIMEOUT_S
+        timeout_s = self.read_timeouts.dead_after_s(name) if operation in _READS else READ_TIMEOUT_S
         reply = S3Reply()
         try:
             submitted = self._executor.submit(
-                self._client.call, name, CALL_NAMES[operation], work(reply), patience_s
+                self._client.call, name, CALL_NAMES[operation], work(reply), timeout_s
             )
         except BaseException:
             leave()
@@ -260,12 +260,12 @@ class S3Requests:
             if error is None:
                 _count(request, size_sent, size_received)
                 if operation == "get" and size_received:
-                    self.patience.took(size_received, seconds, name)
+                    self.read_timeouts.took(size_received, seconds, name)
             elif isinstance(error, S3UnavailableError):
                 if error.verdict is S3Verdict.THROTTLED:
                     self.rate_gate.throttled()
                 elif error.kind == "timeout" and operation in _READS and not reply.lost:
-                    self.patience.timed_out(patience_s, name)
+                    self.read_timeouts.timed_out(timeout_s, name)
 
         sent = Sent(running, reply, request, leave)
         running.add_done_callback(ended)

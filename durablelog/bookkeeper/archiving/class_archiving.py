@@ -92,7 +92,7 @@ def record_with_a_cluster(folder: Path, scratch: Path) -> None:
         cluster.start()
         zookeeper, bookie = cluster.processes()
         token = f"{Runtime().random.getrandbits(256):064x}"
-        gateway = GatewayProcess(token, archive=archives(JavaProgram.GATEWAY), patience_s=_END_S)
+        gateway = GatewayProcess(token, archive=archives(JavaProgram.GATEWAY), timeout_s=_END_S)
         try:
             calls = [sys.executable, "-m", "durablelog.bookkeeper.archiving", cluster.metadata_uri]
             attached = {TOKEN_VARIABLE: token}

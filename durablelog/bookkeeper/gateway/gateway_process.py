@@ -54,19 +54,19 @@ class GatewayProcess:
         port: int = 0,
         *,
         archive: Sequence[str] | None = None,
-        patience_s: float = _STOP_S,
+        timeout_s: float = _STOP_S,
     ) -> None:
         """Start one; ready when this returns: about 1 s, more on a busy machine.
 
         `archive` are other options of Java about class archives than those that use what is there,
-        `patience_s` is how long `stop` waits for an orderly end. Raises LedgerError,
+        `timeout_s` is how long `stop` waits for an orderly end. Raises LedgerError,
         GatewayMissingError, OSError (no room for its folder, no process more).
         """
         classpath = gateway_classpath()
         program = java()
         if archive is None:
             archive = archive_options(JavaProgram.GATEWAY)
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         # A short path: a Unix socket's name has room for 107 characters.
         self._folder = make_folder()
         try:
@@ -139,7 +139,7 @@ class GatewayProcess:
         return "\n".join(text for text in shown if text)
 
     def stop(self) -> None:
-        """End it: kindly first, for `patience_s` at most.
+        """End it: kindly first, for `timeout_s` at most.
 
         What is in flight is lost to us. Idempotent, raises nothing.
         """
@@ -180,7 +180,7 @@ class GatewayProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(self._patience_s)
+            self._process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -225,7 +225,7 @@ def replay(name: str, *, base: Base | None = None) -> Replayed:
                 recording.tier2, recovered.history, recovered.instants, recovered.trace
             )
     try:
-        violations = [str(each) for each in recovered.judge_own()]
+        violations = [str(each) for each in recovered.check_own()]
     except Exception as error:  # noqa: BLE001 - likewise
         violations = [str(raised(error))]
     return Replayed(
@@ -333,7 +333,7 @@ class _Group:
                 gc.collect()
             result.recoveries += recovered.openings
             result.longest_recovery_s = max(result.longest_recovery_s, recovered.opening_us / 1e6)
-            violations = recovered.judge_own()
+            violations = recovered.check_own()
             if watched:
                 inside = Recording(recording.tier2, recovered.history, recovered.instants)
                 self._all_states(name, inside, DEEPER_CAP, deeper=0, inner=True)

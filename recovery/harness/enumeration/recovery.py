@@ -79,7 +79,7 @@ class Recovered:
         known.stamp = self.history.stamp + later
         return [*self.unforeseen, *check_history(known)]
 
-    def judge_own(self) -> list[Violation]:
+    def check_own(self) -> list[Violation]:
         """Every rule that is broken by the recovery in its own history, the work behind it
         included.
         """

@@ -97,23 +97,21 @@ def check_counter(seed: str, service: type[CounterService] = CounterService) -> 
     A few hundredths of a second.
     """
     world = StoreWorld(seed, rates=RATES)
-    chance = world.random("driver")
-    world.settings = draw_settings(chance)
+    rng = world.random("driver")
+    world.settings = draw_settings(rng)
     clients = [
-        CounterClient(
-            uuid.UUID(int=number + 1), [chance.randrange(1, 10) for _ in range(INCREMENTS)]
-        )
+        CounterClient(uuid.UUID(int=number + 1), [rng.randrange(1, 10) for _ in range(INCREMENTS)])
         for number in range(CLIENTS)
     ]
     run = CounterRun(seed)
     while any(client.acknowledged < len(client.amounts) for client in clients):
         process = world.process("service")
-        process.dies_at = chance.randrange(DIES_BEFORE)
+        process.dies_at = rng.randrange(DIES_BEFORE)
         try:
             world.run_task(process, _live(world, process, service, clients, run))
         except (ProcessDiedError, *STOPPED):
             pass  # it died, or the store stopped under it
-        if chance.random() < 0.6:
+        if rng.random() < 0.6:
             world.cut_power()
         else:
             world.kill(process)

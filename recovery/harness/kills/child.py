@@ -34,7 +34,7 @@ from segmentstore.service import SegmentStore
 
 CLOSING_S = 20.0
 """A store closes within this time, stopped or not."""
-PATIENCE_S = 5.0
+TIMEOUT_S = 5.0
 """How long Tier 2 may be away while the store is observed."""
 
 
@@ -100,7 +100,7 @@ async def _work(store: SegmentStore, orders: Orders) -> None:
 
 async def _look(store: SegmentStore, orders: Orders) -> None:
     _say(orders, "observing")
-    observation = await observe(store, History(), orders.life, patience_s=PATIENCE_S)
+    observation = await observe(store, History(), orders.life, timeout_s=TIMEOUT_S)
     _say(orders, "seen")
     if orders.proves:
         await store.checkpoint()

@@ -76,13 +76,13 @@ def remove_cache(location: Path) -> None:
     shutil.rmtree(location / "cache", ignore_errors=True)
 
 
-def damage_cache(location: Path, chance: random.Random) -> None:
+def damage_cache(location: Path, rng: random.Random) -> None:
     """Overwrite something in every file of it."""
     for path in sorted((location / "cache").rglob("*")):
         if path.is_file() and path.stat().st_size:
             with path.open("r+b") as file:
-                file.seek(chance.randrange(path.stat().st_size))
-                file.write(chance.randbytes(_WOUND))
+                file.seek(rng.randrange(path.stat().st_size))
+                file.write(rng.randbytes(_WOUND))
 
 
 def expire_locks(location: Path) -> None:

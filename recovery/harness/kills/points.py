@@ -111,54 +111,54 @@ class Kill:
 
 def draw_kills(seed: str, *, exact: bool = True, deck: Sequence[Kind] = DECK) -> Iterator[Kill]:
     """The lives of one store, without end. Without `exact` no life needs `strace`."""
-    chance = random.Random(f"{seed}/kills")
+    rng = random.Random(f"{seed}/kills")
     kinds = [kind for kind in deck if exact or kind not in {"call", "error"}]
     points: list[SystemCall] = []
     while True:
-        chance.shuffle(kinds)
+        rng.shuffle(kinds)
         for kind in kinds:
             if not points:
-                points = chance.sample(list(POINTS.values()), len(POINTS))
-            yield _draw(chance, kind, points)
+                points = rng.sample(list(POINTS.values()), len(POINTS))
+            yield _draw(rng, kind, points)
 
 
-def _draw(chance: random.Random, kind: Kind, points: list[SystemCall]) -> Kill:
+def _draw(rng: random.Random, kind: Kind, points: list[SystemCall]) -> Kill:
     point, nth, error = None, 0, ""
     if kind == "call":
         point = points.pop()
-        nth = _few_or_many(chance, point.often)
+        nth = _few_or_many(rng, point.often)
     elif kind == "error":
-        point = chance.choice([each for each in POINTS.values() if each.errors])
-        nth, error = _few_or_many(chance, point.often // 2), chance.choice(list(point.errors))
+        point = rng.choice([each for each in POINTS.values() if each.errors])
+        nth, error = _few_or_many(rng, point.often // 2), rng.choice(list(point.errors))
     return Kill(
         kind=kind,
-        seed=f"{chance.getrandbits(48):x}",
-        operations=_operations(chance, kind),
+        seed=f"{rng.getrandbits(48):x}",
+        operations=_operations(rng, kind),
         point=point.name if point else "",
         nth=nth,
         error=error,
-        lasting=chance.random() < 0.3,
-        lines=chance.choice(
-            [0, 3, 6, 20, chance.randrange(1000), chance.randrange(1000), chance.randrange(300)]
+        lasting=rng.random() < 0.3,
+        lines=rng.choice(
+            [0, 3, 6, 20, rng.randrange(1000), rng.randrange(1000), rng.randrange(300)]
         ),
-        moment_s=chance.choice([0.0, chance.uniform(0.0, 0.05)]),
-        back_after=chance.choice([0, 1, 2, 2, 2, 5, chance.randrange(100)]),
-        together_s=chance.choice([0.02, 0.1, 5.0, 5.0]),
-        cache=chance.choice(["", "", "", "", "removed", "damaged"]),
-        deep=chance.random() < 0.15,
+        moment_s=rng.choice([0.0, rng.uniform(0.0, 0.05)]),
+        back_after=rng.choice([0, 1, 2, 2, 2, 5, rng.randrange(100)]),
+        together_s=rng.choice([0.02, 0.1, 5.0, 5.0]),
+        cache=rng.choice(["", "", "", "", "removed", "damaged"]),
+        deep=rng.random() < 0.15,
     )
 
 
-def _operations(chance: random.Random, kind: Kind) -> int:
+def _operations(rng: random.Random, kind: Kind) -> int:
     """Calls of its clients, about."""
     if kind in OWNERS:
-        return chance.randrange(1500, 2500)
-    return chance.choice([200, 400, 600] if kind == "call" else [0, 40, 200, 400, 400, 600])
+        return rng.randrange(1500, 2500)
+    return rng.choice([200, 400, 600] if kind == "call" else [0, 40, 200, 400, 400, 600])
 
 
-def _few_or_many(chance: random.Random, most: int) -> int:
+def _few_or_many(rng: random.Random, most: int) -> int:
     """Small numbers are the recovery, large ones the work: both often."""
-    return chance.randint(1, 4) if chance.random() < 0.35 else chance.randint(1, max(1, most))
+    return rng.randint(1, 4) if rng.random() < 0.35 else rng.randint(1, max(1, most))
 
 
 def tracer(kill: Kill, output: Path) -> list[str]:

@@ -113,7 +113,7 @@ class KillRound:
             settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
         )
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), lives)
-        self._chance = random.Random(f"{seed}/files")
+        self._rng = random.Random(f"{seed}/files")
         self._tamper = tamper
         self._jobs = self._jobs_beside(seed) if BY_NAME[workload].jobs_beside else None
         self._told = Retelling()
@@ -166,7 +166,7 @@ class KillRound:
 
     def _tend_jobs(self, jobs: JobsProcess) -> None:
         """Kill them at some instant, whatever they are at, and have others begin."""
-        if self._chance.random() < _JOBS_KILLED and (said := jobs.kill()):
+        if self._rng.random() < _JOBS_KILLED and (said := jobs.kill()):
             self._note(f"the jobs ended by themselves: {said}")
         if self.location.exists():
             jobs.begin()
@@ -188,7 +188,7 @@ class KillRound:
         if kill.cache == "removed":
             remove_cache(self.location)
         elif kill.cache == "damaged":
-            damage_cache(self.location, self._chance)
+            damage_cache(self.location, self._rng)
         self._check(deep=kill.deep)
 
     def _live(self, kill: Kill) -> bool:

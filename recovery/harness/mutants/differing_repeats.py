@@ -28,7 +28,7 @@ class DifferingRepeats(Scenario):
         if not pairs:
             super()._cycle(cycle)
             return
-        frames, right = self._chance.choice(pairs)
+        frames, right = self._rng.choice(pairs)
         payload = bytearray(right.payload)
         payload[-1] ^= 1
         wrong = right._replace(payload=memoryview(bytes(payload)))

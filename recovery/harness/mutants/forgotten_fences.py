@@ -32,7 +32,7 @@ class ForgottenFences(Scenario):
         second = world.process("rival")
         task = second.start(self._live(second, cycle, ()))
         world.run(task.done)
-        world.run_task(second, asyncio.sleep(self._chance.choice(BACK_AFTER_S)))
+        world.run_task(second, asyncio.sleep(self._rng.choice(BACK_AFTER_S)))
         for bookie in servers.bookies:
             for ledger_id in [
                 number for number in bookie.replicas if number not in servers.records

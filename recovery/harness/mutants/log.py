@@ -218,9 +218,9 @@ LOG: Final = (
         "Frames that were read back and never synced are not written again by the next owner.",
         (
             Edit(
-                "durablelog.file.group_writer:_doubtful_frames",
-                "if scan.doubtful_position is None:",
-                "scan.doubtful_position = None\nif scan.doubtful_position is None:",
+                "durablelog.file.group_writer:_unconfirmed_frames",
+                "if scan.unconfirmed_position is None:",
+                "scan.unconfirmed_position = None\nif scan.unconfirmed_position is None:",
             ),
         ),
         Hunt(

@@ -57,7 +57,7 @@ MAILBOX: Final = (
         "What a job asks to be taken away is deleted at once, without a look at the metadata.",
         (
             Edit(
-                f"{_KEEPER}._condemn",
+                f"{_KEEPER}._mark_for_deletion",
                 "names = list(dict.fromkeys(request.names))",
                 "names = list(dict.fromkeys(request.names))\nfor name in names:\n    "
                 "await self._storage.delete(name)",

@@ -37,12 +37,12 @@ SHARED_FOLDERS: Final = (
         "it, and asks for no marker.",
         (
             Edit(
-                "storagewriter.orphan_rules:judge_object",
+                "storagewriter.orphan_rules:classify_object",
                 "is_known = name in metadata.objects or name in metadata.garbage",
                 'is_known, tag = name in metadata.objects or name in metadata.garbage, b""',
             ),
             Edit(
-                f"{_SWEEPER}.condemn",
+                f"{_SWEEPER}.mark_for_deletion",
                 "is_of_store(stored.name, self._tag) and judge(stored)",
                 "judge(stored)",
             ),

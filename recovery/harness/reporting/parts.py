@@ -24,7 +24,7 @@ from recovery.harness.runs.simulate import SimulationSummary, run_all, run_many
 from segmentstore.contracts.runtime import Clock
 
 DIRECTED_ROUNDS: Final = 3
-VIOLATIONS_TOLD: Final = 3
+VIOLATIONS_REPORTED: Final = 3
 """Of each failing run."""
 
 PartT = TypeVar("PartT")
@@ -92,7 +92,7 @@ def _violations(summary: SimulationSummary) -> list[str]:
     return [
         f"workload {failure.workload}, seed {failure.seed}: {violation}"
         for failure in summary.failures
-        for violation in failure.violations[:VIOLATIONS_TOLD]
+        for violation in failure.violations[:VIOLATIONS_REPORTED]
     ]
 
 
@@ -140,7 +140,7 @@ def killed(folder: str, seed: str, seconds: float, *, jobs: int) -> Shown[KillPa
     violations = [
         f"killed store, workload {failure.workload}, seed {failure.seed}: {violation}"
         for failure in result.failures
-        for violation in failure.violations[:VIOLATIONS_TOLD]
+        for violation in failure.violations[:VIOLATIONS_REPORTED]
     ]
     return Shown(part, violations)
 

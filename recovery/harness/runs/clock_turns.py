@@ -14,21 +14,21 @@ _DAY_MS: Final = 86_400_000
 _YEAR_MS: Final = 365 * _DAY_MS
 
 
-def turn_clock(world: World, point: str, chance: random.Random) -> None:
+def turn_clock(world: World, point: str, rng: random.Random) -> None:
     """One of `plan.CLOCK`, now."""
     world.reach(point)
     if point == "clock.forward":
-        world.clock.jump(chance.randrange(_DAY_MS))
+        world.clock.jump(rng.randrange(_DAY_MS))
     elif point == "clock.backward":
-        world.clock.jump(-chance.randrange(_DAY_MS))
+        world.clock.jump(-rng.randrange(_DAY_MS))
     else:
         world.clock.freeze()
 
 
-def turn_far_clock(world: World, point: str, chance: random.Random) -> None:
+def turn_far_clock(world: World, point: str, rng: random.Random) -> None:
     """One of `plan.FAR_CLOCK`, now, on a running loop."""
     world.reach(point)
-    years_ms = chance.randrange(_YEAR_MS, 20 * _YEAR_MS)
+    years_ms = rng.randrange(_YEAR_MS, 20 * _YEAR_MS)
     world.clock.jump(-years_ms if point == "clock.years-backward" else years_ms)
     if point == "clock.ahead-for-a-while":
-        asyncio.get_running_loop().call_later(chance.uniform(0, 2), world.clock.jump, -years_ms)
+        asyncio.get_running_loop().call_later(rng.uniform(0, 2), world.clock.jump, -years_ms)

@@ -125,7 +125,7 @@ def _big_writes(plan: Plan) -> Plan:
     )
 
 
-def _rot(plan: Plan) -> Plan:
+def _bit_rot(plan: Plan) -> Plan:
     cycles = tuple(
         dataclasses.replace(cycle, rot="rot.log" if number % 2 else "rot.object")
         for number, cycle in enumerate(plan.cycles)
@@ -164,7 +164,7 @@ DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
     "names fail": _names_fail,
     "listings": _listings,
     "big writes": _big_writes,
-    "rot": _rot,
+    "rot": _bit_rot,
     "closing": _closing,
     "full disk": _full_disk,
 }

@@ -20,7 +20,7 @@ from segmentstore.service import SegmentStore
 from segmentstore.store_folder import log_directory
 
 FILES_MAX: Final = 3
-PATIENCE_S: Final = 300.0
+TIMEOUT_S: Final = 300.0
 """Virtual time after which somebody makes room on a disk that is full."""
 
 
@@ -32,7 +32,7 @@ def wait_on_full_disk(
     """
     found: list[Violation] = []
     try:
-        world.run(done, PATIENCE_S)
+        world.run(done, TIMEOUT_S)
     except WedgedError:
         found = full_disk_held(world.image, store())
     world.image.capacity = None

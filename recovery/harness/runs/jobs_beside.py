@@ -26,7 +26,7 @@ class JobsBeside:
     def __init__(self, world: StoreWorld, containers: int) -> None:
         self._world = world
         self._containers = containers
-        self._chance = world.random("jobs-driver")
+        self._rng = world.random("jobs-driver")
         self._process: SimulatedProcess | None = None
         self._task: asyncio.Task[None] | None = None
         self.answers: Counter[str] = Counter()
@@ -37,12 +37,12 @@ class JobsBeside:
         """
         error = self.error()
         over = self._task is not None and self._task.done()
-        if self._process is not None and (over or self._chance.random() < _KILLED_SHARE):
+        if self._process is not None and (over or self._rng.random() < _KILLED_SHARE):
             self.end()
         if self._process is None or self._process.dead:
             process = self._world.process("job")
-            if self._chance.random() < _DIES_SHARE:
-                process.dies_at = self._chance.randrange(_EFFECTS_MAX)
+            if self._rng.random() < _DIES_SHARE:
+                process.dies_at = self._rng.randrange(_EFFECTS_MAX)
             self._process = process
             jobs = CompactionJobs(
                 self._world.object_storage(process),

@@ -186,18 +186,18 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     """The plan of a seed: the same for the same arguments, for ever (as far as this file does not
     change).
     """
-    chance = random.Random(f"{seed}/plan")
+    rng = random.Random(f"{seed}/plan")
     if workload == LOAD:
-        return _draw_load(seed, chance, cycles)
-    tier1 = chance.choices(list(TIER1), list(TIER1.values()))[0]
+        return _draw_load(seed, rng, cycles)
+    tier1 = rng.choices(list(TIER1), list(TIER1.values()))[0]
     plan = Plan(
         seed=seed,
         workload=workload,
         tier1=tier1,
-        tier2="file" if chance.random() < 0.25 else "object",
-        settings=draw_settings(chance),
-        rates=_draw_rates(chance),
-        cycles=_draw_cycles(chance, cycles if cycles is not None else chance.randint(6, 14)),
+        tier2="file" if rng.random() < 0.25 else "object",
+        settings=draw_settings(rng),
+        rates=_draw_rates(rng),
+        cycles=_draw_cycles(rng, cycles if cycles is not None else rng.randint(6, 14)),
     )
     plan = dataclasses.replace(plan, cycles=_behind_looks(plan))
     plan = dataclasses.replace(plan, cycles=_cancelled(plan))
@@ -208,10 +208,9 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
 
 def _behind_looks(plan: Plan) -> tuple[Cycle, ...]:
     """The same lives, with some owners who are paused behind a look and not before an effect."""
-    chance = random.Random(f"{plan.seed}/looks")
+    rng = random.Random(f"{plan.seed}/looks")
     numbers = [
-        chance.randrange(chance.choice([50, 200])) if chance.random() < 0.4 else None
-        for _ in plan.cycles
+        rng.randrange(rng.choice([50, 200])) if rng.random() < 0.4 else None for _ in plan.cycles
     ]
     return tuple(
         dataclasses.replace(cycle, stops_behind=number) if cycle.ending == "takeover" else cycle
@@ -221,10 +220,10 @@ def _behind_looks(plan: Plan) -> tuple[Cycle, ...]:
 
 def _cancelled(plan: Plan) -> tuple[Cycle, ...]:
     """The same lives, with some in which the program cancels all tasks of its loop and goes on."""
-    chance = random.Random(f"{plan.seed}/cancelled")
+    rng = random.Random(f"{plan.seed}/cancelled")
     moments = [
-        (chance.randrange(20, 300), chance.choice([None, chance.randrange(30)]))
-        if chance.random() < 0.08
+        (rng.randrange(20, 300), rng.choice([None, rng.randrange(30)]))
+        if rng.random() < 0.08
         else None
         for _ in plan.cycles
     ]
@@ -238,10 +237,10 @@ def _cancelled(plan: Plan) -> tuple[Cycle, ...]:
 
 def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
     """The same lives, in a fifth of the plans with a wall clock that is years off now and then."""
-    chance = random.Random(f"{plan.seed}/far clocks")
-    if chance.random() >= 0.2:
+    rng = random.Random(f"{plan.seed}/far clocks")
+    if rng.random() >= 0.2:
         return plan.cycles
-    drawn = [chance.choice(FAR_CLOCK) if chance.random() < 0.4 else "" for _ in plan.cycles]
+    drawn = [rng.choice(FAR_CLOCK) if rng.random() < 0.4 else "" for _ in plan.cycles]
     return tuple(
         dataclasses.replace(cycle, far_clock=name)
         for cycle, name in zip(plan.cycles, drawn, strict=True)
@@ -250,31 +249,31 @@ def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
 
 def _with_mailbox(plan: Plan) -> Plan:
     """The same with owners who look into their mailboxes."""
-    chance = random.Random(f"{plan.seed}/mailbox")
+    rng = random.Random(f"{plan.seed}/mailbox")
     return dataclasses.replace(
-        plan, settings={**plan.settings, "mailbox_poll_interval_s": chance.choice([0.3, 1.0, 5.0])}
+        plan, settings={**plan.settings, "mailbox_poll_interval_s": rng.choice([0.3, 1.0, 5.0])}
     )
 
 
 def on_bookkeeper(plan: Plan) -> Plan:
     """The same on ledgers: small ones, so that there are many; sometimes fewer replicas will do."""
-    chance = random.Random(f"{plan.seed}/ledgers")
+    rng = random.Random(f"{plan.seed}/ledgers")
     least, most = LEDGER_BYTES
-    url = f"{BOOKKEEPER}?ledger_bytes={chance.choice([least, least, 2 * least, most])}"
-    if chance.random() < 0.4:
+    url = f"{BOOKKEEPER}?ledger_bytes={rng.choice([least, least, 2 * least, most])}"
+    if rng.random() < 0.4:
         url += "&degraded=2/2/2"
     return dataclasses.replace(plan, tier1="bookkeeper", settings={**plan.settings, "tier1": url})
 
 
-def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:
+def _draw_load(seed: str, rng: random.Random, cycles: int | None) -> Plan:
     """Few long lives without faults but crashes, thousands of appends in each: what many writers at
     full rate meet.
     """
-    frame, flush = chance.choice([1500, 4000, 16_000]), chance.choice([10_000, 40_000])
+    frame, flush = rng.choice([1500, 4000, 16_000]), rng.choice([10_000, 40_000])
     settings = {
         "containers": 1,
         "frame_bytes_max": frame,
-        "log_file_bytes": frame + chance.choice([60_000, 200_000]),
+        "log_file_bytes": frame + rng.choice([60_000, 200_000]),
         "flush_bytes": flush,
         "flush_age_s": 1000.0,
         "object_bytes": 2 * flush,
@@ -283,96 +282,92 @@ def _draw_load(seed: str, chance: random.Random, cycles: int | None) -> Plan:
         "extent_bytes": 4096,
         "tail_bytes_max": 1 << 22,
         "append_bytes_max": 8192,
-        "checkpoint_operations": chance.choice([500, 5000]),
+        "checkpoint_operations": rng.choice([500, 5000]),
     }
     lives = tuple(
         Cycle(
-            operations=chance.choice([2000, 5000, 10_000]),
-            ending=chance.choice(["power", "kill"]),
+            operations=rng.choice([2000, 5000, 10_000]),
+            ending=rng.choice(["power", "kill"]),
             dies_at=at,
         )
-        for at in [chance.choice([None, chance.randrange(100, 800)]) for _ in range(cycles or 3)]
+        for at in [rng.choice([None, rng.randrange(100, 800)]) for _ in range(cycles or 3)]
     )
     return Plan(seed, LOAD, "file", "object", settings, {}, lives)
 
 
-def draw_settings(chance: random.Random) -> dict[str, Any]:
+def draw_settings(rng: random.Random) -> dict[str, Any]:
     """Store settings so small that what is rare in production happens all the time."""
-    frame = chance.choice([64, 200, 200, 500, 1500, 4000])
-    flush = chance.choice([60, 150, 400, 2000, 20_000])
-    objects = max(flush, chance.choice([200, 1000, 5000]))
-    piece = chance.choice([64, 200, 1000, 1000, 8000])
+    frame = rng.choice([64, 200, 200, 500, 1500, 4000])
+    flush = rng.choice([60, 150, 400, 2000, 20_000])
+    objects = max(flush, rng.choice([200, 1000, 5000]))
+    piece = rng.choice([64, 200, 1000, 1000, 8000])
     return {
-        "containers": chance.choice([1, 1, 1, 2, 3]),
+        "containers": rng.choice([1, 1, 1, 2, 3]),
         "frame_bytes_max": frame,
-        "log_file_bytes": 8 * 1024 + frame + chance.choice([0, 0, 4096, 20_000]),
-        "in_flight_bytes_max": chance.choice([500, 3000, 1 << 20]),
-        "checkpoint_operations": chance.choice([5, 20, 60, 1000]),
-        "checkpoint_bytes": chance.choice([1000, 4096, 30_000]),
+        "log_file_bytes": 8 * 1024 + frame + rng.choice([0, 0, 4096, 20_000]),
+        "in_flight_bytes_max": rng.choice([500, 3000, 1 << 20]),
+        "checkpoint_operations": rng.choice([5, 20, 60, 1000]),
+        "checkpoint_bytes": rng.choice([1000, 4096, 30_000]),
         "flush_bytes": flush,
-        "flush_age_s": chance.choice([0.01, 0.1, 2.0, 1000.0]),
+        "flush_age_s": rng.choice([0.01, 0.1, 2.0, 1000.0]),
         "object_bytes": objects,
-        "upload_bytes_max": objects * chance.choice([1, 2, 4]),
-        "uploads_max": chance.choice([1, 2, 4]),
-        "unflushed_target_bytes": chance.choice([500, 2000, 1 << 20]),
-        "unflushed_bytes_max": chance.choice([20_000, 1 << 22]),
-        "extent_bytes": chance.choice([16, 64, 256, 4096]),
-        "deletion_lag_s": chance.choice([0.0, 1.0, 60.0, 4000.0]),
+        "upload_bytes_max": objects * rng.choice([1, 2, 4]),
+        "uploads_max": rng.choice([1, 2, 4]),
+        "unflushed_target_bytes": rng.choice([500, 2000, 1 << 20]),
+        "unflushed_bytes_max": rng.choice([20_000, 1 << 22]),
+        "extent_bytes": rng.choice([16, 64, 256, 4096]),
+        "deletion_lag_s": rng.choice([0.0, 1.0, 60.0, 4000.0]),
         "piece_bytes": piece,
-        "fetched_bytes_max": piece * chance.choice([2, 4, 30]),
-        "tail_bytes_max": chance.choice([64, 300, 3000, 3000, 1 << 20]),
-        "cache_bytes_max": chance.choice([4000, 64 * 1024, 1 << 20, 1 << 20]),
+        "fetched_bytes_max": piece * rng.choice([2, 4, 30]),
+        "tail_bytes_max": rng.choice([64, 300, 3000, 3000, 1 << 20]),
+        "cache_bytes_max": rng.choice([4000, 64 * 1024, 1 << 20, 1 << 20]),
         "append_bytes_max": 8192,
-        "queue_bytes_max": chance.choice([8192, 40_000, 1 << 20]),
-        "consolidation": chance.random() < 0.75,
-        "consolidation_bytes": chance.choice([60, 300, 1000, 5000]),
-        "orphan_sweep_interval_s": chance.choice([0.0, 1.0, 60.0]),
-        "compression": chance.choice(["none", "none", "zstd"]),
-        "scrub_bytes_per_s": chance.choice([0, 0, 0, 1000]),
-        "read_ahead_bytes_max": piece * chance.choice([0, 1, 4, 30]),
+        "queue_bytes_max": rng.choice([8192, 40_000, 1 << 20]),
+        "consolidation": rng.random() < 0.75,
+        "consolidation_bytes": rng.choice([60, 300, 1000, 5000]),
+        "orphan_sweep_interval_s": rng.choice([0.0, 1.0, 60.0]),
+        "compression": rng.choice(["none", "none", "zstd"]),
+        "scrub_bytes_per_s": rng.choice([0, 0, 0, 1000]),
+        "read_ahead_bytes_max": piece * rng.choice([0, 1, 4, 30]),
         # Nobody writes to the mailbox, but for jobs.
         "mailbox_poll_interval_s": 0.0,
     }
 
 
-def _draw_rates(chance: random.Random) -> dict[str, float]:
+def _draw_rates(rng: random.Random) -> dict[str, float]:
     """A third of all plans are without faults but crashes; the others have some on, some of these
     often.
     """
-    if chance.random() < 0.33:
+    if rng.random() < 0.33:
         return {}
-    share = chance.choice([0.05, 0.2, 0.5])
-    return {
-        point: chance.choice(rates) for point, rates in RATES.items() if chance.random() < share
-    }
+    share = rng.choice([0.05, 0.2, 0.5])
+    return {point: rng.choice(rates) for point, rates in RATES.items() if rng.random() < share}
 
 
-def _draw_cycles(chance: random.Random, count: int) -> tuple[Cycle, ...]:
-    cycles = [_draw_cycle(chance) for _ in range(count)]
-    if chance.random() < 0.15:
+def _draw_cycles(rng: random.Random, count: int) -> tuple[Cycle, ...]:
+    cycles = [_draw_cycle(rng) for _ in range(count)]
+    if rng.random() < 0.15:
         # The store is being made.
-        cycles[0] = dataclasses.replace(cycles[0], ending="power", dies_at=chance.randrange(14))
+        cycles[0] = dataclasses.replace(cycles[0], ending="power", dies_at=rng.randrange(14))
     return tuple(cycles)
 
 
-def _draw_cycle(chance: random.Random) -> Cycle:
-    ending = chance.choices(list(ENDINGS), list(ENDINGS.values()))[0]
-    opening = chance.random() < 0.25
-    dies_at = chance.randrange(45) if opening else chance.randrange(20, 420)
-    at_the_end = ending == "close" or chance.random() < 0.08
+def _draw_cycle(rng: random.Random) -> Cycle:
+    ending = rng.choices(list(ENDINGS), list(ENDINGS.values()))[0]
+    opening = rng.random() < 0.25
+    dies_at = rng.randrange(45) if opening else rng.randrange(20, 420)
+    at_the_end = ending == "close" or rng.random() < 0.08
     return Cycle(
-        operations=chance.choice([5, 20, 60, 120]),
+        operations=rng.choice([5, 20, 60, 120]),
         ending=ending,
-        dies_at=None if at_the_end and (ending != "close" or chance.random() < 0.6) else dies_at,
-        closes_at=chance.randrange(5) if ending == "close" and chance.random() < 0.5 else None,
-        under_load=ending == "close" and chance.random() < 0.5,
-        new_settings=chance.random() < 0.1,
-        rival_dies_at=chance.randrange(80)
-        if ending == "takeover" and chance.random() < 0.3
-        else None,
-        again=chance.random() < 0.15,
-        checked=chance.random() < 0.1,
-        clock=chance.choice(CLOCK) if chance.random() < 0.08 else "",
-        locks_expire=chance.random() < 0.8,
-        rot=chance.choice(["rot.log", "rot.object"]) if chance.random() < 0.01 else "",
+        dies_at=None if at_the_end and (ending != "close" or rng.random() < 0.6) else dies_at,
+        closes_at=rng.randrange(5) if ending == "close" and rng.random() < 0.5 else None,
+        under_load=ending == "close" and rng.random() < 0.5,
+        new_settings=rng.random() < 0.1,
+        rival_dies_at=rng.randrange(80) if ending == "takeover" and rng.random() < 0.3 else None,
+        again=rng.random() < 0.15,
+        checked=rng.random() < 0.1,
+        clock=rng.choice(CLOCK) if rng.random() < 0.08 else "",
+        locks_expire=rng.random() < 0.8,
+        rot=rng.choice(["rot.log", "rot.object"]) if rng.random() < 0.01 else "",
     )

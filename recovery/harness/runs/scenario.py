@@ -24,13 +24,13 @@ from recovery.harness.checkers.all_checks import judge, raised
 from recovery.harness.checkers.tier2 import orphans
 from recovery.harness.history import History, Life, Violation
 from recovery.harness.observer import observe
+from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.clock_turns import turn_clock, turn_far_clock
 from recovery.harness.runs.deletion_watch import DeletionWatch, outlast_the_lag
 from recovery.harness.runs.files_check import check_files
 from recovery.harness.runs.full_disk import wait_on_full_disk
 from recovery.harness.runs.plan import Cycle, Plan, draw_settings
 from recovery.harness.runs.quiet import quiet
-from recovery.harness.runs.rot import plant_rot
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
@@ -114,15 +114,15 @@ class Scenario:
         self.history = History()
         self.stage = Stage()
         self._workload = BY_NAME[plan.workload]
-        self._chance = self.world.random("driver")
-        self._far_chance = self.world.random("far clocks")
+        self._rng = self.world.random("driver")
+        self._far_rng = self.world.random("far clocks")
         self._deletions = DeletionWatch(self.world.time)
         self._unforeseen: list[Violation] = []
         self._phases: dict[str, str] = {}
         self._crashes = 0
         self._openings = 0
         self._longest_us = 0
-        self._rot = False
+        self._bit_rot = False
         self._cancelled = False
         """The tasks of the owner that is judged were cancelled under it."""
         self._full = self._was_full = False
@@ -161,8 +161,8 @@ class Scenario:
         findings = (
             check_files(self.world, self.plan, self.history, deep=False) if cycle.checked else ()
         )
-        undo = plant_rot(self.world, cycle.rot, self._chance) if cycle.rot else None
-        self._rot = undo is not None
+        undo = plant_bit_rot(self.world, cycle.rot, self._rng) if cycle.rot else None
+        self._bit_rot = undo is not None
         self._was_full, self._full = self._full, cycle.fills_at is not None
         self._struck_before = self.world.points.struck(*EXCUSES)
         self.world.settings = self._settings(cycle)
@@ -191,7 +191,7 @@ class Scenario:
             self._end(process, task, cycle)
         if undo is not None:
             undo()
-            self._rot = False
+            self._bit_rot = False
 
     async def _live(
         self, process: SimulatedProcess, cycle: Cycle, findings: tuple[str, ...]
@@ -208,21 +208,21 @@ class Scenario:
         self._phases[process.name] = "running"
         if cycle.clock:
             asyncio.get_running_loop().call_later(
-                self._chance.uniform(0, 2), turn_clock, self.world, cycle.clock, self._chance
+                self._rng.uniform(0, 2), turn_clock, self.world, cycle.clock, self._rng
             )
         if cycle.far_clock:
-            chance = self._far_chance
+            rng = self._far_rng
             asyncio.get_running_loop().call_later(
-                chance.uniform(0, 2), turn_far_clock, self.world, cycle.far_clock, chance
+                rng.uniform(0, 2), turn_far_clock, self.world, cycle.far_clock, rng
             )
-        chance = process.world.random(f"workload/{process.name}")
+        rng = process.world.random(f"workload/{process.name}")
         work = run_workload(
             self._workload,
             store,
             self.history,
             life.number,
             self.stage,
-            chance,
+            rng,
             operations=cycle.operations,
         )
         if cycle.ending != "close":
@@ -233,7 +233,7 @@ class Scenario:
         else:
             async with asyncio.TaskGroup() as group:
                 group.create_task(work)
-                await asyncio.sleep(chance.choice([0.0, 0.001, 0.01, 0.1, 1.0]) * chance.random())
+                await asyncio.sleep(rng.choice([0.0, 0.001, 0.01, 0.1, 1.0]) * rng.random())
                 await self._close(process, store, life, cycle)
         if process.cancellations:
             await self._open_again(process, store, life, cycle)
@@ -320,7 +320,7 @@ class Scenario:
         elif phase == "idle" and cycle.ending != "close":
             self.world.reach("crash.idle")
         self._crashes += process.dead or cycle.ending != "close"
-        if cycle.ending == "power" or (cycle.ending == "takeover" and self._chance.random() < 0.5):
+        if cycle.ending == "power" or (cycle.ending == "takeover" and self._rng.random() < 0.5):
             self.world.cut_power()
             self.world.reach("power.cut")
         else:
@@ -359,7 +359,7 @@ class Scenario:
         second.dies_at, second.stops_behind = cycle.rival_dies_at, cycle.rival_stops_behind
         self._stopped = first
         task = second.start(self._live(second, cycle, ()))
-        drawn = self._chance.randrange(RIVAL_TURNS)
+        drawn = self._rng.randrange(RIVAL_TURNS)
         turns = drawn if cycle.returns_at is None else cycle.returns_at
         comes_back_at = turns if cycle.rival_stops_behind is None else sys.maxsize
         world.run(
@@ -406,7 +406,7 @@ class Scenario:
         except FORESEEN:
             pass  # the disk failed under it
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
-            if not (isinstance(error, DataCorruptionError) and self._rot):
+            if not (isinstance(error, DataCorruptionError) and self._bit_rot):
                 self._note(error, "a second owner")
         else:
             if holds:
@@ -491,7 +491,7 @@ class Scenario:
         if self._cancelled and isinstance(error, ContainerStoppedError):
             return
         excused = (
-            two_owners or self._rot or self.world.points.struck(*EXCUSES) > self._struck_before
+            two_owners or self._bit_rot or self.world.points.struck(*EXCUSES) > self._struck_before
         )
         # No disk fails where no faults are on: that a tier is away is then how another owner's work
         # shows, and wrong.
@@ -517,14 +517,14 @@ class Scenario:
         # earlier one.
         if two_owners and (isinstance(error, StoreInUseError) or "it is gone" in str(error)):
             return
-        if not (isinstance(error, DataCorruptionError) and self._rot):
+        if not (isinstance(error, DataCorruptionError) and self._bit_rot):
             self._note(error, "unforeseen")
 
     def _settings(self, cycle: Cycle) -> dict[str, Any]:
         if not cycle.new_settings:
             return dict(self.plan.settings)
         kept = {name: self.plan.settings[name] for name in _KEPT if name in self.plan.settings}
-        return {**draw_settings(self._chance), **kept}
+        return {**draw_settings(self._rng), **kept}
 
     def _note(self, error: BaseException, when: str) -> None:
         self._unforeseen.append(Violation("errors", f"{when}: {type(error).__name__}: {error}"))

@@ -122,7 +122,7 @@ class WorkingStore:
             self._waiting = [each for each in self._waiting if not each[1].done()]
 
     async def work(
-        self, history: History, stage: Stage, chance: random.Random, *, may_stop: bool
+        self, history: History, stage: Stage, rng: random.Random, *, may_stop: bool
     ) -> None:
         """Clients at work until `stop`. Raises StoreStoppedError."""
         while not self._stopping:
@@ -132,7 +132,7 @@ class WorkingStore:
                 history,
                 self.life,
                 stage,
-                chance,
+                rng,
                 ROUND_CALLS,
                 pace=PACE,
                 listener=self.told,
@@ -197,9 +197,9 @@ class FaultedStore:
                 life.opened = history.next_stamp()
                 await observe(store, history, life.number)
                 working = WorkingStore(store, life.number, self.settings["tier1"])
-                chance = random.Random(f"{self._seed}/{life.number}")
+                rng = random.Random(f"{self._seed}/{life.number}")
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(working.work(history, self._stage, chance, may_stop=may_stop))
+                    group.create_task(working.work(history, self._stage, rng, may_stop=may_stop))
                     await script(working)
                     working.stop()
                 if not may_stop:

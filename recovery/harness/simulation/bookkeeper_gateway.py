@@ -39,11 +39,11 @@ from recovery.harness.simulation.bookkeeper_bookies import (
 from recovery.harness.simulation.bookkeeper_network import LATE, NetworkClient, NetworkProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
-ADD_PATIENCE_S: Final = 5.0
+ADD_TIMEOUT_S: Final = 5.0
 TOLD_S: Final = 0.2
 """explicitLacInterval."""
-READ_PATIENCE_S: Final = 5.0
-METADATA_PATIENCE_S: Final = 20.0
+READ_ANSWER_TIMEOUT_S: Final = 5.0
+METADATA_TIMEOUT_S: Final = 20.0
 KILLED_S: Final = (0.5, 60.0)
 STOPPED_S: Final = (0.5, 15.0)
 AWAY_S: Final = (1.0, 120.0)
@@ -93,17 +93,17 @@ class SimulatedGateway(NetworkClient):
 
     def weather(self) -> None:
         """What chance does to the servers now."""
-        strikes, chance = self.owner.world.strikes, self.owner.random
+        strikes, rng = self.owner.world.strikes, self.owner.random
         servers, now_us = self.servers, self.now_us
         if strikes("bookkeeper.bookie.killed"):
-            chance.choice(servers.bookies).kill(now_us, chance.uniform(*KILLED_S))
+            rng.choice(servers.bookies).kill(now_us, rng.uniform(*KILLED_S))
         if strikes("bookkeeper.bookie.stopped"):
-            chance.choice(servers.bookies).stop(now_us, chance.uniform(*STOPPED_S))
+            rng.choice(servers.bookies).stop(now_us, rng.uniform(*STOPPED_S))
         if strikes("bookkeeper.bookie.wiped"):
             # Always the same one: what two of three have lost is lost.
             servers.bookies[0].wipe()
         if strikes("node.away"):
-            servers.zookeeper.stop(now_us, chance.uniform(*AWAY_S))
+            servers.zookeeper.stop(now_us, rng.uniform(*AWAY_S))
 
     def open_handle(
         self,
@@ -121,9 +121,7 @@ class SimulatedGateway(NetworkClient):
             self.handles.append(handle)
         return handle
 
-    def ask(
-        self, servers: Sequence[int], apply: Callable[[int], Any], patience_s: float
-    ) -> Answers:
+    def ask(self, servers: Sequence[int], apply: Callable[[int], Any], timeout_s: float) -> Answers:
         """Ask several servers at once.
 
         If the gateway ends, GATEWAY_GONE is the last that is heard.
@@ -131,7 +129,7 @@ class SimulatedGateway(NetworkClient):
         answers = Answers(self.loop)
         self._asked.append(answers)
         for server in servers:
-            self._ask(answers, server, apply, patience_s)
+            self._ask(answers, server, apply, timeout_s)
         return answers
 
     def forget(self, answers: Answers) -> None:
@@ -139,9 +137,9 @@ class SimulatedGateway(NetworkClient):
         if answers in self._asked:
             self._asked.remove(answers)
 
-    async def ask_one(self, server: int, apply: Callable[[], Any], patience_s: float) -> Any:
+    async def ask_one(self, server: int, apply: Callable[[], Any], timeout_s: float) -> Any:
         """Ask one server."""
-        answers = self.ask([server], lambda _server: apply(), patience_s)
+        answers = self.ask([server], lambda _server: apply(), timeout_s)
         answer = (await answers.next())[1]
         self.forget(answers)
         return answer
@@ -161,7 +159,7 @@ class SimulatedGateway(NetworkClient):
         self.handles.clear()
 
     def _ask(
-        self, answers: Answers, server: int, apply: Callable[[int], Any], patience_s: float
+        self, answers: Answers, server: int, apply: Callable[[int], Any], timeout_s: float
     ) -> None:
         if self.dead:
             answers.take(server, GATEWAY_GONE)
@@ -170,7 +168,7 @@ class SimulatedGateway(NetworkClient):
                 server,
                 lambda: apply(server),
                 lambda answer: answers.take(server, answer),
-                patience_s=patience_s,
+                timeout_s=timeout_s,
             )
 
 
@@ -228,7 +226,7 @@ class Handle:
                 number,
                 partial(bookies[number].add, self.ledger_id, add.entry, entry),
                 lambda answer: self._answered(add, answer),
-                patience_s=ADD_PATIENCE_S,
+                timeout_s=ADD_TIMEOUT_S,
             )
 
     def told(self, now_us: int) -> int:
@@ -288,7 +286,7 @@ class Handle:
         self._gateway.owner.world.reach(_POINTS[code])
         self._end(code)
         gateway = self._gateway
-        gateway.send(gateway.zookeeper, self.close_ledger, _nothing, patience_s=METADATA_PATIENCE_S)
+        gateway.send(gateway.zookeeper, self.close_ledger, _nothing, timeout_s=METADATA_TIMEOUT_S)
 
     def _end(self, code: int) -> None:
         self.closed = True

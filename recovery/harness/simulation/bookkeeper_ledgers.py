@@ -38,7 +38,7 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     LedgerRecord,
 )
 from recovery.harness.simulation.bookkeeper_gateway import (
-    METADATA_PATIENCE_S,
+    METADATA_TIMEOUT_S,
     Handle,
     SimulatedGateway,
 )
@@ -192,7 +192,7 @@ class SimulatedLedgers(LedgerStore):
     async def _metadata(
         self, gateway: SimulatedGateway, operation: str, apply: Callable[[], Any]
     ) -> Any:
-        answer = await gateway.ask_one(gateway.zookeeper, apply, METADATA_PATIENCE_S)
+        answer = await gateway.ask_one(gateway.zookeeper, apply, METADATA_TIMEOUT_S)
         if answer == GATEWAY_GONE:
             raise LedgerError(GATEWAY_GONE, operation, "the gateway was killed")
         if answer in (LOST, LATE):
@@ -258,7 +258,7 @@ class SimulatedWriter(LedgerWriter):
         self._handle.seal()
         await self._ledgers.effect("bookkeeper.close", str(self._ledger_id))
         gateway = self._gateway
-        await gateway.ask_one(gateway.zookeeper, self._handle.close_ledger, METADATA_PATIENCE_S)
+        await gateway.ask_one(gateway.zookeeper, self._handle.close_ledger, METADATA_TIMEOUT_S)
 
     def _send(self) -> None:
         """Hand over what waits, entry by entry: the process can die or be stopped before each, and

@@ -152,7 +152,7 @@ class Request:
     on_answer: Callable[[Any], None]
     """Told the answer, or LOST, or LATE; never more than one, and none once the client is dead."""
     sent_us: int
-    patience_us: int
+    timeout_us: int
     generation: int
     number: int = 0
     dropped: bool = False
@@ -214,7 +214,7 @@ class NetworkClient:
         apply: Callable[[], Any],
         on_answer: Callable[[Any], None],
         *,
-        patience_s: float,
+        timeout_s: float,
     ) -> None:
         """Put a request on its way.
 
@@ -223,7 +223,7 @@ class NetworkClient:
         link = self._links[server]
         now_us = self.now_us
         request = Request(
-            apply, on_answer, now_us, round(patience_s * MICROSECONDS), link.generation
+            apply, on_answer, now_us, round(timeout_s * MICROSECONDS), link.generation
         )
         link.in_flight[request] = None
         travels_us = self.draw_us(SLOW_S if self._strikes(self._slows) else LATENCY_S)
@@ -274,7 +274,7 @@ class NetworkClient:
                 self.timeline.at(
                     server.stopped_until_us, lambda: self._arrive(link, request), request.number
                 )
-                self._lose_patience(request)
+                self._time_out(request)
                 return
         del link.in_flight[request]
         if request.dropped:
@@ -297,8 +297,8 @@ class NetworkClient:
         link.last_answer_us = max(link.last_answer_us, self.now_us + self.draw_us())
         self.timeline.at(link.last_answer_us, lambda: self._hear(request, answer))
 
-    def _lose_patience(self, request: Request) -> None:
-        give_up_us = request.sent_us + request.patience_us
+    def _time_out(self, request: Request) -> None:
+        give_up_us = request.sent_us + request.timeout_us
         if not self.dead and not request.given_up_at_us:
             request.given_up_at_us = max(give_up_us, self.now_us)
             self.timeline.at(request.given_up_at_us, lambda: self._hear(request, LATE))

@@ -28,7 +28,7 @@ from recovery.harness.simulation.bookkeeper_gateway import AWAY_S
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST, NetworkClient, NetworkProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
-PATIENCE_S: Final = 10.0
+TIMEOUT_S: Final = 10.0
 
 
 class SimulatedNodes(MetadataNodes):
@@ -104,9 +104,9 @@ class SimulatedNodes(MetadataNodes):
     async def _call(self, path: str, apply: Callable[[], object]) -> object:
         """Have something done in the service. Raises what it raises, and NodeUnavailableError."""
         self._check_open(path)
-        world, chance = self._process.world, self._process.random
+        world, rng = self._process.world, self._process.random
         if world.strikes("node.away"):
-            self._servers.zookeeper.stop(world.time.now_us, chance.uniform(*AWAY_S))
+            self._servers.zookeeper.stop(world.time.now_us, rng.uniform(*AWAY_S))
         if self._session is None:
             self._session = NetworkClient(
                 self._servers.timeline, self._process, (self._servers.zookeeper,)
@@ -115,7 +115,7 @@ class SimulatedNodes(MetadataNodes):
         self._waiting.append(future)
         self._held.look(world.time.now_us / MICROSECONDS)
         self._session.send(
-            0, lambda: _outcome(apply), lambda answer: _tell(future, answer), patience_s=PATIENCE_S
+            0, lambda: _outcome(apply), lambda answer: _tell(future, answer), timeout_s=TIMEOUT_S
         )
         try:
             answer = await future

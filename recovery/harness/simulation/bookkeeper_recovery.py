@@ -35,9 +35,9 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     LedgerRecord,
 )
 from recovery.harness.simulation.bookkeeper_gateway import (
-    ADD_PATIENCE_S,
-    METADATA_PATIENCE_S,
-    READ_PATIENCE_S,
+    ADD_TIMEOUT_S,
+    METADATA_TIMEOUT_S,
+    READ_ANSWER_TIMEOUT_S,
     SimulatedGateway,
 )
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST
@@ -85,7 +85,7 @@ class LedgerRecovery:
     async def _metadata(self, apply: Callable[[], Any]) -> Any:
         """A request to ZooKeeper; a number it gives is a code."""
         gateway = self._gateway
-        answer = await gateway.ask_one(gateway.zookeeper, apply, METADATA_PATIENCE_S)
+        answer = await gateway.ask_one(gateway.zookeeper, apply, METADATA_TIMEOUT_S)
         if answer in (LOST, LATE):
             raise self._error(TIMED_OUT)
         if isinstance(answer, int):
@@ -96,7 +96,7 @@ class LedgerRecovery:
         """Fence it; the last entry that is known to be OK."""
         bookies, ledger_id = self._servers.bookies, self._ledger_id
         answers = self._gateway.ask(
-            record.bookies, lambda number: bookies[number].fence(ledger_id), READ_PATIENCE_S
+            record.bookies, lambda number: bookies[number].fence(ledger_id), READ_ANSWER_TIMEOUT_S
         )
         confirmed, heard = EMPTY, list[int]()
         for _ in record.bookies:
@@ -115,7 +115,7 @@ class LedgerRecovery:
         """An entry; None if it is behind the end."""
         bookies, ledger_id, asked = self._servers.bookies, self._ledger_id, record.write_set(number)
         answers = self._gateway.ask(
-            asked, lambda at: bookies[at].read(ledger_id, number, number), READ_PATIENCE_S
+            asked, lambda at: bookies[at].read(ledger_id, number, number), READ_ANSWER_TIMEOUT_S
         )
         missing = 0
         try:
@@ -139,7 +139,7 @@ class LedgerRecovery:
         answers = self._gateway.ask(
             asked,
             lambda at: bookies[at].add(ledger_id, number, entry, recovering=True),
-            ADD_PATIENCE_S,
+            ADD_TIMEOUT_S,
         )
         written = 0
         try:
@@ -209,7 +209,7 @@ async def read_entries(
     for number in (*record.bookies[turn:], *record.bookies[:turn]):
         bookie = bookies[number]
         answer = await gateway.ask_one(
-            number, partial(bookie.read, ledger_id, first, last), READ_PATIENCE_S
+            number, partial(bookie.read, ledger_id, first, last), READ_ANSWER_TIMEOUT_S
         )
         if isinstance(answer, BookieAnswer):
             found.update(answer.entries)

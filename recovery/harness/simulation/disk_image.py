@@ -246,7 +246,7 @@ class DiskImage:
 
     # --- misfortune -------------------------------------------------------------------------------
 
-    def lose_power(self, chance: random.Random, reach: Callable[[str], None]) -> None:
+    def lose_power(self, rng: random.Random, reach: Callable[[str], None]) -> None:
         """Become what a power cut leaves.
 
         Often all of the pending changes, or none, and mostly some of them.
@@ -254,14 +254,14 @@ class DiskImage:
         `reach` gets the fault point of each change that is decided; `power.cut` itself is its
         caller's to count.
         """
-        self.cut(draw_fate(chance), reach)
+        self.cut(draw_fate(rng), reach)
 
     def cut(self, fate: Fate, reach: Callable[[str], None]) -> None:
         """Become what a power cut with this fate leaves."""
         cut_power(self._root, fate, reach)
         self._locks.clear()
 
-    def outcomes(self, cap: int, chance: random.Random) -> Iterator[DiskImage]:
+    def outcomes(self, cap: int, rng: random.Random) -> Iterator[DiskImage]:
         """Every different result of a power cut; if there are more than `cap`, that many different
         ones by chance.
 
@@ -275,7 +275,7 @@ class DiskImage:
         known: dict[str, None] = {}
         for number in range(cap * _TRIES):
             image = self.copy()
-            fate = (Nothing(), Everything())[number] if number < 2 else draw_fate(chance)
+            fate = (Nothing(), Everything())[number] if number < 2 else draw_fate(rng)
             image.cut(fate, _ignore)
             fingerprint = image.fingerprint()
             if fingerprint not in known:

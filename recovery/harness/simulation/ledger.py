@@ -342,12 +342,12 @@ class SimulatedLedgerLog(DurableDataLog):
 
     def _dispatch(self, flight: _Flight) -> None:
         """Decide a frame's way: when it is durable, when that is known, and what goes wrong."""
-        strikes, chance, now_us = self._world.strikes, self._random.random, self._now_us()
+        strikes, rng, now_us = self._world.strikes, self._random.random, self._now_us()
         least, most = LATENCY_US
-        latency_us = least + int((most - least) * chance())
+        latency_us = least + int((most - least) * rng())
         if strikes("ledger.append.slow"):
             least, most = SLOW_US
-            latency_us += least + int((most - least) * chance())
+            latency_us += least + int((most - least) * rng())
         flight.answered_us = self._last_answered_us = max(
             self._last_answered_us, now_us + latency_us
         )
@@ -356,9 +356,7 @@ class SimulatedLedgerLog(DurableDataLog):
             return
         flight.in_doubt = strikes("ledger.append.in-doubt")
         flight.repeated = strikes("ledger.append.repeated")
-        flight.due_us = self._last_due_us = max(
-            self._last_due_us, now_us + int(latency_us * chance())
-        )
+        flight.due_us = self._last_due_us = max(self._last_due_us, now_us + int(latency_us * rng()))
         flight.data = b"".join(flight.payload)
         self._ledger.send(self._epoch, flight)
 

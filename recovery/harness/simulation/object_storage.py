@@ -139,20 +139,20 @@ class _Weather:
 
         The request that brings a time on is its first.
         """
-        now_us, strikes, chance = owner.world.time.now_us, owner.world.strikes, owner.random
+        now_us, strikes, rng = owner.world.time.now_us, owner.world.strikes, owner.random
         if now_us >= self._away_until and strikes("object.away"):
             self._away_until = now_us + round(AWAY_S * MICROSECONDS)
         if now_us < self._away_until:
             return "no answer"
         if now_us >= self._burst_until and strikes("object.burst"):
-            self._burst_until = now_us + _draw_us(chance, BURST_S)
+            self._burst_until = now_us + _draw_us(rng, BURST_S)
         if now_us < self._burst_until:
             return "503 slow down"
         if now_us < self._throttled_until:
             return None if self._passes(now_us) else "429 too many requests"
         if strikes("object.throttled"):
-            self._throttled_until = now_us + _draw_us(chance, THROTTLED_S)
-            self._rate = self._passed = chance.randint(1, THROTTLED_RATE_MAX)
+            self._throttled_until = now_us + _draw_us(rng, THROTTLED_S)
+            self._rate = self._passed = rng.randint(1, THROTTLED_RATE_MAX)
             self._second = now_us // MICROSECONDS
             return "429 too many requests"
         return None
@@ -179,7 +179,7 @@ class SimulatedBucket:
         """By name, as applied so far."""
         self.wrong_bodies = wrong_bodies
         self.weather = _Weather()
-        self._rotten: dict[str, tuple[int, ...]] = {}
+        self._flipped: dict[str, tuple[int, ...]] = {}
         """Where bits have flipped in objects, and were not flipped back."""
         self._ahead: list[tuple[int, int, _Change]] = []
         self._sent = 0
@@ -231,20 +231,20 @@ class SimulatedBucket:
         data = bytearray(there.data)
         data[offset] ^= 1 << bit
         self.objects[name] = there._replace(data=bytes(data))
-        rotten = self._rotten.get(name, ())
-        self._rotten[name] = (
-            tuple(place for place in rotten if place != offset)
-            if offset in rotten
-            else (*rotten, offset)
+        flipped = self._flipped.get(name, ())
+        self._flipped[name] = (
+            tuple(place for place in flipped if place != offset)
+            if offset in flipped
+            else (*flipped, offset)
         )
 
-    def is_rotten(self, part: ObjectRange) -> bool:
+    def has_bit_rot(self, part: ObjectRange) -> bool:
         """Whether the service would notice damage when it copies this range: it keeps checksums of
         its own.
         """
         return any(
             part.offset <= place < part.offset + part.length
-            for place in self._rotten.get(part.name, ())
+            for place in self._flipped.get(part.name, ())
         )
 
     def copy(self) -> SimulatedBucket:
@@ -253,7 +253,7 @@ class SimulatedBucket:
         """
         twin = SimulatedBucket(wrong_bodies=self.wrong_bodies)
         twin.objects = dict(self.objects)
-        twin._rotten = dict(self._rotten)
+        twin._flipped = dict(self._flipped)
         for _, _, change in sorted(self._ahead, key=lambda item: item[:2]):
             if change.owner is None or change.survives:
                 twin.send(replace(change, owner=None))
@@ -333,7 +333,7 @@ class SimulatedObjectStorage(ObjectStorage):
             # The sources never change, so it does not matter that they are read before the request
             # is on its way.
             data = b"".join(self._range(*each) for each in ranges)
-            if any(map(self.bucket.is_rotten, ranges)):
+            if any(map(self.bucket.has_bit_rot, ranges)):
                 raise self._unavailable(name, "500 a source is damaged")
             await self._put(name, data, unique_id)
 
@@ -436,17 +436,15 @@ class SimulatedObjectStorage(ObjectStorage):
         seconds: float,
     ) -> _Change:
         """Send a change and wait for its answer."""
-        process, chance = self._process, self._random
+        process, rng = self._process, self._random
         process.effect(kind, name, "" if data is None else str(len(data)))
         if process.paused:
             # Stopped just before it: it goes on from the next turn it is given.
             await asyncio.sleep(0)
         now_us = self._world.time.now_us
         late = self._world.strikes(f"{kind}.late")
-        ahead_us = (
-            _draw_us(chance, LATE_S) if late else round(seconds * MICROSECONDS * chance.random())
-        )
-        survives = chance.random() < 0.5
+        ahead_us = _draw_us(rng, LATE_S) if late else round(seconds * MICROSECONDS * rng.random())
+        survives = rng.random() < 0.5
         change = _Change(
             now_us + ahead_us, name, data, unique_id, None if late else process, survives
         )

@@ -86,19 +86,19 @@ class Nothing:
         return least
 
 
-class Chance:
+class RandomCut:
     """Each by itself."""
 
-    def __init__(self, chance: random.Random) -> None:
-        self._chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
 
     def keeps(self) -> bool:
-        return self._chance.random() < 0.5
+        return self._rng.random() < 0.5
 
     def spans(self, offset: int, length: int) -> tuple[str, Spans]:
-        draw = self._chance.random()
+        draw = self._rng.random()
         if draw >= 0.7:
-            unit = self._chance.choice(SECTORS)
+            unit = self._rng.choice(SECTORS)
             pieces = list(itertools.pairwise((0, *_cuts(offset, length, unit), length)))
             if len(pieces) > 1:
                 return f"power.write.torn-{unit}", self._some(pieces)
@@ -108,22 +108,22 @@ class Chance:
         return "power.write.lost", ()
 
     def length(self, least: int, natural: int, most: int) -> int:
-        return self._chance.choice((least, natural, most, self._chance.randint(least, most)))
+        return self._rng.choice((least, natural, most, self._rng.randint(least, most)))
 
     def _some(self, pieces: Sequence[tuple[int, int]]) -> Spans:
         """Not all, not none: mostly a beginning, as disks write; or any."""
-        if self._chance.random() < 0.5:
-            return pieces[: self._chance.randrange(1, len(pieces))]
-        bits = self._chance.randrange(1, (1 << len(pieces)) - 1)
+        if self._rng.random() < 0.5:
+            return pieces[: self._rng.randrange(1, len(pieces))]
+        bits = self._rng.randrange(1, (1 << len(pieces)) - 1)
         return [piece for number, piece in enumerate(pieces) if bits >> number & 1]
 
 
-def draw_fate(chance: random.Random) -> Fate:
+def draw_fate(rng: random.Random) -> Fate:
     """Of one power cut."""
-    draw = chance.random()
+    draw = rng.random()
     if draw < _ALL_KEPT:
         return Everything()
-    return Nothing() if draw < _ALL_LOST else Chance(chance)
+    return Nothing() if draw < _ALL_LOST else RandomCut(rng)
 
 
 def cut_power(root: Directory, fate: Fate, reach: Callable[[str], None]) -> None:

@@ -44,7 +44,7 @@ _UPTIME_MS_MAX = 100 * 24 * 3600 * 1000
 """Machines have run for some time when the world begins, and where one goes on another may
 follow.
 """
-PATIENCE_S = 4 * 3600.0
+TIMEOUT_S = 4 * 3600.0
 """Virtual time after which a wait of the driver counts as hanging."""
 
 
@@ -78,7 +78,7 @@ class World:
         self._boots = self.random("boots")
         self._boot = BootTime(self._boots.randbytes(16), self._boots.randrange(_UPTIME_MS_MAX))
         """When time began in this world, by the machine that is running."""
-        self._chance = self.random("faults")
+        self._rng = self.random("faults")
         self._turns = self.random("turns")
         self._processes_made = 0
         self._dead: list[SimulatedProcess] = []
@@ -94,7 +94,7 @@ class World:
     def strikes(self, point: str) -> bool:
         """True if the fault of this name happens now; counted and traced then."""
         rate = self.rates.get(point)
-        if not rate or self._chance.random() >= rate:
+        if not rate or self._rng.random() >= rate:
             return False
         self.reach(point)
         return True
@@ -111,9 +111,9 @@ class World:
         self.processes.append(made)
         return made
 
-    def run(self, until: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    def run(self, until: Callable[[], bool], timeout_s: float = TIMEOUT_S) -> None:
         """Let everything run until it holds. Raises DeadlockError, WedgedError."""
-        end_us = self.time.now_us + round(patience_s * MICROSECONDS)
+        end_us = self.time.now_us + round(timeout_s * MICROSECONDS)
         turns_left = STANDING_TURNS_MAX
         while not until():
             running = [process for process in self.processes if not process.paused]
@@ -137,20 +137,20 @@ class World:
                 )
             self.time.now_us = min(timers)
             if self.time.now_us > end_us:
-                raise WedgedError(f"not come about in {patience_s} s of virtual time")
+                raise WedgedError(f"not come about in {timeout_s} s of virtual time")
 
     def run_task(
         self,
         process: SimulatedProcess,
         main: Coroutine[Any, Any, T],
-        patience_s: float = PATIENCE_S,
+        timeout_s: float = TIMEOUT_S,
     ) -> T:
         """Run a coroutine in a process to its end.
 
         Raises ProcessDiedError if the process dies of it.
         """
         task = process.start(main)
-        self.run(lambda: task.done() or process.dead, patience_s)
+        self.run(lambda: task.done() or process.dead, timeout_s)
         if process.dead:
             raise ProcessDiedError(process.name)
         return task.result()

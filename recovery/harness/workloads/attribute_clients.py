@@ -35,13 +35,13 @@ async def count(bench: ClientBench) -> None:
             await _update(bench, name, Update(COUNTER, "ACCUMULATE", step))
         elif kind < 0.8:
             carried = Update(CARRIED, "ACCUMULATE", 1)
-            lengths = bench.lengths() if bench.chance(0.2) else (bench.length(),)
+            lengths = bench.lengths() if bench.rng(0.2) else (bench.length(),)
             await bench.try_to(bench.store.append(name, lengths, updates=(carried,)))
         elif kind < 0.9:
             await _update(bench, name, Update(NEAR_THE_LIMIT, "ACCUMULATE", 3 << 61))
         else:
             await _many_at_once(bench, name)
-        if bench.chance(0.2):
+        if bench.rng(0.2):
             await bench.pause(0.02)
 
 
@@ -67,7 +67,7 @@ async def keep_registers(bench: ClientBench) -> None:
         elif kind < 0.6:
             await _update(bench, name, Update(own, "NONE", value))
         elif kind < 0.8:
-            riding = Update(own, "REPLACE_IF_GREATER" if bench.chance(0.5) else "REPLACE", value)
+            riding = Update(own, "REPLACE_IF_GREATER" if bench.rng(0.5) else "REPLACE", value)
             await bench.try_to(
                 bench.store.append(name, (bench.length(),), updates=(riding,)),
                 BadAttributeUpdateError,
@@ -76,12 +76,12 @@ async def keep_registers(bench: ClientBench) -> None:
             # Later updates of one call see the earlier ones; if one is refused, none is made.
             other = _own(bench, 3)
             last = Update(
-                own, "REPLACE_IF_EQUALS", value + 1, value if bench.chance(0.7) else value - 1
+                own, "REPLACE_IF_EQUALS", value + 1, value if bench.rng(0.7) else value - 1
             )
             await _update(
                 bench, name, Update(other, "ACCUMULATE", 1), Update(own, "REPLACE", value), last
             )
-        if bench.chance(0.2):
+        if bench.rng(0.2):
             await bench.pause(0.02)
 
 
@@ -101,12 +101,12 @@ async def compare_and_set(bench: ClientBench) -> None:
         except BadAttributeUpdateError as error:
             current = (
                 error.current
-                if bench.chance(0.5)
+                if bench.rng(0.5)
                 else (await bench.store.attributes(name)).get(SHARED)
             )
         except TierUnavailableError:
             await bench.back_off()
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await bench.pause(0.02)
 
 

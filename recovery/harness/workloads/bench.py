@@ -60,7 +60,7 @@ class ClientBench:
         """True while there is something left to do."""
         return self.store.calls_made < self.operations
 
-    def chance(self, probability: float) -> bool:
+    def rng(self, probability: float) -> bool:
         """True with this probability."""
         return self.random.random() < probability
 

@@ -52,13 +52,11 @@ class Workload:
         """Shared segments all its clients together need, by role."""
         return needs_of(self.clients)
 
-    def cast(self, chance: random.Random) -> list[Client]:
+    def cast(self, rng: random.Random) -> list[Client]:
         """The clients of one life."""
         if not self.drawn:
             return list(self.clients)
-        return chance.sample(
-            list(self.clients), min(len(self.clients), self.drawn + chance.randrange(3))
-        )
+        return rng.sample(list(self.clients), min(len(self.clients), self.drawn + rng.randrange(3)))
 
 
 def needs_of(clients: Sequence[Client]) -> dict[str, int]:

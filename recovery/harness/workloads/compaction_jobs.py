@@ -28,7 +28,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_snapshots import newest_snapshots
 from tier2.mailbox.mailbox import put_message, read_message, wait_for_answers
-from tier2.mailbox.messages import Answer, CondemnRequest, ExportRequest, ReplaceProposal
+from tier2.mailbox.messages import Answer, ExportRequest, OrphanDeletionRequest, ReplaceProposal
 from tier2.object_names import MessageKey, parse_object_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 from tier2.spark.compact.group import Group
@@ -59,7 +59,7 @@ class CompactionJobs:
         storage: ObjectStorage,
         runtime: Runtime,
         containers: int,
-        chance: random.Random,
+        rng: random.Random,
         answers: Counter[str],
         *,
         jump: Callable[[int], None] = lambda _ms: None,
@@ -68,7 +68,7 @@ class CompactionJobs:
         self._storage = storage
         self._runtime = runtime
         self._containers = containers
-        self._chance = chance
+        self._rng = rng
         self._answers = answers
         self._jump = jump
         self._pace = pace
@@ -78,14 +78,14 @@ class CompactionJobs:
     async def run(self) -> None:
         """Go on until cancelled."""
         while True:
-            await self._pause(self._chance.choice([0.01, 0.3, 3.0]))
+            await self._pause(self._rng.choice([0.01, 0.3, 3.0]))
             try:
                 await self._job()
             except StorageUnavailableError:
-                await self._pause(self._chance.choice([0.1, 5.0]))
+                await self._pause(self._rng.choice([0.1, 5.0]))
 
     async def _pause(self, seconds_max: float) -> None:
-        await asyncio.sleep(self._chance.random() * seconds_max * self._pace)
+        await asyncio.sleep(self._rng.random() * seconds_max * self._pace)
 
     async def _job(self) -> None:
         if not self._store_is_there:
@@ -95,18 +95,18 @@ class CompactionJobs:
                 [stored async for page in self._storage.list() for stored in page]
             )
             return
-        job_id = f"{self._chance.getrandbits(64):016x}"
+        job_id = f"{self._rng.getrandbits(64):016x}"
         self._answers["jobs"] += 1
-        if self._chance.random() < 0.8:
+        if self._rng.random() < 0.8:
             await self._ask_for_catalogs(job_id)
         for container_id, manifest in (await newest_snapshots(self._storage)).items():
             groups = await self._plan(container_id, manifest)
             keys = [key for group in groups for key in await self._work_at(group, job_id)]
-            if self._chance.random() < 0.3:
-                keys += await self._condemn(container_id, job_id, manifest.store_id)
-            if self._chance.random() < 0.1:
+            if self._rng.random() < 0.3:
+                keys += await self._mark_for_deletion(container_id, job_id, manifest.store_id)
+            if self._rng.random() < 0.1:
                 # What was proposed may expire, and what nobody wants may be taken away.
-                self._jump(self._chance.choice([1, _DAY_MS + 1]))
+                self._jump(self._rng.choice([1, _DAY_MS + 1]))
             await self._await_answers(keys)
 
     async def _ask_for_catalogs(self, job_id: str) -> None:
@@ -119,16 +119,16 @@ class CompactionJobs:
 
     async def _plan(self, container_id: int, manifest: Manifest) -> list[Group]:
         """Some groups of a container, as its catalog has it: perhaps long out of date."""
-        chance = self._chance
-        target = chance.choice([200, 1000, 5000])
+        rng = self._rng
+        target = rng.choice([200, 1000, 5000])
         options = CompactionOptions(
             target_file_size_bytes=target,
-            min_input_files=chance.choice([2, 2, 5]),
-            delete_ratio_threshold=chance.choice([0.1, 0.5]),
+            min_input_files=rng.choice([2, 2, 5]),
+            delete_ratio_threshold=rng.choice([0.1, 0.5]),
             older_than_ms=0,
-            block_bytes=chance.choice([50, target, 64 * target]),
-            extent_bytes=chance.choice([16, 256, 4096]),
-            compression=chance.choice(["keep", "none", "zstd"]),
+            block_bytes=rng.choice([50, target, 64 * target]),
+            extent_bytes=rng.choice([16, 256, 4096]),
+            compression=rng.choice(["keep", "none", "zstd"]),
         )
         try:
             segments = await read_table(self._storage, manifest, "segments")
@@ -151,19 +151,19 @@ class CompactionJobs:
             now_ms=self._runtime.clock.time_ms(),
             store_id=manifest.store_id,
         )
-        chosen = chance.sample(plan.groups, min(len(plan.groups), _GROUPS_MAX))
+        chosen = rng.sample(plan.groups, min(len(plan.groups), _GROUPS_MAX))
         self._options = options
         return [plan.group(planned) for planned in chosen]
 
     async def _work_at(self, group: Group, job_id: str) -> list[MessageKey]:
         """One attempt, or two at once, or one that is cut off and another; the keys to wait for."""
-        chance = self._chance
-        attempts = 2 if chance.random() < 0.3 else 1
+        rng = self._rng
+        attempts = 2 if rng.random() < 0.3 else 1
         tasks = [
             asyncio.get_running_loop().create_task(self._attempt(group, job_id))
             for _ in range(attempts)
         ]
-        if chance.random() < 0.2:
+        if rng.random() < 0.2:
             await self._pause(0.05)
             tasks[0].cancel()
             tasks.append(asyncio.get_running_loop().create_task(self._attempt(group, job_id)))
@@ -173,7 +173,7 @@ class CompactionJobs:
             if error is not None and not isinstance(error, StorageUnavailableError):
                 raise error
         key = MessageKey(group.container_id, job_id, group.group_id)
-        return [key, *await self._forge(key)] if chance.random() < 0.15 else [key]
+        return [key, *await self._forge(key)] if rng.random() < 0.15 else [key]
 
     async def _attempt(self, group: Group, job_id: str) -> None:
         result = await execute_group(
@@ -192,12 +192,12 @@ class CompactionJobs:
         message = await read_message(self._storage, key)
         if not isinstance(message, ReplaceProposal):
             return []
-        chance = self._chance
+        rng = self._rng
         first = message.replacements[0]
         new = first.new[0]
-        wrong = chance.choice(
+        wrong = rng.choice(
             [
-                new._replace(block_offset=new.block_offset + chance.choice([1, 16, 128])),
+                new._replace(block_offset=new.block_offset + rng.choice([1, 16, 128])),
                 new._replace(block_start_offset=new.block_start_offset + 1),
                 new._replace(block_segment_id=new.block_segment_id + 1),
                 new._replace(length=new.length + 1),
@@ -212,7 +212,9 @@ class CompactionJobs:
         await put_message(self._storage, self._runtime, forged)
         return [forged.key]
 
-    async def _condemn(self, container_id: int, job_id: str, store_id: str) -> list[MessageKey]:
+    async def _mark_for_deletion(
+        self, container_id: int, job_id: str, store_id: str
+    ) -> list[MessageKey]:
         """Ask for objects to be taken away, whatever they are: live, in flight, garbage,
         orphans.
         """
@@ -221,12 +223,12 @@ class CompactionJobs:
             found += [stored.name for stored in page if parse_object_name(stored.name) is not None]
         if not found:
             return []
-        names = self._chance.sample(found, min(len(found), self._chance.choice([1, 5, 50])))
-        age_ms = self._chance.choice([0, 1000, _DAY_MS])
-        request = CondemnRequest(
+        names = self._rng.sample(found, min(len(found), self._rng.choice([1, 5, 50])))
+        age_ms = self._rng.choice([0, 1000, _DAY_MS])
+        request = OrphanDeletionRequest(
             container_id,
             job_id,
-            f"condemn-{self._chance.randrange(1000)}",
+            f"condemn-{self._rng.randrange(1000)}",
             tuple(names),
             older_than_ms=self._runtime.clock.time_ms() - age_ms,
             store_id=store_id,
@@ -235,8 +237,8 @@ class CompactionJobs:
         return [request.key]
 
     async def _await_answers(self, keys: Sequence[MessageKey]) -> dict[MessageKey, Answer]:
-        patience_s = self._chance.choice([0.0, 1.0, _ANSWERS_S]) * self._pace
-        answers = await wait_for_answers(self._storage, keys, patience_s, _POLL_S * self._pace)
+        timeout_s = self._rng.choice([0.0, 1.0, _ANSWERS_S]) * self._pace
+        answers = await wait_for_answers(self._storage, keys, timeout_s, _POLL_S * self._pace)
         for answer in answers.values():
             self._answers[answer.verdict] += 1
         return answers

@@ -18,12 +18,12 @@ async def append_conditionally(bench: ClientBench) -> None:
     name = bench.segment("conditional")
     end = (await bench.store.info(name)).length
     while bench.goes_on():
-        if bench.chance(0.08):
+        if bench.rng(0.08):
             # An unconditional one between them moves the end for everybody.
             await bench.try_to(bench.store.append(name, (bench.length(),)))
         else:
-            end = await _append_at(bench, name, end + (1 if bench.chance(0.03) else 0))
-        if bench.chance(0.2):
+            end = await _append_at(bench, name, end + (1 if bench.rng(0.03) else 0))
+        if bench.rng(0.2):
             await bench.pause(0.02)
 
 
@@ -33,7 +33,7 @@ async def _append_at(bench: ClientBench, name: str, expected: int) -> int:
     """
     sent: list[tuple[asyncio.Future[int], int]] = []
     for _ in range(bench.random.choice((1, 1, 1, 2, 4))):
-        lengths = bench.lengths() if bench.chance(0.15) else (bench.length(),)
+        lengths = bench.lengths() if bench.rng(0.15) else (bench.length(),)
         size = len(lengths) * HEADER_BYTES + sum(lengths)
         sent.append((bench.store.append(name, lengths, expected=expected), size))
         expected += size
@@ -46,4 +46,4 @@ async def _append_at(bench: ClientBench, name: str, expected: int) -> int:
         except TierUnavailableError:
             await bench.back_off()
     # What an error says may be out of date by now, as what is asked may be.
-    return end if bench.chance(0.5) else (await bench.store.info(name)).length
+    return end if bench.rng(0.5) else (await bench.store.info(name)).length

@@ -22,7 +22,7 @@ async def write_events(bench: ClientBench) -> None:
     while bench.goes_on():
         session = bench.store.writer(name, number)
         await _write_session(bench, session, number)
-        if bench.chance(0.5):
+        if bench.rng(0.5):
             await bench.pause(0.05)
 
 
@@ -38,13 +38,13 @@ async def _write_session(bench: ClientBench, session: RecordedWriter, number: in
             await window.admit(future)
             await window.drain()
             break
-        if bench.chance(0.005):
+        if bench.rng(0.005):
             future.cancel()
         else:
             await window.admit(future)
         if not bench.goes_on():
             break
-    if bench.chance(0.7) or not bench.goes_on():
+    if bench.rng(0.7) or not bench.goes_on():
         await window.drain()
 
 

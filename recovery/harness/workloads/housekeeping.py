@@ -13,9 +13,9 @@ async def flush_often(bench: ClientBench) -> None:
     """Flushes one segment or all, sometimes several times at once."""
     while bench.goes_on():
         await bench.pause(0.3)
-        if bench.chance(0.6):
+        if bench.rng(0.6):
             await bench.try_to(bench.store.flush(bench.any_segment()), SegmentNotFoundError)
-        elif bench.chance(0.7):
+        elif bench.rng(0.7):
             await bench.try_to(bench.store.flush())
         else:
             await bench.together(
@@ -30,7 +30,7 @@ async def take_checkpoints(bench: ClientBench) -> None:
     """Asks for checkpoints, sometimes two at once."""
     while bench.goes_on():
         await bench.pause(0.3)
-        if bench.chance(0.8):
+        if bench.rng(0.8):
             await bench.try_to(bench.store.checkpoint())
         else:
             await bench.together(bench.store.checkpoint(), bench.store.checkpoint())

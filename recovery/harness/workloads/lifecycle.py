@@ -25,7 +25,7 @@ async def seal_segments(bench: ClientBench) -> None:
             continue
         await _append_some(bench, name)
         sealing = bench.store.seal(name)
-        if bench.chance(0.4):
+        if bench.rng(0.4):
             # In the order of the loop's turns: some get in before the seal, some after it.
             await bench.together(
                 _append_after(bench, name, 0),
@@ -36,11 +36,11 @@ async def seal_segments(bench: ClientBench) -> None:
         else:
             await bench.try_to(sealing)
         await bench.try_to(bench.store.append(name, (bench.length(),)), SegmentSealedError)
-        if bench.chance(0.2):
+        if bench.rng(0.2):
             await bench.try_to(bench.store.seal(name), SegmentSealedError)
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await _truncate_somewhere(bench, name)
-        if bench.chance(0.4):
+        if bench.rng(0.4):
             await bench.try_to(bench.store.delete(name))
         await bench.pause(0.05)
 
@@ -58,13 +58,13 @@ async def cut_heads(bench: ClientBench) -> None:
                 boundaries.append(await bench.store.append(name, (length,)) + HEADER_BYTES + length)
             except TierUnavailableError:
                 await bench.back_off()
-        if boundaries and bench.chance(0.7):
+        if boundaries and bench.rng(0.7):
             at = bench.random.randrange(len(boundaries))
             await bench.try_to(bench.store.truncate(name, boundaries[at]), BadOffsetError)
             del boundaries[: at + 1]
         else:
             await _truncate_somewhere(bench, name)
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await bench.pause(0.05)
 
 
@@ -78,9 +78,9 @@ async def delete_and_make_again(bench: ClientBench) -> None:
             continue
         for _ in range(bench.random.randrange(1, 4)):
             await _append_some(bench, name)
-            if bench.chance(0.3):
+            if bench.rng(0.3):
                 await bench.try_to(bench.store.flush(name), SegmentNotFoundError)
-            if bench.chance(0.5):
+            if bench.rng(0.5):
                 await bench.together(
                     bench.store.delete(name),
                     _append_after(bench, name, 1),
@@ -91,7 +91,7 @@ async def delete_and_make_again(bench: ClientBench) -> None:
             await bench.try_to(bench.store.append(name, (bench.length(),)), SegmentNotFoundError)
             await bench.try_to(bench.store.create(name), SegmentExistsError)
         await _append_some(bench, name)
-        if bench.chance(0.5):
+        if bench.rng(0.5):
             await bench.try_to(bench.store.delete(name), SegmentNotFoundError)
         await bench.pause(0.05)
 
@@ -113,6 +113,6 @@ async def _append_after(bench: ClientBench, name: str, turns: int) -> None:
 async def _truncate_somewhere(bench: ClientBench, name: str) -> None:
     """Truncate anywhere in the segment; sometimes just outside of it, which is refused."""
     info = await bench.store.info(name)
-    low = max(0, info.start_offset - (5 if bench.chance(0.2) else 0))
-    high = info.length + (5 if bench.chance(0.2) else 0)
+    low = max(0, info.start_offset - (5 if bench.rng(0.2) else 0))
+    high = info.length + (5 if bench.rng(0.2) else 0)
     await bench.try_to(bench.store.truncate(name, bench.random.randint(low, high)), BadOffsetError)

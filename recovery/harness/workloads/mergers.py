@@ -26,22 +26,22 @@ async def merge_segments(bench: ClientBench) -> None:
         source = await _make_source(bench, target)
         if source is None:
             continue
-        if bench.chance(0.2):
+        if bench.rng(0.2):
             # A merge into what is then merged itself.
             inner = await _make_source(bench, target)
             if inner is not None:
                 await bench.try_to(bench.store.merge(source, inner), *_REFUSED)
                 await _append(bench, source)
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await bench.try_to(bench.store.seal(source))
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await bench.try_to(bench.store.flush(source), SegmentNotFoundError)
-        if bench.chance(0.05):
+        if bench.rng(0.05):
             # A truncated source is refused.
             info = await bench.store.info(source)
             await bench.try_to(bench.store.truncate(source, info.length))
         await _merge(bench, target, source)
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await bench.try_to(
                 bench.store.append(source, (bench.length(),)),
                 SegmentNotFoundError,
@@ -63,9 +63,9 @@ async def _make_source(bench: ClientBench, target: str) -> str | None:
 
 
 async def _merge(bench: ClientBench, target: str, source: str) -> None:
-    updates = (Update(COUNTER, "ACCUMULATE", 1),) if bench.chance(0.2) else ()
+    updates = (Update(COUNTER, "ACCUMULATE", 1),) if bench.rng(0.2) else ()
     merging = bench.store.merge(target, source, updates)
-    if bench.chance(0.5):
+    if bench.rng(0.5):
         await bench.together(
             _append(bench, target),
             merging,

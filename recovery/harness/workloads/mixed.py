@@ -61,7 +61,7 @@ async def mix_calls(bench: ClientBench) -> None:
     scenes, weights = list(_SCENES), list(_SCENES.values())
     while bench.goes_on():
         await bench.random.choices(scenes, weights)[0](bench)
-        if bench.chance(0.3):
+        if bench.rng(0.3):
             await bench.pause(0.05)
     await bench.try_to(bench.store.checkpoint())
 
@@ -78,12 +78,12 @@ async def _meet_two_conditions(bench: ClientBench) -> None:
     there = values.get(MARK)
     for _ in range(bench.random.randrange(1, 4)):
         value = bench.random.randrange(1000)
-        lengths = bench.lengths() if bench.chance(0.2) else (bench.length(),)
+        lengths = bench.lengths() if bench.rng(0.2) else (bench.length(),)
         expected = end + bench.random.choice((0, 0, 0, 1, 1000))
         asked = bench.store.append(
             name, lengths, expected=expected, updates=_updates(bench, there, value)
         )
-        if bench.chance(0.6):
+        if bench.rng(0.6):
             await bench.try_to(asked, *_REFUSED)
         else:
             await _at_once(
@@ -229,7 +229,7 @@ async def _make(bench: ClientBench, role: str) -> str | None:
 
 async def _remove(bench: ClientBench, name: str) -> None:
     """Mostly: what stays is left to the next generation."""
-    if bench.chance(0.7):
+    if bench.rng(0.7):
         await bench.try_to(bench.store.delete(name), *_REFUSED)
 
 
@@ -255,7 +255,7 @@ async def _write_events(bench: ClientBench, name: str, number: int) -> None:
         if sent[-1].done():
             # A session ends with its first refusal.
             break
-        if bench.chance(0.4):
+        if bench.rng(0.4):
             await bench.pause(0.0)
             if sent[-1].done() and sent[-1].exception() is not None:
                 break
@@ -291,9 +291,9 @@ async def _cancel_some(
 ) -> None:
     """Cancel each call with this probability once all are under way, and say which."""
     for _ in range(bench.random.choice((1, 1, 2, 3, 5))):
-        await bench.pause(0.0 if bench.chance(0.7) else 0.01)
+        await bench.pause(0.0 if bench.rng(0.7) else 0.01)
     for call in calls:
-        if bench.chance(probability) and call.cancel():
+        if bench.rng(probability) and call.cancel():
             cancelled[call] = None
 
 

@@ -24,8 +24,8 @@ async def read_anywhere(bench: ClientBench) -> None:
         if info is None:
             continue
         for _ in range(bench.random.randrange(1, 6)):
-            low = info.start_offset - (10 if bench.chance(0.1) else 0)
-            high = info.length + (10 if bench.chance(0.1) else 0)
+            low = info.start_offset - (10 if bench.rng(0.1) else 0)
+            high = info.length + (10 if bench.rng(0.1) else 0)
             offset = max(0, bench.random.randint(low, high))
             length = bench.random.choice((1, 7, 64, 500, 5000, 1 << 20))
             await bench.try_to(bench.store.read(info.name, offset, length), *_EXPECTED)
@@ -41,7 +41,7 @@ async def read_tail(bench: ClientBench) -> None:
         if info is None:
             continue
         offset = bench.random.choice((info.start_offset, info.length))
-        if bench.chance(0.5):
+        if bench.rng(0.5):
             await _follow(bench, info.name, offset)
         else:
             await _read_on(bench, info.name, offset)
@@ -52,7 +52,7 @@ async def _choose(bench: ClientBench) -> SegmentInfo | None:
     away.
     """
     name = bench.any_segment()
-    if bench.chance(0.3):
+    if bench.rng(0.3):
         name = bench.random.choice(await bench.store.segment_names(f"{bench.stage.label}/"))
     try:
         return await bench.store.info(name)

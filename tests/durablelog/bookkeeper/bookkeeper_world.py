@@ -33,7 +33,7 @@ class BookKeeperWorld:
     def __init__(self) -> None:
         self.cluster = MemoryCluster()
         self.tree = NodeTree()
-        self.chance = random.Random(6)
+        self.rng = random.Random(6)
 
     def log(
         self,
@@ -46,7 +46,7 @@ class BookKeeperWorld:
         process = process or MemoryProcess()
         return BookKeeperLog(
             3,
-            Runtime(clock=LoopClock(), random=self.chance),
+            Runtime(clock=LoopClock(), random=self.rng),
             MemoryLedgerStore(self.cluster, process),
             MemoryNodes(self.tree, process),
             PATH,

@@ -62,7 +62,7 @@ class Watched:
             os.close(self._handle)
 
 
-class TellingExecutor(ThreadPoolExecutor):
+class ReportingExecutor(ThreadPoolExecutor):
     """Tells when a thread has begun with a control call of this name, and keeps such calls."""
 
     def __init__(self, name: str) -> None:

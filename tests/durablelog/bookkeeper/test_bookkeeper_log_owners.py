@@ -71,8 +71,8 @@ class CompetingOwners(RuleBasedStateMachine):
     # --- the owners ------------------------------------------------------------------------------
 
     @initialize(seed=st.integers(0, 1000))
-    def chance(self, seed: int) -> None:
-        self.world.chance = random.Random(seed)
+    def rng(self, seed: int) -> None:
+        self.world.rng = random.Random(seed)
 
     @rule(slot=st.integers(0, SLOTS - 1), kill=st.booleans())
     def open(self, slot: int, kill: bool) -> None:

@@ -41,7 +41,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
 from tests.durablelog.bookkeeper.gateway_world import (
     ENDING_S,
-    TellingExecutor,
+    ReportingExecutor,
     Watched,
     opened,
     run,
@@ -332,7 +332,7 @@ def test_no_cluster_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_closing_does_not_wait_for_a_cluster_that_does_not_answer() -> None:
     async def scenario() -> None:
-        executor = TellingExecutor("connect")
+        executor = ReportingExecutor("connect")
         with socket.create_server(("127.0.0.1", 0)) as silent, kept_gateway():
             uri = f"zk+hierarchical://127.0.0.1:{silent.getsockname()[1]}/ledgers"
             store = GatewayLedgerStore(
@@ -353,7 +353,7 @@ def test_closing_does_not_wait_for_a_cluster_that_does_not_answer() -> None:
 
 def test_a_ledger_whose_maker_left_is_deleted(cluster: BookKeeperCluster) -> None:
     async def scenario() -> None:
-        executor = TellingExecutor("create")
+        executor = ReportingExecutor("create")
         settings = GatewaySettings(metadata_uri=cluster.metadata_uri)
         store = GatewayLedgerStore(settings, Runtime(executor=lambda *_: executor))
         await store.open()

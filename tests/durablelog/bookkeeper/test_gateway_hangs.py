@@ -39,7 +39,7 @@ from recovery.harness.services.pausing import pause_process
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.ledger_store_contract import Results, append_all, read_all
-from tests.durablelog.bookkeeper.gateway_world import TellingExecutor, Watched, opened, run
+from tests.durablelog.bookkeeper.gateway_world import ReportingExecutor, Watched, opened, run
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.support.suites import slow
 
@@ -111,7 +111,7 @@ def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(
     cluster: BookKeeperCluster,
 ) -> None:
     async def scenario() -> None:
-        executor = TellingExecutor("describe")
+        executor = ReportingExecutor("describe")
         lanes = {"bookkeeper-gateway": executor}
         settings = GatewaySettings(metadata_uri=cluster.metadata_uri)
         runtime = Runtime(

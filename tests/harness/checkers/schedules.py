@@ -21,8 +21,8 @@ MIXED = UUID(int=2 << 100)
 
 
 class Schedule:
-    def __init__(self, chance: random.Random) -> None:
-        self.chance = chance
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
         self.store = SmallStore()
         self.stale: Owner | None = None
         self.sessions: dict[tuple[int, str, int], int] = {}
@@ -37,13 +37,13 @@ class Schedule:
         return self.store.history
 
     def step(self) -> None:
-        chance, store = self.chance, self.store
-        what = chance.random()
-        owner = self.stale if self.stale is not None and chance.random() < 0.3 else store.owner
+        rng, store = self.rng, self.store
+        what = rng.random()
+        owner = self.stale if self.stale is not None and rng.random() < 0.3 else store.owner
         if what < 0.6:
             self.ask(owner)
         elif what < 0.75:
-            store.commit(chance.randrange(4), owner)
+            store.commit(rng.randrange(4), owner)
         elif what < 0.92:
             self.answer(owner)
         elif what < 0.95:
@@ -55,62 +55,62 @@ class Schedule:
             self.die()
         elif what < 0.98 and self.stale is None:
             self.stale = store.owner
-            store.open(chance.randrange(4))
+            store.open(rng.randrange(4))
             store.observe()
 
     def die(self) -> None:
-        chance, store = self.chance, self.store
+        rng, store = self.rng, self.store
         if self.stale is not None:
             store.end(self.stale)
             self.stale = None
             return
-        store.reopen(chance.randrange(4))
-        if chance.random() < 0.7:
+        store.reopen(rng.randrange(4))
+        if rng.random() < 0.7:
             store.observe()
-            if chance.random() < 0.5:
+            if rng.random() < 0.5:
                 store.reopen()
                 store.observe(again=True)
 
     def answer(self, owner: Owner) -> None:
         if owner.answers:
-            number = self.chance.choice(list(owner.answers))
+            number = self.rng.choice(list(owner.answers))
             call, outcome, _ = owner.answers[number]
             if call.kind is CallKind.EVENT and outcome is CallOutcome.REFUSED:
                 self.sessions[owner.life.number, call.segment, call.writer] = -2
             self.store.finish(number, owner)
 
     def ask(self, owner: Owner) -> None:
-        chance = self.chance
-        name = chance.choice(NAMES)
-        client = chance.choice(("one", "two", "three"))
-        what = chance.random()
+        rng = self.rng
+        name = rng.choice(NAMES)
+        client = rng.choice(("one", "two", "three"))
+        what = rng.random()
         if what < 0.45:
             self.append(owner, name, client)
         elif what < 0.6:
-            self.event(owner, name, chance.randrange(2) + (10 if name in SOURCES else 0), client)
+            self.event(owner, name, rng.randrange(2) + (10 if name in SOURCES else 0), client)
         elif what < 0.7:
             self.begin(owner, CallKind.UPDATE, name, client, updates=self.updates())
         elif what < 0.82:
-            offset = chance.randrange(400)
-            kind = chance.choice((CallKind.READ, CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
+            offset = rng.randrange(400)
+            kind = rng.choice((CallKind.READ, CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
             self.begin(
-                owner, kind, name, client, offset=offset, max_length=chance.choice((1, 50, 1000))
+                owner, kind, name, client, offset=offset, max_length=rng.choice((1, 50, 1000))
             )
         elif what < 0.88 and name not in SOURCES:
-            self.begin(owner, CallKind.TRUNCATE, name, client, offset=chance.randrange(300))
+            self.begin(owner, CallKind.TRUNCATE, name, client, offset=rng.randrange(300))
         elif what < 0.93:
             self.begin(
                 owner,
                 CallKind.MERGE,
                 TARGET,
                 client,
-                source=chance.choice(SOURCES),
+                source=rng.choice(SOURCES),
                 updates=self.updates(),
             )
         elif what < 0.97:
-            removing = chance.choice((CallKind.DELETE, CallKind.CREATE))
-            self.begin(owner, removing, chance.choice((DELETED, DELETED, *SOURCES)), client)
-            self.begin(owner, CallKind.CREATE, chance.choice(SOURCES), client)
+            removing = rng.choice((CallKind.DELETE, CallKind.CREATE))
+            self.begin(owner, removing, rng.choice((DELETED, DELETED, *SOURCES)), client)
+            self.begin(owner, CallKind.CREATE, rng.choice(SOURCES), client)
         elif what < 0.975:
             self.begin(owner, CallKind.SEAL, name, client)
 
@@ -120,14 +120,12 @@ class Schedule:
         return self.store.begin(kind, name, client, owner, **arguments)
 
     def append(self, owner: Owner, name: str, client: str) -> None:
-        chance = self.chance
-        lengths = tuple(
-            chance.choice((0, 5, 20, 60)) for _ in range(chance.choice((0, 1, 1, 1, 3)))
-        )
+        rng = self.rng
+        lengths = tuple(rng.choice((0, 5, 20, 60)) for _ in range(rng.choice((0, 1, 1, 1, 3))))
         expected = None
-        if chance.random() < 0.4 and name in owner.taken:
-            expected = len(owner.taken[name].content) - chance.choice((0, 0, 28))
-        updates = self.updates() if chance.random() < 0.3 else ()
+        if rng.random() < 0.4 and name in owner.taken:
+            expected = len(owner.taken[name].content) - rng.choice((0, 0, 28))
+        updates = self.updates() if rng.random() < 0.3 else ()
         self.begin(
             owner,
             CallKind.APPEND,
@@ -139,11 +137,11 @@ class Schedule:
         )
 
     def updates(self) -> tuple[Update, ...]:
-        chance = self.chance
-        if chance.random() < 0.4:
-            return (Update(COUNTER, "ACCUMULATE", chance.randrange(-3, 9)),)
-        way, value = chance.choice(WAYS), chance.randrange(5)
-        expected = chance.choice((None, *range(5)))
+        rng = self.rng
+        if rng.random() < 0.4:
+            return (Update(COUNTER, "ACCUMULATE", rng.randrange(-3, 9)),)
+        way, value = rng.choice(WAYS), rng.randrange(5)
+        expected = rng.choice((None, *range(5)))
         return (Update(MIXED, way, value, expected if way == "REPLACE_IF_EQUALS" else None),)
 
     def event(self, owner: Owner, name: str, writer: int, client: str) -> None:
@@ -157,7 +155,7 @@ class Schedule:
             # A session looks at what is durable, and sometimes sends everything again.
             there = owner.durable.get(name)
             last = -1 if there is None else there.attributes.get(UUID(int=writer).bytes, -1)
-            last = last if self.chance.random() < 0.7 else -1
+            last = last if self.rng.random() < 0.7 else -1
         number = last + 1
         self.sessions[session] = number
         lengths = (event_length(writer, number),)
@@ -166,6 +164,6 @@ class Schedule:
         )
 
 
-def random_history(chance: random.Random, steps: int) -> History:
+def random_history(rng: random.Random, steps: int) -> History:
     """The history of a right store."""
-    return Schedule(chance).run(steps)
+    return Schedule(rng).run(steps)

@@ -15,11 +15,9 @@ from tests.support.suites import examples
 
 
 @settings(max_examples=examples(120), deadline=None)
-@given(chance=st.randoms(use_true_random=False), steps=st.integers(5, 120))
-def test_random_schedules_on_a_right_store_are_no_violation(
-    chance: random.Random, steps: int
-) -> None:
-    assert [str(violation) for violation in check_history(random_history(chance, steps))] == []
+@given(rng=st.randoms(use_true_random=False), steps=st.integers(5, 120))
+def test_random_schedules_on_a_right_store_are_no_violation(rng: random.Random, steps: int) -> None:
+    assert [str(violation) for violation in check_history(random_history(rng, steps))] == []
 
 
 def test_long_schedules_on_a_right_store_are_no_violation() -> None:

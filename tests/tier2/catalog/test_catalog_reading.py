@@ -151,12 +151,12 @@ def test_a_page_with_other_bytes_is_found_where_only_a_part_is_read() -> None:
         manifest = await place.write(metadata)
         file = manifest.tables["objects"]
         whole = place.storage.bucket.objects[file.object].data
-        chance = random.Random(6)
+        rng = random.Random(6)
         found = 0
         for _ in range(40):
             damaged = bytearray(whole)
-            place_of_bit = chance.randrange(4, len(whole) - file.footer_size)
-            damaged[place_of_bit] ^= 1 << chance.randrange(8)
+            place_of_bit = rng.randrange(4, len(whole) - file.footer_size)
+            damaged[place_of_bit] ^= 1 << rng.randrange(8)
             place.damage(file.object, bytes(damaged))
             tables = []
             try:

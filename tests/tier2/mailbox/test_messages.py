@@ -23,10 +23,10 @@ from tier2.mailbox.messages import (
     INTEGER_MAX,
     VERDICTS,
     Answer,
-    CondemnRequest,
     ExportRequest,
     Message,
     MessageFormatError,
+    OrphanDeletionRequest,
     Replacement,
     ReplaceProposal,
     Verdict,
@@ -87,8 +87,10 @@ def _proposal(
     return ReplaceProposal(*key, ObjectRecord(NAME, size, 5), tuple(many), created_ms)
 
 
-def _condemn(key: MessageKey, names: list[str], older_than_ms: int) -> CondemnRequest:
-    return CondemnRequest(*key, tuple(names), older_than_ms)
+def _mark_for_deletion(
+    key: MessageKey, names: list[str], older_than_ms: int
+) -> OrphanDeletionRequest:
+    return OrphanDeletionRequest(*key, tuple(names), older_than_ms)
 
 
 def _answer(key: MessageKey, verdict: Verdict, reason: str, detail: dict[str, Any]) -> Answer:
@@ -103,7 +105,9 @@ PROPOSALS = st.builds(
     st.lists(REPLACEMENTS, min_size=1, max_size=3),
     NUMBERS,
 )
-CONDEMNS = st.builds(_condemn, IDS, st.lists(TEXTS, min_size=1, max_size=5), NUMBERS)
+MARKS_FOR_DELETION = st.builds(
+    _mark_for_deletion, IDS, st.lists(TEXTS, min_size=1, max_size=5), NUMBERS
+)
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.text(max_size=5),
     lambda inner: (
@@ -118,7 +122,7 @@ ANSWERS = st.builds(
     TEXTS,
     st.dictionaries(TEXTS, JSON, max_size=3),
 )
-ALL = PROPOSALS | CONDEMNS | st.builds(lambda key: ExportRequest(*key), IDS) | ANSWERS
+ALL = PROPOSALS | MARKS_FOR_DELETION | st.builds(lambda key: ExportRequest(*key), IDS) | ANSWERS
 
 
 @given(ALL)
@@ -302,13 +306,13 @@ def test_lengths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
                 parse(encoded)
             with pytest.raises(ValueError):
                 encode(PROPOSAL)
-    names = tuple(f"n{number}" for number in range(messages.CONDEMNED_NAMES_MAX))
-    most = CondemnRequest(3, JOB, "m", names, 0)
+    names = tuple(f"n{number}" for number in range(messages.ORPHAN_NAMES_MAX))
+    most = OrphanDeletionRequest(3, JOB, "m", names, 0)
     assert parse(encode(most)) == most
     with pytest.raises(ValueError):
-        encode(CondemnRequest(3, JOB, "m", (*names, "one more"), 0))
+        encode(OrphanDeletionRequest(3, JOB, "m", (*names, "one more"), 0))
     with pytest.raises(ValueError):
-        encode(CondemnRequest(3, JOB, "m", (), 0))
+        encode(OrphanDeletionRequest(3, JOB, "m", (), 0))
 
 
 def test_what_json_cannot_hold_is_not_written() -> None:

@@ -23,7 +23,7 @@ from tests.wheel.check_wheel import find
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 FOLDER: Final = ROOT / "var" / "spark-versions"
-PATIENCE_S: Final = 3600
+TIMEOUT_S: Final = 3600
 TOOLS: Final = (
     *(
         "flask",
@@ -147,7 +147,7 @@ def tests(release: Release, python: Path, outcomes: Path) -> int:
             *(str(Path(__file__).parent / name) for name in names),
         ]
         codes.append(
-            subprocess.run(command, cwd=ROOT, env=clean, timeout=PATIENCE_S, check=False).returncode
+            subprocess.run(command, cwd=ROOT, env=clean, timeout=TIMEOUT_S, check=False).returncode
         )
     return next((code for code in codes if code), 0)
 
@@ -191,7 +191,7 @@ def main(names: list[str]) -> int:
 
 def _run(*command: str) -> None:
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, cwd=ROOT
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, cwd=ROOT
     )
     if done.returncode:
         said = (done.stdout + done.stderr).strip().splitlines()[-10:]

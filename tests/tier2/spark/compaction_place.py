@@ -118,22 +118,22 @@ class Caller:
         return {name: bytes(data) for name, data in self._content.items()}
 
     def _step(self) -> None:
-        store, chance = self._place.store, self._random
-        kind = chance.choice(
+        store, rng = self._place.store, self._random
+        kind = rng.choice(
             ["append"] * 8 + ["truncate", "truncate", "merge", "delete", "create", "create"]
         )
-        name = chance.choice(sorted(self._content)) if self._content else ""
+        name = rng.choice(sorted(self._content)) if self._content else ""
         if kind == "create" or len(self._content) < 3:
             self._made += 1
             name = f"made/{self._made}"
             store.create_segment(name)
             self._content[name], self._starts[name] = bytearray(), 0
         elif kind == "append":
-            data = chance.randbytes(chance.randrange(1, 300))
+            data = rng.randbytes(rng.randrange(1, 300))
             store.append(name, data)
             self._content[name] += data
         elif kind == "truncate":
-            cut = chance.randrange(len(self._content[name]) + 1)
+            cut = rng.randrange(len(self._content[name]) + 1)
             store.truncate(name, self._starts[name] + cut)
             del self._content[name][:cut]
             self._starts[name] += cut
@@ -141,7 +141,7 @@ class Caller:
             store.delete(name)
             del self._content[name], self._starts[name]
         else:
-            other = chance.choice(sorted(self._content))
+            other = rng.choice(sorted(self._content))
             if other != name and not self._starts[other]:
                 store.merge(name, other)
                 self._content[name] += self._content.pop(other)

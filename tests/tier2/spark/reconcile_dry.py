@@ -19,7 +19,7 @@ from tier2.spark.reconcile.findings import FINDINGS, StoreFacts
 from tier2.spark.reconcile.job import ReconcileResult, reconcile
 from tier2.spark.reconcile.marks import HASHES
 from tier2.spark.reconcile.plan import coverage_work, look_work
-from tier2.spark.reconcile.tasks import Judge
+from tier2.spark.reconcile.tasks import CheckInputs
 from tier2.spark.reconcile.work import (
     RESULTS,
     SURVEYED,
@@ -48,7 +48,7 @@ def dry_run(
     listers: Listers | None = None,
     confirm_all: bool = False,
     open_names: Sequence[str] = (),
-    untold: Sequence[int] = (),
+    unresponsive: Sequence[int] = (),
     chunks_per_task: int = 4,
 ) -> tuple[pa.Table, dict[str, int]]:
     """FINDINGS and counters.
@@ -56,7 +56,9 @@ def dry_run(
     `between` is what happens between the listing and snapshot B, which it gives.
     """
     before = {
-        number: manifest for number, manifest in world.snapshot().items() if number not in untold
+        number: manifest
+        for number, manifest in world.snapshot().items()
+        if number not in unresponsive
     }
     site = Site(
         url=world.url,
@@ -64,7 +66,7 @@ def dry_run(
         listings_at_once=4,
         objects_at_once=2,
         bodies=check == "bodies",
-        untold=tuple(untold),
+        unresponsive=tuple(unresponsive),
     )
     surveyed = _run(
         survey_task(site, before, parts, listers), pa.table({"id": range(parts + 1)}), SURVEYED
@@ -91,7 +93,7 @@ def dry_run(
         )
     if check != "none":
         work += look_work(parts)
-    by = Judge(before, after, place, site.run_id, confirm_all)
+    by = CheckInputs(before, after, place, site.run_id, confirm_all)
     results = _run(verdict_task(site, by), pa.Table.from_pylist(work, schema=WORK), RESULTS)
     walks = [
         {"item": "walk", "container_id": number, "first": segment_id}

@@ -15,8 +15,8 @@ from tier2.object_names import (
     engine_folder,
 )
 from tier2.object_storage import StoredObject
-from tier2.spark.reconcile.findings import FindingKind, StoreFacts, judge_shard
-from tier2.spark.reconcile.folders import judge_names
+from tier2.spark.reconcile.findings import FindingKind, StoreFacts, check_shard
+from tier2.spark.reconcile.folders import check_names
 from tier2.spark.reconcile.listing import is_known_prefix, listing_table, shards_of
 
 NOW_MS = 1_700_000_000_000
@@ -60,7 +60,7 @@ def test_what_is_listed_neither_by_shard_nor_by_folder_is_foreign(name: str) -> 
 @settings(deadline=None)
 @given(SOME)
 def test_of_a_shard_those_are_foreign_that_the_authority_calls_so(names: list[str]) -> None:
-    found = judge_shard(NO_OBJECTS, listed(names), NO_OBJECTS, place_of(names)).to_pylist()
+    found = check_shard(NO_OBJECTS, listed(names), NO_OBJECTS, place_of(names)).to_pylist()
     classes = {name: classify_name(name) for name in names}
     assert {row["object"] for row in found if row["kind"] == FindingKind.FOREIGN} == {
         name for name, parts in classes.items() if parts == ForeignName(None)
@@ -76,10 +76,10 @@ def test_of_a_folder_those_are_foreign_that_the_authority_calls_so(names: list[s
     place = place_of(names)
     for folder in ENGINE_PREFIXES:
         inside = [name for name in names if engine_folder(name) == folder]
-        judged = judge_names(folder, [listed(inside)], place)
-        strange = {
+        checked = check_names(folder, [listed(inside)], place)
+        foreign = {
             each.object
-            for each in judged.findings
+            for each in checked.findings
             if each.evidence == "not a name that the engine makes in this folder"
         }
-        assert strange == {name for name in inside if classify_name(name) == ForeignName(folder)}
+        assert foreign == {name for name in inside if classify_name(name) == ForeignName(folder)}

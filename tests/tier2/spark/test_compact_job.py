@@ -342,7 +342,7 @@ class TestNobodyAnswers:
         place.store.export_catalog()
         result = place.plan(timeout_s=0.2)
         assert result.rows
-        assert sorted(result.summary.untold) == [0, 1]
+        assert sorted(result.summary.unresponsive) == [0, 1]
         assert result.summary.verdict is Exit.COULD_NOT_TELL
         place.store.close()
 

@@ -43,12 +43,12 @@ CHOSEN: dict[str, Any] = {"min_input_files": 3, "delete_ratio_threshold": 0.3}
 
 def fragmented(seed: int) -> Catalog:
     """Objects that segments share, some mostly dead, and small pieces behind one another."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     c = Catalog()
     for number in range(60):
-        segments = chance.sample(range(1, 9), chance.randint(1, 4))
-        blocks = [(segment, chance.choice([10, 40, 400, 900])) for segment in sorted(segments)]
-        c.put(f"o{number:03d}", *blocks, dead=chance.choice([0, 0, 0, 300, 3000]))
+        segments = rng.sample(range(1, 9), rng.randint(1, 4))
+        blocks = [(segment, rng.choice([10, 40, 400, 900])) for segment in sorted(segments)]
+        c.put(f"o{number:03d}", *blocks, dead=rng.choice([0, 0, 0, 300, 3000]))
     return c
 
 

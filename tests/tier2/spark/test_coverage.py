@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tier2.catalog.catalog_schema import OBJECTS
-from tier2.spark.reconcile.coverage import judge_coverage, judge_sharing
+from tier2.spark.reconcile.coverage import check_coverage, check_sharing
 from tier2.spark.reconcile.findings import FINDINGS
 
 
@@ -45,8 +45,8 @@ def table(rows: Sequence[Any], kind: type[Segment | Chunk]) -> pa.Table:
     return pa.table(columns)
 
 
-def judged(segments: Sequence[Segment], chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
-    found = judge_coverage(
+def checked(segments: Sequence[Segment], chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
+    found = check_coverage(
         table(segments, Segment), table(chunks, Chunk), container_id=6, run_id="run"
     )
     assert found.schema.equals(FINDINGS)
@@ -73,18 +73,18 @@ def test_chunks_that_follow_one_another_are_no_finding() -> None:
         Chunk(2, 20, 10),
         Chunk(5, 40, 10),
     ]
-    assert judged(segments, chunks) == []
-    assert judged(segments[::-1], chunks[::-1]) == []
-    assert judged([], []) == []
+    assert checked(segments, chunks) == []
+    assert checked(segments[::-1], chunks[::-1]) == []
+    assert checked([], []) == []
 
 
 def test_chunks_below_the_start_offset_lack_nothing() -> None:
-    assert judged([Segment(1, 25, 40)], [Chunk(1, 0, 10), Chunk(1, 20, 20)]) == []
-    assert judged([Segment(1, 40, 40)], [Chunk(1, 0, 10)]) == []
+    assert checked([Segment(1, 25, 40)], [Chunk(1, 0, 10), Chunk(1, 20, 20)]) == []
+    assert checked([Segment(1, 40, 40)], [Chunk(1, 0, 10)]) == []
 
 
 def test_a_gap_is_named_with_the_object_behind_it() -> None:
-    (row,) = judged([Segment(1, 0, 30)], [Chunk(1, 0, 10, "a"), Chunk(1, 15, 15, "b")])
+    (row,) = checked([Segment(1, 0, 30)], [Chunk(1, 0, 10, "a"), Chunk(1, 15, 15, "b")])
     assert short([row]) == [("gap", 1, 10, 5)]
     assert (row["container_id"], row["object"], row["severity"], row["run_id"]) == (
         6,
@@ -97,7 +97,7 @@ def test_a_gap_is_named_with_the_object_behind_it() -> None:
 def test_what_lacks_at_the_ends_is_a_gap() -> None:
     segments = [Segment(1, 5, 30), Segment(2, 0, 30), Segment(3, 10, 30), Segment(4, 10, 30)]
     chunks = [Chunk(1, 8, 22), Chunk(2, 0, 20), Chunk(4, 40, 10)]
-    assert short(judged(segments, chunks)) == [
+    assert short(checked(segments, chunks)) == [
         ("gap", 1, 5, 3),
         ("gap", 2, 20, 10),
         ("gap", 3, 10, 20),
@@ -114,7 +114,7 @@ def test_a_long_chunk_hides_no_later_overlap() -> None:
         Chunk(1, 100, 20),
         Chunk(1, 119, 11),
     ]
-    assert short(judged([Segment(1, 0, 130)], chunks)) == [
+    assert short(checked([Segment(1, 0, 130)], chunks)) == [
         ("overlap", 1, 10, 10),
         ("overlap", 1, 50, 10),
         ("overlap", 1, 119, 1),
@@ -122,13 +122,13 @@ def test_a_long_chunk_hides_no_later_overlap() -> None:
 
 
 def test_chunks_behind_the_storage_length_overlap_what_is_not_stored_yet() -> None:
-    (row,) = judged([Segment(1, 0, 30)], [Chunk(1, 0, 10, "a"), Chunk(1, 10, 30, "b")])
+    (row,) = checked([Segment(1, 0, 30)], [Chunk(1, 0, 10, "a"), Chunk(1, 10, 30, "b")])
     assert short([row]) == [("overlap", 1, 30, 10)]
     assert row["object"] == "b"
 
 
 def test_a_chunk_of_no_bytes_and_one_of_no_segment_are_told() -> None:
-    rows = judged(
+    rows = checked(
         [Segment(1, 0, 30)],
         [Chunk(1, 0, 30), Chunk(1, 30, 0), Chunk(9, 5, 10, "q"), Chunk(9, 15, 10)],
     )
@@ -140,17 +140,17 @@ def test_offsets_beyond_32_bits_and_ids_without_order_are_taken() -> None:
     far = 2**62
     segments = [Segment(7, far, far + 30), Segment(3, 0, 20)]
     chunks = [Chunk(7, far + 10, 20), Chunk(3, 0, 20), Chunk(7, far, 8)]
-    assert short(judged(segments, chunks)) == [("gap", 7, far + 8, 2)]
+    assert short(checked(segments, chunks)) == [("gap", 7, far + 8, 2)]
 
 
 def test_planted_divergences_are_found_one_by_one() -> None:
-    chance = random.Random(3)
+    rng = random.Random(3)
     segments, chunks, planted = [], [], []
     for segment_id in range(1, 301):
-        offset = chance.randrange(1000)
-        start = offset + chance.randrange(5)
+        offset = rng.randrange(1000)
+        start = offset + rng.randrange(5)
         for number in range(20):
-            length = chance.randrange(10, 100)
+            length = rng.randrange(10, 100)
             if segment_id <= 100 and number == 10:
                 planted.append(("gap", segment_id, offset, 5))
                 chunks.append(Chunk(segment_id, offset + 5, length - 5))
@@ -161,9 +161,9 @@ def test_planted_divergences_are_found_one_by_one() -> None:
                 chunks.append(Chunk(segment_id, offset, length))
             offset += length
         segments.append(Segment(segment_id, start, offset))
-    assert short(judged(segments, chunks)) == planted
-    chance.shuffle(chunks)
-    assert short(judged(segments, chunks)) == planted
+    assert short(checked(segments, chunks)) == planted
+    rng.shuffle(chunks)
+    assert short(checked(segments, chunks)) == planted
 
 
 def reference(segment: Segment, chunks: Sequence[Chunk]) -> set[tuple[str, int]]:
@@ -203,7 +203,7 @@ def test_bytes_that_lack_or_are_there_twice_are_those_of_the_obvious_reference(
             rows[at] = row._replace(start_offset=reached[row.segment_id], length=length)
             reached[row.segment_id] += length
         known = [Segment(each.segment_id, 0, reached[each.segment_id]) for each in known]
-    found = judged(known, rows)
+    found = checked(known, rows)
     assert {row["segment_id"] for row in found if row["kind"] == "wrong_identity"} == {
         row.segment_id for row in rows
     } - segments.keys()
@@ -242,7 +242,7 @@ def test_bytes_of_a_block_that_two_chunks_hold_are_an_overlap() -> None:
         }
         for number, each in enumerate(blocks)
     ]
-    found = judge_sharing(pa.Table.from_pylist(rows, schema=OBJECTS), container_id=6)
+    found = check_sharing(pa.Table.from_pylist(rows, schema=OBJECTS), container_id=6)
     (row,) = found.to_pylist()
     assert (row["kind"], row["object"], row["segment_id"], row["start_offset"], row["length"]) == (
         "overlap",
@@ -251,4 +251,4 @@ def test_bytes_of_a_block_that_two_chunks_hold_are_an_overlap() -> None:
         500,
         2,
     )
-    assert judge_sharing(pa.Table.from_pylist([], schema=OBJECTS), container_id=6).num_rows == 0
+    assert check_sharing(pa.Table.from_pylist([], schema=OBJECTS), container_id=6).num_rows == 0

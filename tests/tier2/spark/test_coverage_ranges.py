@@ -23,7 +23,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.locations import open_object_storage
 from tier2.spark.reconcile import coverage_tasks
-from tier2.spark.reconcile.coverage import SegmentWalk, broken_segments, judge_coverage, judge_range
+from tier2.spark.reconcile.coverage import SegmentWalk, broken_segments, check_coverage, check_range
 from tier2.spark.reconcile.coverage_tasks import COVERED, cover_range, cover_segment
 
 _COLUMNS = ("segment_id", "start_offset", "length", "object_name")
@@ -59,7 +59,7 @@ def test_ranges_and_walks_say_what_the_whole_says(
 ) -> None:
     known = {row[0] for row in segments}
     chunks = [row for row in chunks if row[0] in known]
-    whole = judge_coverage(segment_table(segments), chunk_table(chunks), container_id=1)
+    whole = check_coverage(segment_table(segments), chunk_table(chunks), container_id=1)
     borders = sorted({0, len(chunks), *(cut for cut in cuts if cut < len(chunks))})
     ranges = list(pairwise(borders)) or [(0, 0)]
     rows, named = [], []
@@ -68,7 +68,7 @@ def test_ranges_and_walks_say_what_the_whole_says(
         goes_on = end < len(chunks) and some[-1][0] == chunks[end][0]
         least = chunks[start][0] if start else -1
         behind = chunks[end][0] + goes_on if end < len(chunks) else 100
-        said, cut = judge_range(
+        said, cut = check_range(
             segment_table([row for row in segments if least <= row[0] < behind]),
             chunk_table(chunks).slice(start, end - start),
             container_id=1,
@@ -133,7 +133,7 @@ def test_faults_at_and_between_borders_are_found_with_their_objects(
 
 
 def test_chunks_of_an_unknown_segment_are_told_of_by_every_range_that_has_some() -> None:
-    said, borders = judge_range(
+    said, borders = check_range(
         segment_table([(8, 0, 100)]),
         chunk_table([(8, 95, 5), (9, 0, 5), (9, 5, 5)]),
         container_id=0,

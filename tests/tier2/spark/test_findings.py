@@ -22,9 +22,9 @@ from tier2.spark.reconcile.findings import (
     FindingKind,
     FindingRow,
     StoreFacts,
+    check_shard,
     find_suspects,
     findings_table,
-    judge_shard,
 )
 from tier2.spark.reconcile.listing import LISTING
 
@@ -105,7 +105,7 @@ def place(**changes: Any) -> StoreFacts:
     return StoreFacts({1: 7, 2: 7, 3: None}, NOW_MS, 72 * HOUR_MS)._replace(**changes)
 
 
-def judged(
+def checked(
     before: Sequence[Known],
     listed: Sequence[Listed],
     after: Sequence[Known] | None = None,
@@ -113,9 +113,9 @@ def judged(
 ) -> list[dict[str, Any]]:
     """Judged as a whole, and by suspects alone: both must say the same."""
     a, found, b = objects(before), listing(listed), objects(before if after is None else after)
-    table = judge_shard(a, found, b, place(**changes), run_id="run")
+    table = check_shard(a, found, b, place(**changes), run_id="run")
     suspects = find_suspects(a, found)
-    assert judge_shard(suspects.before, suspects.listed, b, place(**changes), run_id="run").equals(
+    assert check_shard(suspects.before, suspects.listed, b, place(**changes), run_id="run").equals(
         table
     )
     assert table.schema.equals(FINDINGS)
@@ -133,13 +133,13 @@ X = name_of(0)
 def test_what_is_listed_as_both_snapshots_have_it_is_no_finding() -> None:
     known = [Known(name_of(number), number + 1) for number in range(50)]
     listed = [Listed(each.name, each.size) for each in known]
-    assert judged(known, listed) == []
-    assert judged(known[::-1], listed) == []
-    assert judged([], []) == []
+    assert checked(known, listed) == []
+    assert checked(known[::-1], listed) == []
+    assert checked([], []) == []
 
 
 def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing() -> None:
-    (row,) = judged([Known(X, 100, blocks=[(4, 1000, 50)])], [])
+    (row,) = checked([Known(X, 100, blocks=[(4, 1000, 50)])], [])
     assert row == {
         "kind": "missing",
         "severity": "harmful",
@@ -155,28 +155,28 @@ def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing() -> Non
         "evidence": "live in both snapshots: holds segment 4 from 1000 to 1050",
         "run_id": "run",
     }
-    (many,) = judged([Known(X, 100, blocks=[(number, 0, 50) for number in range(5)])], [])
+    (many,) = checked([Known(X, 100, blocks=[(number, 0, 50) for number in range(5)])], [])
     assert (many["segment_id"], many["length"]) == (None, None)
     assert many["evidence"].endswith("segment 2 from 0 to 50 and 2 more")
 
 
 def test_an_object_that_came_or_went_between_the_snapshots_is_not_missing() -> None:
-    assert judged([Known(X)], [], []) == []
-    assert judged([], [], [Known(X)]) == []
-    assert judged([Known(X)], [], [Known(X, live=False)]) == []
-    assert judged([Known(X, live=False)], [], [Known(X, live=False)]) == []
+    assert checked([Known(X)], [], []) == []
+    assert checked([], [], [Known(X)]) == []
+    assert checked([Known(X)], [], [Known(X, live=False)]) == []
+    assert checked([Known(X, live=False)], [], [Known(X, live=False)]) == []
 
 
 def test_a_size_is_compared_wherever_snapshot_b_needs_the_object() -> None:
     for before in ([Known(X, 100)], []):
-        (row,) = judged(before, [Listed(X, 99)], [Known(X, 100)])
+        (row,) = checked(before, [Listed(X, 99)], [Known(X, 100)])
         assert (row["kind"], row["expected"], row["actual"]) == (
             "wrong_size",
             "100 bytes",
             "99 bytes",
         )
-        assert judged(before, [Listed(X, 100)], [Known(X, 100)]) == []
-    assert [row["kind"] for row in judged([Known(X, 100)], [Listed(X, 99)], [])] == ["in_flight"]
+        assert checked(before, [Listed(X, 100)], [Known(X, 100)]) == []
+    assert [row["kind"] for row in checked([Known(X, 100)], [Listed(X, 99)], [])] == ["in_flight"]
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_size_is_compared_wherever_snapshot_b_needs_the_object() -> None:
 def test_garbage_that_is_still_listed_waits_for_its_deletion(
     before: Sequence[Known], after: Sequence[Known]
 ) -> None:
-    (row,) = judged(before, [Listed(X)], after)
+    (row,) = checked(before, [Listed(X)], after)
     assert (row["kind"], row["severity"], row["age_seconds"]) == (
         "waiting_for_deletion",
         "information",
@@ -203,11 +203,11 @@ def test_garbage_that_is_still_listed_waits_for_its_deletion(
 def test_an_object_listed_as_snapshot_a_has_it_is_left_to_the_next_run_whatever_became_of_it(
     after: Sequence[Known],
 ) -> None:
-    assert judged([Known(X)], [Listed(X)], after) == []
+    assert checked([Known(X)], [Listed(X)], after) == []
 
 
 def test_an_old_object_in_neither_snapshot_is_an_orphan_with_its_age() -> None:
-    (row,) = judged([], [Listed(X)])
+    (row,) = checked([], [Listed(X)])
     assert (row["kind"], row["severity"], row["age_seconds"]) == ("orphan", "note", 360_000)
     assert (row["last_modified_ms"], row["container_id"], row["actual"]) == (OLD_MS, 1, "100 bytes")
 
@@ -227,13 +227,13 @@ def test_an_old_object_in_neither_snapshot_is_an_orphan_with_its_age() -> None:
 def test_what_could_be_under_way_is_in_flight_and_no_orphan(
     listed: Listed, changes: Mapping[str, Any], evidence: str
 ) -> None:
-    (row,) = judged([], [listed], **changes)
+    (row,) = checked([], [listed], **changes)
     assert (row["kind"], row["severity"]) == ("in_flight", "information")
     assert evidence in row["evidence"]
 
 
 def test_an_old_object_of_an_epoch_its_store_has_not_come_to_is_an_orphan_and_a_stray() -> None:
-    (row,) = judged([], [Listed(name_of(1, epoch=8))])
+    (row,) = checked([], [Listed(name_of(1, epoch=8))])
     assert (row["kind"], row["severity"]) == ("orphan", "note")
     assert row["evidence"].endswith(
         "(a stray: its name is of epoch 8, and the snapshot, taken since, of epoch 7)"
@@ -245,7 +245,7 @@ def test_of_a_snapshot_that_is_not_the_last_word_only_what_is_missing_or_orphane
     listed: Sequence[Listed],
 ) -> None:
     known, wrong = ([] if listed else [Known(X, 100)]), Known(name_of(5), 100)
-    rows = judged([*known, wrong], [*listed, Listed(wrong.name, 99)], outdated={1: "x is newer"})
+    rows = checked([*known, wrong], [*listed, Listed(wrong.name, 99)], outdated={1: "x is newer"})
     told = {row["object"]: (row["kind"], row["severity"]) for row in rows}
     assert told == {X: ("in_flight", "unknown"), wrong.name: ("wrong_size", "harmful")}
     (row,) = [row for row in rows if row["object"] == X]
@@ -253,41 +253,41 @@ def test_of_a_snapshot_that_is_not_the_last_word_only_what_is_missing_or_orphane
 
 
 def test_an_orphan_is_as_old_as_asked_to_the_millisecond() -> None:
-    (row,) = judged([], [Listed(X, 100, NOW_MS - 72 * HOUR_MS)])
+    (row,) = checked([], [Listed(X, 100, NOW_MS - 72 * HOUR_MS)])
     assert row["kind"] == "orphan"
 
 
 def test_names_of_nobody_are_foreign_and_the_engines_own_are_nothing() -> None:
-    strange = ["readme.txt", "ab/x", X[:-1] + "g", X.upper(), "zz" + X[2:]]
+    foreign = ["readme.txt", "ab/x", X[:-1] + "g", X.upper(), "zz" + X[2:]]
     wrong_shard = ("00" if X[:2] != "00" else "01") + X[2:]
     assert parse_object_name(wrong_shard) is None
     listed = [
         Listed(name)
-        for name in (*strange, wrong_shard, *(prefix + "x" for prefix in ENGINE_PREFIXES))
+        for name in (*foreign, wrong_shard, *(prefix + "x" for prefix in ENGINE_PREFIXES))
     ]
-    rows = judged([], listed)
-    assert kinds(rows) == sorted(("foreign", name) for name in (*strange, wrong_shard))
+    rows = checked([], listed)
+    assert kinds(rows) == sorted(("foreign", name) for name in (*foreign, wrong_shard))
     assert {row["container_id"] for row in rows} == {None}
 
 
 def test_a_container_not_of_the_store_is_foreign_and_one_without_snapshot_is_open() -> None:
-    other, untold = name_of(1, container_id=9), name_of(2, container_id=3)
-    rows = judged([], [Listed(other), Listed(untold)])
+    other, unresponsive = name_of(1, container_id=9), name_of(2, container_id=3)
+    rows = checked([], [Listed(other), Listed(unresponsive)])
     assert {(row["kind"], row["severity"], row["container_id"]) for row in rows} == {
         ("foreign", "note", 9),
         ("in_flight", "unknown", 3),
     }
     # Snapshot A had it, and B is not there.
-    (row,) = judged([Known(untold)], [], [])
-    assert (row["kind"], row["severity"], row["object"]) == ("in_flight", "unknown", untold)
-    (row,) = judged([Known(untold)], [Listed(untold, 7)], [])
-    assert (row["kind"], row["severity"], row["object"]) == ("in_flight", "unknown", untold)
+    (row,) = checked([Known(unresponsive)], [], [])
+    assert (row["kind"], row["severity"], row["object"]) == ("in_flight", "unknown", unresponsive)
+    (row,) = checked([Known(unresponsive)], [Listed(unresponsive, 7)], [])
+    assert (row["kind"], row["severity"], row["object"]) == ("in_flight", "unknown", unresponsive)
 
 
 def test_a_listing_that_names_an_object_twice_changes_nothing() -> None:
-    assert judged([Known(X)], [Listed(X), Listed(X)]) == []
-    assert judged([Known(X), Known(X)], [Listed(X)]) == []
-    assert [row["kind"] for row in judged([], [Listed(X), Listed(X)])] == ["orphan", "orphan"]
+    assert checked([Known(X)], [Listed(X), Listed(X)]) == []
+    assert checked([Known(X), Known(X)], [Listed(X)]) == []
+    assert [row["kind"] for row in checked([], [Listed(X), Listed(X)])] == ["orphan", "orphan"]
 
 
 def test_every_kind_has_a_severity() -> None:
@@ -297,8 +297,8 @@ def test_every_kind_has_a_severity() -> None:
 
 
 def test_planted_faults_are_found_one_by_one_in_a_generated_shard() -> None:
-    chance = random.Random(7)
-    names = [name_of(number, chance.choice((1, 2)), chance.randrange(8)) for number in range(6000)]
+    rng = random.Random(7)
+    names = [name_of(number, rng.choice((1, 2)), rng.randrange(8)) for number in range(6000)]
     planted = {
         kind: names[at * 100 : at * 100 + 100]
         for at, kind in enumerate(("missing", "wrong_size", "orphan"))
@@ -318,9 +318,9 @@ def test_planted_faults_are_found_one_by_one_in_a_generated_shard() -> None:
     ]
     listed += [Listed(name, 101) for name in planted["wrong_size"]]
     listed += [Listed(name, 100, YOUNG_MS) for name in planted["in_flight"]]
-    chance.shuffle(before)
-    chance.shuffle(listed)
-    found = judged(before, listed, after)
+    rng.shuffle(before)
+    rng.shuffle(listed)
+    found = checked(before, listed, after)
     assert kinds(found) == sorted((kind, name) for kind, group in planted.items() for name in group)
 
 
@@ -387,9 +387,7 @@ states = st.sampled_from(("absent", "live", "garbage"))
     ),
     st.randoms(use_true_random=False),
 )
-def test_verdicts_are_those_of_the_obvious_reference(
-    rows: list[Any], chance: random.Random
-) -> None:
+def test_verdicts_are_those_of_the_obvious_reference(rows: list[Any], rng: random.Random) -> None:
     before = [Known(name, 100, was == "live") for name, was, *_ in rows if was != "absent"]
     after = [Known(name, 100, now == "live") for name, _, now, *_ in rows if now != "absent"]
     # What lives does not become unknown, nor garbage live again.
@@ -404,9 +402,9 @@ def test_verdicts_are_those_of_the_obvious_reference(
         for each in after
         if (parts := parse_object_name(each.name)) is None or parts.container_id != 3
     ]
-    chance.shuffle(before)
-    chance.shuffle(listed)
-    found = judged(before, listed, after, open_names=opened)
+    rng.shuffle(before)
+    rng.shuffle(listed)
+    found = checked(before, listed, after, open_names=opened)
     assert {(row["object"], row["kind"], row["severity"]) for row in found} == reference(
         before, listed, after, place(open_names=opened)
     )

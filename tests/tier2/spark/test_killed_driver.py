@@ -61,7 +61,7 @@ def noted(checkpoint: Path, folder: str) -> int:
 @sized(60)
 def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) -> None:
     seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     print(f"seed {seed}")
     checkpoint = tmp_path / "checkpoint"
     environment = driver_environment("local[2,4]")
@@ -75,9 +75,9 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) 
     with blocking.open(tmp_path / "store", local_face=True, append_bytes_max=5000) as store:
         for turn in range(KILLS):
             # Killed at its end: the first as soon as rows have landed.
-            with start(chance.choice((STAGED, INLINE)), "for ever") as driver:
+            with start(rng.choice((STAGED, INLINE)), "for ever") as driver:
                 wait_for_rows(driver, store)
-                time.sleep(chance.uniform(0, LATEST_S) if turn else 0)
+                time.sleep(rng.uniform(0, LATEST_S) if turn else 0)
             print(
                 f"killed: {noted(checkpoint, 'offsets')} begun, "
                 f"{noted(checkpoint, 'commits')} noted"

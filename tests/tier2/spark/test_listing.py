@@ -49,7 +49,7 @@ OURS = [
     object_name(1, 5, "flush", hashlib.sha256(str(number).encode()).digest()[:16])
     for number in range(60)
 ]
-STRANGE = [
+FOREIGN = [
     "readme.txt",
     "ab",
     "zz/deep/er/x",
@@ -126,7 +126,7 @@ def test_a_folder_is_listed_as_its_storage_lists_it(
 ) -> None:
     monkeypatch.setattr(listing, "TABLE_ROWS", 2)
     url = f"file://{tmp_path}/objects"
-    put_all(url, [*OURS, *(name for name in STRANGE if name != "ab"), *ENGINES])
+    put_all(url, [*OURS, *(name for name in FOREIGN if name != "ab"), *ENGINES])
     # What no storage puts: names that are none, folders without files, a link in the place of a
     # shard.
     root = tmp_path / "objects"
@@ -179,7 +179,7 @@ def test_files_that_go_while_they_are_listed_are_left_out(
 def test_any_other_place_is_listed_through_its_storage() -> None:
     url = "memory://listing-test"
     try:
-        put_all(url, [*OURS, *STRANGE, *ENGINES])
+        put_all(url, [*OURS, *FOREIGN, *ENGINES])
         check_listings(url)
     finally:
         PROCESS_MEMORY.drop("listing-test")
@@ -235,7 +235,7 @@ def test_a_bucket_is_listed_as_its_storage_lists_it(
     bucket = f"{BUCKET}-{next(PREFIXES)}"
     server.make_bucket(bucket)
     url = server.location(bucket, "some/pre-fix" if prefix else "")
-    put_all(url, [*OURS[:15], *STRANGE, *ENGINES])
+    put_all(url, [*OURS[:15], *FOREIGN, *ENGINES])
     put_all(server.location(bucket, "some/pre-fix-too"), OURS[:3])
     check_listings(url)
 

@@ -25,7 +25,7 @@ from tier2.spark.reconcile.plan import (
     look_work,
     shard_bytes,
 )
-from tier2.spark.reconcile.tasks import Judge
+from tier2.spark.reconcile.tasks import CheckInputs
 from tier2.spark.reconcile.work import WORK, Site, verdict_task
 
 WEIGHTS = st.lists(st.integers(0, 1 << 40) | st.just(0), min_size=256, max_size=256)
@@ -119,7 +119,7 @@ def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wa
     world = World(tmp_path / "tier2")
     manifests = world.snapshot()
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
-    by = Judge(
+    by = CheckInputs(
         manifests,
         manifests,
         StoreFacts({0: 3, 1: 3}, world.now_ms, 0),
@@ -148,7 +148,7 @@ def test_a_task_that_fails_closes_its_storage(
     for manifest in manifests.values():
         world.lose(manifest.tables["objects"].object)
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
-    by = Judge(
+    by = CheckInputs(
         manifests,
         manifests,
         StoreFacts({0: 3, 1: 3}, world.now_ms, 0),

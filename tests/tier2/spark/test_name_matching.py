@@ -37,9 +37,9 @@ def test_names_in_both_are_those_of_a_set(ours: list[str], theirs: list[str], ti
 
 @pytest.mark.parametrize("differences", [0, 1, 3, 40, 2000])
 def test_sorted_names_that_differ_a_little_or_much(differences: int) -> None:
-    chance = random.Random(differences)
-    everything = sorted({f"{chance.getrandbits(64):016x}" for _ in range(5000)})
-    out = chance.sample(everything, differences)
+    rng = random.Random(differences)
+    everything = sorted({f"{rng.getrandbits(64):016x}" for _ in range(5000)})
+    out = rng.sample(everything, differences)
     gone, new = set(out[::2]), set(out[1::2])
     ours, theirs = (
         [name for name in everything if name not in new],

@@ -23,7 +23,7 @@ from tests.support.loop_clock import LoopClock
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S
 from tier2.mailbox.mailbox import list_messages, put_answer, read_message
-from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest
+from tier2.mailbox.messages import ORPHAN_NAMES_MAX, Answer, OrphanDeletionRequest
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import MessageKey, new_tagged_id, object_name, store_tag
 from tier2.spark.common.command_options import Exit
@@ -93,7 +93,7 @@ class Beside:
 
     async def answer(self, key: MessageKey) -> None:
         message = await read_message(self.storage, key)
-        assert isinstance(message, CondemnRequest)
+        assert isinstance(message, OrphanDeletionRequest)
         left = {name: "too young" for name in message.names if name in self.left_alone}
         made = [name for name in message.names if name not in left]
         await put_answer(
@@ -129,21 +129,19 @@ def keys_of(rows: Sequence[dict[str, Any]]) -> dict[MessageKey, int]:
 
 def test_a_task_asks_in_bounded_requests_for_its_share_and_counts_the_rest() -> None:
     async def case(beside: Beside) -> None:
-        rows = await beside.ask(
-            {0: CONDEMNED_NAMES_MAX + 5, 2: 3, 1: 2 * CONDEMNED_NAMES_MAX}, 1500
-        )
+        rows = await beside.ask({0: ORPHAN_NAMES_MAX + 5, 2: 3, 1: 2 * ORPHAN_NAMES_MAX}, 1500)
         counted = [(row["container_id"], row["counter"], row["count"]) for row in rows]
         assert counted == [
             (1, NOT_ASKED, 500),
-            (0, ASKED, CONDEMNED_NAMES_MAX),
+            (0, ASKED, ORPHAN_NAMES_MAX),
             (0, ASKED, 5),
-            (1, ASKED, CONDEMNED_NAMES_MAX),
+            (1, ASKED, ORPHAN_NAMES_MAX),
             (1, ASKED, 500),
             (2, ASKED, 3),
         ]
         for key, count in keys_of(rows).items():
             message = await read_message(beside.storage, key)
-            assert isinstance(message, CondemnRequest)
+            assert isinstance(message, OrphanDeletionRequest)
             assert (len(message.names), message.older_than_ms) == (count, 77)
             assert all(name.startswith(f"{key.container_id}-") for name in message.names)
 
@@ -163,7 +161,7 @@ def test_a_task_that_is_run_again_asks_for_nothing_twice() -> None:
         ]
         assert len(entries) == 3
         message = await read_message(beside.storage, MessageKey(0, RUN, "condemn-t-10-01"))
-        assert isinstance(message, CondemnRequest)
+        assert isinstance(message, OrphanDeletionRequest)
         assert len(message.names) == 200
 
     run(case)
@@ -232,7 +230,7 @@ def test_who_is_silent_is_waited_for_once_and_who_answers_as_long_as_it_takes() 
             await answer(key)
 
         beside.answer = slowly  # type: ignore[method-assign]
-        many = 3 * REQUESTS_AT_ONCE * CONDEMNED_NAMES_MAX
+        many = 3 * REQUESTS_AT_ONCE * ORPHAN_NAMES_MAX
         rows = await beside.ask({0: many, 1: many})
         begun = loop.time()
         told = await beside.asking(30.0).outcomes(keys_of(rows), {1: 5})
@@ -271,12 +269,10 @@ def live(tmp_path: Path) -> Iterator[blocking.SegmentStore]:
 
 def left_behind(folder: Path, store_id: str, count: int = ORPHANS) -> set[Path]:
     """Objects of both containers that a crash left, by an epoch before."""
-    chance, moment = Random(8), time.time() - 10 * DAY_S
+    rng, moment = Random(8), time.time() - 10 * DAY_S
     made = set()
     for number in range(count):
-        path = folder / object_name(
-            number % 2, 1, "flush", new_tagged_id(store_tag(store_id), chance)
-        )
+        path = folder / object_name(number % 2, 1, "flush", new_tagged_id(store_tag(store_id), rng))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"left by a crash")
         os.utime(path, (moment, moment))

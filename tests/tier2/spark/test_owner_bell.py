@@ -41,7 +41,7 @@ def test_a_reconciliation_waits_for_no_look(tmp_path: Path, elsewhere: bool) -> 
         # Where the objects are in the store's folder it is known by itself.
         options = {"store_folder": str(tmp_path / "store")} if elsewhere else {}
         result = reconcile(LocalSpark().as_spark(), place.as_uri(), timeout_s=60.0, **options)
-    assert (result.verdict, result.summary.untold) == (Exit.NOTHING, {})
+    assert (result.verdict, result.summary.unresponsive) == (Exit.NOTHING, {})
 
 
 def test_so_does_an_export_of_a_store_that_is_open(tmp_path: Path) -> None:

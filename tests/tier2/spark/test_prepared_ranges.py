@@ -34,12 +34,12 @@ from tier2.spark.reconcile.listing_job import PARTS_MIN, _parts_of
 from tier2.spark.reconcile.work import shards_of_part
 
 URL = "file:///store"
-STRANGE = ["ab-", "ab.x", "abc/x", "ab0", "readme", "zz/x", "a/x", "AB/x", "catalog/x"]
+FOREIGN = ["ab-", "ab.x", "abc/x", "ab0", "readme", "zz/x", "a/x", "AB/x", "catalog/x"]
 
 
 def keys(shuffled: bool = False) -> list[str]:
     ours = [f"{shard:02x}/{number}" for shard in range(256) for number in range(4)]
-    every = sorted([*ours, *STRANGE])
+    every = sorted([*ours, *FOREIGN])
     if shuffled:
         Random(3).shuffle(every)
     return every

@@ -152,7 +152,7 @@ def test_a_container_without_a_snapshot_cannot_be_told_and_the_others_are(world:
     world.orphan(0)
     result = stopped(LocalSpark(), world)
     assert result.verdict == Exit.COULD_NOT_TELL
-    assert result.summary.untold == {0: "there is no snapshot of it"}
+    assert result.summary.unresponsive == {0: "there is no snapshot of it"}
     harmful = {row["object"] for row in result.table.to_pylist() if row["severity"] == "harmful"}
     assert harmful == {lost}
     assert "orphan" not in set(result.table["kind"].to_pylist())
@@ -489,5 +489,7 @@ def test_an_owner_that_is_away_ends_as_could_not_tell(world: World) -> None:
     world.snapshot()
     result = reconcile(LocalSpark().as_spark(), world.url, timeout_s=0.2)
     assert result.verdict == Exit.COULD_NOT_TELL
-    assert list(result.summary.untold.values()) == ["its owner did not answer within 0.2 s"] * 2
+    assert (
+        list(result.summary.unresponsive.values()) == ["its owner did not answer within 0.2 s"] * 2
+    )
     assert result.summary.listed == 0

@@ -101,7 +101,7 @@ def test_every_owner_is_asked_each_time_for_a_snapshot_of_that_moment() -> None:
             assert (
                 second.manifests[number].sequence_number > first.manifests[number].sequence_number
             )
-        assert (first.untold, first.containers, first.store_id) == ({}, CONTAINERS, STORE_ID)
+        assert (first.unresponsive, first.containers, first.store_id) == ({}, CONTAINERS, STORE_ID)
 
     run(case)
 
@@ -122,7 +122,7 @@ def test_who_does_not_answer_in_time_is_told_of_and_his_old_snapshot_counts_for_
         beside.answering.discard(1)
         snapshots = await beside.asking(timeout_s=30.0).snapshots("a")
         assert sorted(snapshots.manifests) == [0, 2]
-        assert snapshots.untold == {1: "its owner did not answer within 30 s"}
+        assert snapshots.unresponsive == {1: "its owner did not answer within 30 s"}
 
     run(case)
 
@@ -133,7 +133,7 @@ def test_a_place_where_nobody_answers_has_no_containers() -> None:
         beside.flush()
         snapshots = await beside.asking(timeout_s=5.0).snapshots("a")
         assert (snapshots.manifests, snapshots.containers, snapshots.store_id) == ({}, 0, None)
-        assert list(snapshots.untold) == [0]
+        assert list(snapshots.unresponsive) == [0]
 
     run(case)
 
@@ -160,7 +160,7 @@ def test_an_owner_that_could_not_export_is_told_of() -> None:
         beside.export = refusing  # type: ignore[method-assign]
         snapshots = await beside.asking().snapshots("a")
         assert snapshots.manifests == {}
-        assert "named no snapshot" in snapshots.untold[0]
+        assert "named no snapshot" in snapshots.unresponsive[0]
 
     run(case)
 
@@ -171,10 +171,10 @@ def test_of_a_stopped_store_the_newest_snapshots_are_taken_and_nobody_is_asked()
             await beside.export(number)
         snapshots = await beside.asking(NEWEST).snapshots("a")
         assert snapshots.manifests[2].sequence_number == 3
-        assert snapshots.untold == {1: "there is no snapshot of it"}
+        assert snapshots.unresponsive == {1: "there is no snapshot of it"}
         assert not [name for name in beside.storage.bucket.objects if name.startswith("mailbox/")]
         beside.storage.bucket.objects.clear()
-        assert (await beside.asking(NEWEST).snapshots("a")).untold == {
+        assert (await beside.asking(NEWEST).snapshots("a")).unresponsive == {
             0: "there is no snapshot of it"
         }
 

@@ -19,7 +19,7 @@ from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile.findings import FINDINGS, FindingKind, FindingRow, findings_table
 from tier2.spark.reconcile.found_classes import count_classes
 from tier2.spark.reconcile.options import ReconcileOptions, parse_age
-from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned
+from tier2.spark.reconcile.orphan_requests import NOT_ASKED, OrphanOutcome
 from tier2.spark.reconcile.plan import (
     TASKS_MAX,
     TASKS_MIN,
@@ -164,8 +164,10 @@ UNKNOWN = FindingRow(
 )
 
 
-def condemned(verdict: str) -> Condemned:
-    return Condemned(1, verdict, "", 1, 2, 1, {"too young": 1}, ("ab/x",), {"ab/w": "too young"})
+def condemned(verdict: str) -> OrphanOutcome:
+    return OrphanOutcome(
+        1, verdict, "", 1, 2, 1, {"too young": 1}, ("ab/x",), {"ab/w": "too young"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -192,7 +194,7 @@ def summary(findings: pa.Table, **changed: Any) -> ReconcileSummary:
         "url": "file:///store",
         "listed_at_ms": 5,
         "containers": {0: (3, 10, 12)},
-        "untold": {1: "its owner did not answer within 5 s"},
+        "unresponsive": {1: "its owner did not answer within 5 s"},
         "outdated": {2: "the store was opened after its export, as ab/x shows"},
         "objects": 1000,
         "listed": 1001,
@@ -233,7 +235,9 @@ def test_the_report_for_people_has_the_worst_first_in_aligned_columns() -> None:
 
 
 def test_a_clean_run_says_so() -> None:
-    shown = summary_text(summary(FINDINGS.empty_table(), untold={}, outdated={}, check="none"), ())
+    shown = summary_text(
+        summary(FINDINGS.empty_table(), unresponsive={}, outdated={}, check="none"), ()
+    )
     assert "nothing differs" in shown
     assert shown.endswith("nothing found")
 
@@ -245,7 +249,7 @@ def test_what_owners_did_with_orphans_is_told_with_their_reasons() -> None:
     shown = summary_text(summary(table(ORPHAN), delete_orphans="asked"), [condemned("condemned")])
     assert "container 1: 2 orphans, condemned; 1 wait for deletion now, 1 left alone" in shown
     assert "left alone, 1: too young" in shown
-    later = Condemned(1, NOT_ASKED, "run again when the deletion lag is over", 0, 7_000)
+    later = OrphanOutcome(1, NOT_ASKED, "run again when the deletion lag is over", 0, 7_000)
     shown = summary_text(summary(table(ORPHAN), delete_orphans="asked"), [later])
     assert (
         "container 1: 7,000 orphans, not asked for: run again when the deletion lag is over"

@@ -17,7 +17,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.reconcile.findings import StoreFacts
 from tier2.spark.reconcile.listing import LISTING, list_rest, list_shard
-from tier2.spark.reconcile.tasks import Judge, judge_gone
+from tier2.spark.reconcile.tasks import CheckInputs, check_missing
 from tier2.spark.reconcile.work import Listers, shards_of_part, with_storage
 
 
@@ -163,7 +163,7 @@ def test_of_a_container_without_a_snapshot_nothing_is_said(world: World) -> None
     world.orphan(1)
     lost = world.names(0)[0]
     world.lose(lost)
-    findings, counters = dry_run(world, untold=[1])
+    findings, counters = dry_run(world, unresponsive=[1])
     assert found(findings) == {("missing", lost)}
     assert counters["looked_into"] == 11
 
@@ -270,6 +270,8 @@ def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_look(world: Wor
     before = world.snapshot()
     after = world.snapshot()
     place = StoreFacts({0: 3, 1: 3}, world.now_ms, 0)
-    by = Judge(before, after, place, "run", confirm_all=True)
-    third = with_storage(world.url, lambda storage: judge_gone(storage, [lost, replaced, kept], by))
+    by = CheckInputs(before, after, place, "run", confirm_all=True)
+    third = with_storage(
+        world.url, lambda storage: check_missing(storage, [lost, replaced, kept], by)
+    )
     assert found(third) == {("missing", lost)}

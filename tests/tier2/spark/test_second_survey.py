@@ -210,7 +210,7 @@ def test_judging_in_slices_is_judging_at_once(
     others = {world.orphan(1) for _ in range(7)}
     world.snapshot()
     whole = stopped(LocalSpark(), world, tasks=1, run_id="0" * 16).table
-    monkeypatch.setattr("tier2.spark.reconcile.tasks.JUDGED_AT_ONCE", 3)
+    monkeypatch.setattr("tier2.spark.reconcile.tasks.CHECKED_AT_ONCE", 3)
     sliced = stopped(LocalSpark(), world, tasks=1, run_id="0" * 16).table
     assert sliced.drop_columns(["age_seconds"]).equals(whole.drop_columns(["age_seconds"]))
     assert whole.num_rows == len(lost) + 1 + len(others)

@@ -371,9 +371,9 @@ class Life:
     read is known exactly.
     """
 
-    def __init__(self, world: MergingWorld, chance: random.Random) -> None:
+    def __init__(self, world: MergingWorld, rng: random.Random) -> None:
         self.world = world
-        self.chance = chance
+        self.rng = rng
         self.offset = START
         self.written: dict[str, bytes] = {}
         self.rows: dict[str, bytes] = {}
@@ -388,9 +388,9 @@ class Life:
         return f"{container_id}/{self.world.segment(name, container_id).segment_id}"
 
     def write(self) -> None:
-        name = f"s{self.chance.randrange(4)}"
-        data = self.chance.randbytes(self.chance.choice([1, 10, 100]))
-        self.world.append(name, data, [self.chance.randrange(100)], int(name[1:]) % 2)
+        name = f"s{self.rng.randrange(4)}"
+        data = self.rng.randbytes(self.rng.choice([1, 10, 100]))
+        self.world.append(name, data, [self.rng.randrange(100)], int(name[1:]) % 2)
         self.written[self.key(name)] = self.written.get(self.key(name), b"") + data
 
     def export(self, container_id: int) -> None:
@@ -401,11 +401,11 @@ class Life:
         }
 
     def delete(self) -> None:
-        container_id = self.chance.randrange(2)
+        container_id = self.rng.randrange(2)
         names = self.world.names(container_id)
         if names:
             # In one go: a snapshot that names what is not there any more is another story.
-            self.world.delete(self.chance.choice(names), container_id)
+            self.world.delete(self.rng.choice(names), container_id)
             self.export(container_id)
 
     def batch(self, most: int | None = None) -> bool:
@@ -420,7 +420,7 @@ class Life:
             "columns": "container,segment_id,payload",
             "pieceBytes": 8,
         }
-        most = self.chance.choice([1, 20, 100]) if most is None else most
+        most = self.rng.choice([1, 20, 100]) if most is None else most
         if lost:
             self.losses += 1
             with pytest.raises(DataLossError) as raised:
@@ -443,18 +443,18 @@ class Life:
 def test_a_limited_stream_tells_exactly_what_is_lost(world: MergingWorld, seed: int) -> None:
     life = Life(world, random.Random(seed))
     for _ in range(50):
-        match life.chance.randrange(7):
+        match life.rng.randrange(7):
             case 0 | 1:
                 life.write()
             case 2:
-                life.export(life.chance.randrange(2))
+                life.export(life.rng.randrange(2))
             case 3:
                 life.delete()
             case _:
                 life.batch()
     while not life.losses:
         life.write()
-        life.export(life.chance.randrange(2))
+        life.export(life.rng.randrange(2))
         life.batch(1)
         life.delete()
         life.batch(1)

@@ -266,9 +266,9 @@ def test_a_stream_of_so_many_rows_says_what_is_left(
 def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     session: SparkSession, world: SourceWorld, tmp_path: Path, form: str
 ) -> None:
-    chance = random.Random(form)
+    rng = random.Random(form)
     written: dict[str, list[bytes]] = {}
-    landed: dict[int, list[tuple[str, int, bytes]]] = {}
+    committed: dict[int, list[tuple[str, int, bytes]]] = {}
 
     def write(name: str) -> None:
         records = [
@@ -279,23 +279,23 @@ def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
             if form == "events"
             else b"".join(record + b"\n" for record in records)
         )
-        world.append(name, data, [chance.randrange(len(data)) for _ in range(4)], int(name[1:]) % 2)
+        world.append(name, data, [rng.randrange(len(data)) for _ in range(4)], int(name[1:]) % 2)
         written[name] = [*written.get(name, []), *records]
 
     def sink(failing: Callable[[], bool]) -> Callable[[DataFrame, int], None]:
-        def land(frame: DataFrame, batch: int) -> None:
+        def commit_epoch(frame: DataFrame, batch: int) -> None:
             rows = [
                 (row["segment"], row["offset"], bytes(row["payload"])) for row in frame.collect()
             ]
             if failing():
                 raise RuntimeError("the sink fails")
-            landed[batch] = (
+            committed[batch] = (
                 rows  # A batch that comes again takes its own place, as an idempotent sink has it.
             )
             if failing():
                 raise RuntimeError("the sink fails behind its work")
 
-        return land
+        return commit_epoch
 
     def query(failing: Callable[[], bool]) -> None:
         stream = (
@@ -320,20 +320,20 @@ def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
         world.export(0)
         world.export(1)
         try:
-            query(lambda: chance.random() < 0.2)
+            query(lambda: rng.random() < 0.2)
         except PySparkException as error:
             failures.append(str(error))
     query(lambda: False)
     assert failures
     assert all("the sink fails" in failure for failure in failures)
-    rows = [row for batch in sorted(landed) for row in landed[batch]]
+    rows = [row for batch in sorted(committed) for row in committed[batch]]
     assert len({(name, offset) for name, offset, _ in rows}) == len(rows)
     for name, records in written.items():
         assert [
             payload
             for _, payload in sorted((place, data) for each, place, data in rows if each == name)
         ] == records
-    assert len(landed) > 5
+    assert len(committed) > 5
 
 
 @sized(25)
@@ -344,22 +344,22 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
     # The same seed stops at the same places of a run, as far as machines are alike.
     seed = os.environ.get("HARNESS_STREAM_SEED", f"{random.SystemRandom().getrandbits(32):x}")
     print(f"HARNESS_STREAM_SEED={seed}")
-    chance = random.Random(f"{seed} {form}")
+    rng = random.Random(f"{seed} {form}")
     lines: dict[str, list[str]] = {"s0": [], "s1": []}
 
     def flush(name: str, left: int = 0) -> None:
         """Comes to Tier 2 and is shown, but for the last bytes: flushes cut lines anywhere."""
         data = "".join(line + "\n" for line in lines[name]).encode()
         more = data[world.segment(name, int(name[1:])).storage_length : len(data) - left]
-        world.append(name, more, [chance.randrange(1 + len(more))], int(name[1:]))
+        world.append(name, more, [rng.randrange(1 + len(more))], int(name[1:]))
         world.export(int(name[1:]))
 
     def write() -> None:
-        name = chance.choice(sorted(lines))
+        name = rng.choice(sorted(lines))
         lines[name] += [
-            f"{name} {len(lines[name]) + number}" for number in range(chance.randrange(1, 9))
+            f"{name} {len(lines[name]) + number}" for number in range(rng.randrange(1, 9))
         ]
-        flush(name, chance.randrange(4))
+        flush(name, rng.randrange(4))
 
     def start(**trigger: Any) -> StreamingQuery:
         stream = (
@@ -388,11 +388,11 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
     for _ in range(STOPS):
         running = start(processingTime="0 seconds")
         try:
-            wanted = batches("offsets") + chance.randrange(1, 3)
+            wanted = batches("offsets") + rng.randrange(1, 3)
             while batches("offsets") < wanted:
                 write()
                 wait(running, 0.1)
-            wait(running, chance.choice([0.001, chance.uniform(0.01, 0.6)]))
+            wait(running, rng.choice([0.001, rng.uniform(0.01, 0.6)]))
         finally:
             running.stop()
         cut_off.append(batches("offsets") - batches("commits"))
@@ -405,8 +405,10 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
     finally:
         last.stop()
     assert batches("commits") == batches("offsets") >= len(cut_off)
-    landed = session.read.parquet(str(tmp_path / "rows")).collect()
-    rows = sorted((row["segment"], row["offset"], bytes(row["payload"]).decode()) for row in landed)
+    committed = session.read.parquet(str(tmp_path / "rows")).collect()
+    rows = sorted(
+        (row["segment"], row["offset"], bytes(row["payload"]).decode()) for row in committed
+    )
     assert len({(name, offset) for name, offset, _ in rows}) == len(rows)
     for name, written in lines.items():
         found = [

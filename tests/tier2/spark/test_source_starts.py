@@ -236,7 +236,7 @@ def test_options_that_cannot_be(world: SourceWorld, options: dict[str, str], mes
 def test_no_batch_has_more_rows_than_it_may(
     form: str, segments: list[list[int]], most: int, bytes_max: int | None, seed: int
 ) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     world = new_world()
     expected: Counter[tuple[str, bytes]] = Counter()
     for number, lengths in enumerate(segments):
@@ -249,13 +249,13 @@ def test_no_batch_has_more_rows_than_it_may(
         )
         if form == "raw":
             records = [data[place : place + 7] for place in range(0, len(data), 7)]
-        if form == "lines" and chance.random() < 0.5:
+        if form == "lines" and rng.random() < 0.5:
             data += b"end"
             records.append(b"end")
-            world.append(name, data, [chance.randrange(1, 200)])
+            world.append(name, data, [rng.randrange(1, 200)])
             world.seal(name)
         elif data:
-            world.append(name, data, [chance.randrange(1, 200)])
+            world.append(name, data, [rng.randrange(1, 200)])
         expected.update((name, record) for record in records)
     world.export()
     chosen: dict[str, Any] = {

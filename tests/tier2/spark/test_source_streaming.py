@@ -141,14 +141,14 @@ class Life:
     given so far.
     """
 
-    def __init__(self, form: str, chance: random.Random) -> None:
+    def __init__(self, form: str, rng: random.Random) -> None:
         self.world = new_world(containers=2)
-        self.chance = chance
+        self.rng = rng
         self.form = form
         self.options: dict[str, Any] = {"prefix": "", "format": form, "pieceBytes": 16}
-        self.options["partitionBytes"] = chance.choice([10, 100, 10**6])
-        if chance.random() < 0.7:
-            self.options["maxBytesPerTrigger"] = chance.choice([5, 50, 300])
+        self.options["partitionBytes"] = rng.choice([10, 100, 10**6])
+        if rng.random() < 0.7:
+            self.options["maxBytesPerTrigger"] = rng.choice([5, 50, 300])
         self.written: dict[str, bytes] = {}
         self.rows: list[Row] = []
         self.restart()
@@ -159,9 +159,9 @@ class Life:
         self.reader = stream_of(self.world, **self.options)
 
     def write(self) -> None:
-        name = f"s{self.chance.randrange(4)}"
-        sizes = [self.chance.choice([0, 1, 5, 40]) for _ in range(self.chance.randrange(1, 9))]
-        records = [bytes(self.chance.choices(b"abc", k=size)) for size in sizes]
+        name = f"s{self.rng.randrange(4)}"
+        sizes = [self.rng.choice([0, 1, 5, 40]) for _ in range(self.rng.randrange(1, 9))]
+        records = [bytes(self.rng.choices(b"abc", k=size)) for size in sizes]
         framed = (
             frame_events(records)
             if self.form == "events"
@@ -170,12 +170,12 @@ class Life:
         before = self.written.get(name, b"")
         self.written[name] = before + framed
         # A flush cuts anywhere: the last record may lack its end until the next one.
-        self.flush(name, len(before) + self.chance.choice([len(framed), max(0, len(framed) - 3)]))
+        self.flush(name, len(before) + self.rng.choice([len(framed), max(0, len(framed) - 3)]))
 
     def flush(self, name: str, end: int) -> None:
         container_id = int(name[1:]) % 2
         start = self.world.segment(name, container_id).storage_length
-        cuts = [self.chance.randrange(60) for _ in range(3)]
+        cuts = [self.rng.randrange(60) for _ in range(3)]
         self.world.append(name, self.written[name][start:end], cuts, container_id)
 
     def batch(self) -> bool:
@@ -187,11 +187,11 @@ class Life:
         )
         if end == self.offset:
             return False
-        if self.chance.random() < 0.3:
+        if self.rng.random() < 0.3:
             read_stream(self.reader, self.offset, end)
             self.restart()
-            if self.chance.random() < 0.5:
-                self.world.export(self.chance.randrange(2))
+            if self.rng.random() < 0.5:
+                self.world.export(self.rng.randrange(2))
         self.rows += read_stream(self.reader, self.offset, end)
         self.offset = end
         return True
@@ -200,7 +200,7 @@ class Life:
         """One segment's chunks become one, and the owner says so in a snapshot before the old
         objects are missed.
         """
-        name = self.chance.choice(sorted(self.written) or ["s0"])
+        name = self.rng.choice(sorted(self.written) or ["s0"])
         container_id = int(name[1:]) % 2
         stored = self.world.segment(name, container_id).storage_length
         if stored:
@@ -239,14 +239,14 @@ class Life:
 @pytest.mark.parametrize("form", ["raw", "lines", "events"])
 @pytest.mark.parametrize("seed", range(12))
 def test_each_row_once_whatever_happens_between(form: str, seed: int) -> None:
-    chance = random.Random(f"{form} {seed}")
-    life = Life(form, chance)
+    rng = random.Random(f"{form} {seed}")
+    life = Life(form, rng)
     for _ in range(25):
-        match chance.randrange(7):
+        match rng.randrange(7):
             case 0 | 1:
                 life.write()
             case 2:
-                life.world.export(chance.randrange(2))
+                life.world.export(rng.randrange(2))
             case 3:
                 life.restart()
             case 4:

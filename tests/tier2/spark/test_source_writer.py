@@ -21,7 +21,7 @@ import segmentstore.blocking
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.events import split_events
 from tier2.spark.data_source import register
-from tier2.spark.sink.landing import LandingError
+from tier2.spark.sink.epoch_commit import EpochCommitError
 from tier2.spark.sink.writer import SegmentBatchWriter, SegmentStreamWriter
 
 # Whoever comes first waits for the session, and for the JVM to load what a write needs.
@@ -241,7 +241,7 @@ class Stream:
         new.rename(self.input / mark)
         self.expected.append(lines)
 
-    def landed(self) -> list[list[str]]:
+    def committed(self) -> list[list[str]]:
         """What is in the segment, cut as the micro-batches were; the rows of each in the order of
         their names.
         """
@@ -306,18 +306,18 @@ class TestStream:
             stream.add(f"{turn}a", 50)
             stream.add(f"{turn}b", 3000)
             stream.run(count, inlineBytes=2000)
-            assert stream.landed() == stream.expected
+            assert stream.committed() == stream.expected
             noted = stream.forget_the_last_commit()
             stream.run(partitions[turn - 1], inlineBytes=2000)
             assert noted.exists()
-            assert stream.landed() == stream.expected
+            assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
     def test_tasks_that_fail_leave_no_trace(self, stream: Stream) -> None:
         stream.add("a", 2000)
         stream.add("b", 20)
         stream.run(2, failing_first(-1), inlineBytes=2000)
-        assert stream.landed() == stream.expected
+        assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
     @pytest.mark.spark_versions("write streams")
@@ -341,7 +341,7 @@ class TestStream:
         assert sorted(stream.served.lines()) == rows(300, "a")
         flag.unlink()
         stream.run(2, failing, inlineBytes=500)
-        assert stream.landed() == stream.expected
+        assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
     def test_goes_on_over_restarts_of_the_store(self, stream: Stream) -> None:
@@ -364,7 +364,7 @@ class TestStream:
             ended.set()
             restarting.join()
         assert restarts
-        assert stream.landed() == stream.expected
+        assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
     def test_another_checkpoint_is_another_query(self, stream: Stream, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ class TestStream:
         stream.checkpoint = tmp_path / "another"
         stream.run()
         stream.expected *= 2
-        assert stream.landed() == stream.expected
+        assert stream.committed() == stream.expected
 
 
 @pytest.mark.parametrize(
@@ -407,7 +407,7 @@ def test_options_have_any_case(tmp_path: Path) -> None:
 
 def test_a_job_that_succeeded_without_the_report_of_a_task_is_not_committed() -> None:
     options = {"store": "s", "segment": "x"}
-    with pytest.raises(LandingError, match="1 of 1 tasks did not report"):
+    with pytest.raises(EpochCommitError, match="1 of 1 tasks did not report"):
         SegmentBatchWriter(options, SCHEMA, overwrite=False).commit([None])
-    with pytest.raises(LandingError, match="1 of 1 tasks did not report"):
+    with pytest.raises(EpochCommitError, match="1 of 1 tasks did not report"):
         SegmentStreamWriter(options, SCHEMA, overwrite=False).commit([None], 0)

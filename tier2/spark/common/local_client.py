@@ -6,7 +6,7 @@ Rules of this file:
 - everything sent carries what makes a second sending harmless (an event number, or a name that is
   used once), so after a lost connection, or an answer that says the store is away, all that is
   unanswered is sent again in its order, on a new connection;
-- who waits gives up when nothing was answered for `patience_s`; a refusal ends the client at once,
+- who waits gives up when nothing was answered for `timeout_s`; a refusal ends the client at once,
   as later events of a pipeline were refused with it;
 - what is on its way is bounded in bytes and number, and no task reads answers: they are read where
   they are waited for.
@@ -53,7 +53,7 @@ from segmentstore.contracts.local_protocol import (
 from segmentstore.contracts.local_socket import SOCKET_NAME, socket_address
 from segmentstore.contracts.segments import check_segment_name
 
-PATIENCE_S: Final = 120.0
+TIMEOUT_S: Final = 120.0
 WINDOW_BYTES: Final = 8 << 20
 _WINDOW: Final = 512
 _ANSWER_BYTES_MAX: Final = 2 * NAMES_BYTES_MAX + FRAME_ROOM
@@ -110,13 +110,13 @@ class LocalClient:
     `async with LocalClient(folder) as client`.
     """
 
-    def __init__(self, folder: str, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, folder: str, *, timeout_s: float = TIMEOUT_S) -> None:
         self.folder = folder
         self.store_id = ""
         """Once open."""
         self.append_bytes_max = 0
         """The largest append the store takes; once open."""
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self._pending: dict[int, _Pending] = {}
         """By number, in the order in which they were sent."""
@@ -139,7 +139,7 @@ class LocalClient:
         self.close()
 
     async def open(self) -> None:
-        """Connect. Raises StoreNotServedError after `patience_s`, StoreRefusedError."""
+        """Connect. Raises StoreNotServedError after `timeout_s`, StoreRefusedError."""
         await self._connect_again(ConnectionResetError("it was not asked yet"))
         self._give_up, self._wait_s = None, 0.0
 
@@ -306,7 +306,7 @@ class LocalClient:
         assert self._streams is not None
         writer = self._streams[1]
         writer.writelines(encode(number, pending.message))
-        async with asyncio.timeout(self._patience_s):
+        async with asyncio.timeout(self._timeout_s):
             await writer.drain()
 
     async def _receive(self, *, alone: bool = False) -> None:
@@ -339,7 +339,7 @@ class LocalClient:
             raise _refusal(answer)
 
     async def _read(self, reader: asyncio.StreamReader) -> tuple[int, Answer]:
-        async with asyncio.timeout(self._patience_s):
+        async with asyncio.timeout(self._timeout_s):
             length = frame_length(await reader.readexactly(LENGTH_BYTES), _ANSWER_BYTES_MAX)
             return decode_answer(await reader.readexactly(length))
 
@@ -348,11 +348,11 @@ class LocalClient:
     async def _connect_again(self, cause: BaseException) -> None:
         """A new connection on which everything unanswered is sent again.
 
-        Gives up `patience_s` after the first trouble.
+        Gives up `timeout_s` after the first trouble.
         """
         loop = asyncio.get_running_loop()
         if self._give_up is None:
-            self._give_up = loop.time() + self._patience_s
+            self._give_up = loop.time() + self._timeout_s
         while True:
             self._hang_up()
             if loop.time() + self._wait_s > self._give_up:

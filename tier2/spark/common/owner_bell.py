@@ -20,7 +20,7 @@ from tier2.spark.common.local_client import LocalClient
 
 STORE_FILE: Final = "store.toml"
 """What makes a folder a store; the engine's settings, which have the name, are above the jobs."""
-PATIENCE_S: Final = 2.0
+TIMEOUT_S: Final = 2.0
 
 
 def folder_of(storage: ObjectStorage, runtime: Runtime) -> str | None:
@@ -37,11 +37,11 @@ async def wake_owner(folder: str, runtime: Runtime) -> bool:
     """Ask the owner of the store in `folder` to look into its mailbox now; whether it said that it
     will.
 
-    Never raises for what the owner does or does not do. At most PATIENCE_S, and one connection.
+    Never raises for what the owner does or does not do. At most TIMEOUT_S, and one connection.
     """
     if not runtime.disk.exists(os.path.join(folder, SOCKET_NAME)):
         return False
-    client = LocalClient(folder, patience_s=PATIENCE_S)
+    client = LocalClient(folder, timeout_s=TIMEOUT_S)
     try:
         await client.open()
         return await client.look_at_mailbox()

@@ -40,7 +40,7 @@ class Prepared(NamedTuple):
 
     manifests: Mapping[int, Manifest]
     """The snapshots that were planned from."""
-    untold: Mapping[int, str]
+    unresponsive: Mapping[int, str]
     """Containers that have no snapshot, or not one of now, and why."""
     proposals: Mapping[MessageKey, ReplaceProposal]
 
@@ -58,12 +58,12 @@ async def prepare(owners: Owners, options: CompactionOptions, *, goes_on: bool) 
         else range(0)
     )
     proposals = await job_proposals(owners.storage, containers, owners.run_id) if goes_on else {}
-    untold = {
+    unresponsive = {
         number: reason
-        for number, reason in snapshots.untold.items()
+        for number, reason in snapshots.unresponsive.items()
         if options.wants_container(number)
     }
-    return Prepared(dict(sorted(manifests.items())), untold, proposals)
+    return Prepared(dict(sorted(manifests.items())), unresponsive, proposals)
 
 
 async def planned_here(

@@ -367,7 +367,7 @@ class _Run:
                 number: (manifest.epoch, manifest.sequence_number)
                 for number, manifest in prepared.manifests.items()
             },
-            untold=prepared.untold,
+            unresponsive=prepared.unresponsive,
             groups=count_statuses(ordered),
             chunks_before=sum(row.chunks_before for row in ordered),
             chunks_after=sum(row.chunks_after for row in ordered),
@@ -392,7 +392,7 @@ class _Run:
             bytes_received=sum(row.bytes_received for row in ordered),
             bytes_sent=sum(row.bytes_sent for row in ordered),
             bytes_copied=sum(row.bytes_copied for row in ordered),
-            verdict=verdict_of(ordered, prepared.untold),
+            verdict=verdict_of(ordered, prepared.unresponsive),
         )
         return CompactionPlanned(rows=tuple(ordered), summary=summary)
 

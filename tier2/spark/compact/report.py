@@ -160,7 +160,7 @@ class CompactionSummary:
     dry_run: bool
     containers: Mapping[int, tuple[int, int]]
     """Epoch and sequence number of each container's snapshot."""
-    untold: Mapping[int, str]
+    unresponsive: Mapping[int, str]
     """Containers whose owners did not say how things are now, and why."""
     groups: Mapping[str, int]
     """How many of each status."""
@@ -195,10 +195,10 @@ class CompactionSummary:
     verdict: Exit
 
 
-def verdict_of(rows: Iterable[GroupRow], untold: Mapping[int, str]) -> Exit:
+def verdict_of(rows: Iterable[GroupRow], unresponsive: Mapping[int, str]) -> Exit:
     """Which exit code a run ends with."""
     statuses = {row.status for row in rows}
-    if untold or "pending" in statuses:
+    if unresponsive or "pending" in statuses:
         return Exit.COULD_NOT_TELL
     return Exit.FINDINGS if statuses & {"refused", "failed"} else Exit.NOTHING
 
@@ -217,7 +217,7 @@ def summary_json(summary: CompactionSummary, rows: Iterable[GroupRow]) -> dict[s
     ]
     document["untold"] = [
         {"container_id": number, "reason": reason}
-        for number, reason in sorted(summary.untold.items())
+        for number, reason in sorted(summary.unresponsive.items())
     ]
     document["verdict"] = summary.verdict.name.lower()
     document["exit_code"] = int(summary.verdict)
@@ -237,7 +237,7 @@ def _head(summary: CompactionSummary) -> Iterator[str]:
     yield f"job           {summary.job_id}"
     for number, (epoch, sequence_number) in sorted(summary.containers.items()):
         yield f"container {number:<4}epoch {epoch}, operations to {sequence_number:,}"
-    for number, reason in sorted(summary.untold.items()):
+    for number, reason in sorted(summary.unresponsive.items()):
         yield f"container {number:<4}could not be told: {reason}"
 
 

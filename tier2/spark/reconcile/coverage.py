@@ -72,7 +72,7 @@ class Border(NamedTuple):
     """Within the range the chunks follow one another, and none is empty."""
 
 
-def judge_coverage(
+def check_coverage(
     segments: pa.Table, chunks: pa.Table, *, container_id: int, run_id: str = ""
 ) -> pa.Table:
     """FINDINGS over one container, or a range of its segment ids that both tables hold exactly:
@@ -84,14 +84,14 @@ def judge_coverage(
     wrong_identity. O(rows).
     """
     ours, theirs = _segments(segments), _chunks(chunks)
-    found = _judge(ours, theirs)
+    found = _checks(ours, theirs)
     named = (_with_object(finding, chunks, row) for finding, row in found)
     return findings_table(
         (finding._replace(container_id=container_id) for finding in named), run_id
     )
 
 
-def judge_range(
+def check_range(
     segments: pa.Table,
     chunks: pa.Table,
     *,
@@ -101,7 +101,7 @@ def judge_range(
     goes_on: bool,
     run_id: str = "",
 ) -> tuple[pa.Table, list[Border]]:
-    """As `judge_coverage`, over a range whose first segment began before it (`continues`) or whose
+    """As `check_coverage`, over a range whose first segment began before it (`continues`) or whose
     last `goes_on` behind it.
 
     Nothing is said of these two but their borders: `broken_segments` tells, once all ranges have
@@ -121,7 +121,7 @@ def judge_range(
     ]
     whole = ~np.isin(theirs.ids, [border.segment_id for border in borders])
     others = ~np.isin(ours.ids, [border.segment_id for border in borders])
-    found = _judge(
+    found = _checks(
         _Segments(*(column[others] for column in ours)),
         theirs if whole.all() else _Chunks(*(column[whole] for column in theirs)),
     )
@@ -211,7 +211,7 @@ class SegmentWalk:
             )
 
 
-def judge_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
+def check_sharing(objects: pa.Table, *, container_id: int, run_id: str = "") -> pa.Table:
     """FINDINGS over `catalog_schema.OBJECTS` with name and blocks: bytes of a block that two chunks
     hold. O(chunks).
     """
@@ -274,7 +274,7 @@ def _chunks(table: pa.Table) -> _Chunks:
     return _Chunks(ids, starts, starts + lengths, rows)
 
 
-def _judge(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[FindingRow, int | None]]:
+def _checks(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[FindingRow, int | None]]:
     """Findings by segment, each with the row of the chunk it is about."""
     first = np.searchsorted(chunks.ids, segments.ids, "left")
     behind = np.searchsorted(chunks.ids, segments.ids, "right")
@@ -283,7 +283,7 @@ def _judge(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[FindingRow, i
     for each in np.flatnonzero(_suspicious(segments, chunks, first, behind)).tolist():
         part = slice(int(first[each]), int(behind[each]))
         own = _Chunks(*(column[part] for column in chunks))
-        found = _judge_segment(int(segments.floor[each]), int(segments.ceiling[each]), own)
+        found = _check_segment(int(segments.floor[each]), int(segments.ceiling[each]), own)
         for finding, row in found:
             yield finding._replace(segment_id=int(segments.ids[each])), row
 
@@ -302,7 +302,7 @@ def _suspicious(
     return suspicious | np.isin(segments.ids, broken)
 
 
-def _judge_segment(
+def _check_segment(
     floor: int, ceiling: int, chunks: _Chunks
 ) -> Iterator[tuple[FindingRow, int | None]]:
     """One segment, and all of its chunks."""
@@ -327,10 +327,10 @@ def _of_unknown_segments(
     segments: _Segments, chunks: _Chunks
 ) -> Iterator[tuple[FindingRow, int | None]]:
     """One finding a segment, about its first chunk."""
-    strange = np.flatnonzero(~np.isin(chunks.ids, segments.ids))
-    ids, first, counts = np.unique(chunks.ids[strange], return_index=True, return_counts=True)
+    foreign = np.flatnonzero(~np.isin(chunks.ids, segments.ids))
+    ids, first, counts = np.unique(chunks.ids[foreign], return_index=True, return_counts=True)
     for segment_id, place, count in zip(
-        ids.tolist(), strange[first].tolist(), counts.tolist(), strict=True
+        ids.tolist(), foreign[first].tolist(), counts.tolist(), strict=True
     ):
         finding = _finding(
             FindingKind.WRONG_IDENTITY, f"{_UNKNOWN}: {count}", *_span(chunks, place)

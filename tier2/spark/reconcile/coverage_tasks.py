@@ -23,7 +23,7 @@ from tier2.catalog.catalog_groups import GroupRange, open_groups
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.object_storage import ObjectStorage
-from tier2.spark.reconcile.coverage import Border, SegmentWalk, judge_range
+from tier2.spark.reconcile.coverage import Border, SegmentWalk, check_range
 from tier2.spark.reconcile.findings import FINDINGS, FindingRow, findings_table
 
 COVERED: Final = ("segment_id", "start_offset", "length")
@@ -56,19 +56,19 @@ async def cover_range(
         return Covered(FINDINGS.empty_table(), [], 0)
     rows = await chunks.read(place.start, place.stop)
     segments = await _segments(storage, manifest, place)
-    judge: dict[str, Any] = {
+    check_suspects: dict[str, Any] = {
         "container_id": manifest.container_id,
         "part": part,
         "continues": place.continues,
         "goes_on": place.goes_on,
         "run_id": run_id,
     }
-    findings, borders = judge_range(segments, _nameless(rows), **judge)
+    findings, borders = check_range(segments, _nameless(rows), **check_suspects)
     if findings.num_rows:
         del rows
         named = await open_groups(storage, manifest, "chunks", NAMED)
-        findings, borders = judge_range(
-            segments, await named.read(place.start, place.stop), **judge
+        findings, borders = check_range(
+            segments, await named.read(place.start, place.stop), **check_suspects
         )
     return Covered(findings, borders, chunks.rows(place.start, place.stop))
 

@@ -182,7 +182,7 @@ def findings_table(findings: Iterable[FindingRow], run_id: str = "") -> pa.Table
     )
 
 
-def judge_shard(
+def check_shard(
     before: pa.Table, listed: pa.Table, after: pa.Table, place: StoreFacts, *, run_id: str = ""
 ) -> pa.Table:
     """FINDINGS over one shard, or any other set of objects: of `listing.LISTING` between two
@@ -193,7 +193,7 @@ def judge_shard(
     O(rows), without a Python value for rows that are as they should be.
     """
     suspects = find_suspects(before, listed)
-    return findings_table(_judge(suspects, after, place), run_id)
+    return findings_table(_checks(suspects, after, place), run_id)
 
 
 def find_suspects(before: pa.Table, listed: pa.Table) -> Suspects:
@@ -220,17 +220,17 @@ class _Known(NamedTuple):
     size: int
 
 
-def _judge(suspects: Suspects, after: pa.Table, place: StoreFacts) -> Iterator[FindingRow]:
+def _checks(suspects: Suspects, after: pa.Table, place: StoreFacts) -> Iterator[FindingRow]:
     earlier = _known(suspects.before)
     later = _known(_named(after, suspects))
     findings = [
-        *_judge_absent(suspects, earlier, later, place),
-        *_judge_listed(suspects, earlier, later, place),
+        *_check_absent(suspects, earlier, later, place),
+        *_check_listed(suspects, earlier, later, place),
     ]
     yield from sorted(findings, key=lambda finding: finding.object or "")
 
 
-def _judge_absent(
+def _check_absent(
     suspects: Suspects,
     earlier: Mapping[str, _Known],
     later: Mapping[str, _Known],
@@ -245,7 +245,7 @@ def _judge_absent(
         parts = parse_object_name(name)
         now = later.get(name)
         if parts is not None and place.epochs.get(parts.container_id) is None:
-            yield _untold(parts, name)
+            yield _undetermined(parts, name)
         elif (
             parts is not None
             and parts.container_id in place.outdated
@@ -255,12 +255,12 @@ def _judge_absent(
             evidence = (
                 f"not listed, and perhaps deleted since: {place.outdated[parts.container_id]}"
             )
-            yield _doubtful(parts, name, evidence, f"{known.size} bytes", "not listed")
+            yield _unconfirmed(parts, name, evidence, f"{known.size} bytes", "not listed")
         elif now is not None and now.live:
             yield _missing(parts, name, known.size, blocks.get(name, ()))
 
 
-def _judge_listed(
+def _check_listed(
     suspects: Suspects,
     earlier: Mapping[str, _Known],
     later: Mapping[str, _Known],
@@ -269,13 +269,13 @@ def _judge_listed(
     """Listed, and not as A has it."""
     columns = (suspects.listed[name].to_pylist() for name in ("key", "size", "modified_ms"))
     for name, size, modified_ms in zip(*columns, strict=True):
-        finding = _judge_one(name, size, modified_ms, earlier.get(name), later.get(name), place)
+        finding = _check_one(name, size, modified_ms, earlier.get(name), later.get(name), place)
         if finding is not None:
             age = None if modified_ms is None else (place.listed_at_ms - modified_ms) // 1000
             yield finding._replace(last_modified_ms=modified_ms, age_seconds=age)
 
 
-def _judge_one(
+def _check_one(
     name: str,
     size: int,
     modified_ms: int | None,
@@ -303,7 +303,7 @@ def _judge_one(
         )
     if was is not None:
         if container_id is not None and place.epochs.get(container_id) is None:
-            return _untold(parts, name, size)
+            return _undetermined(parts, name, size)
         return FindingRow(
             FindingKind.IN_FLIGHT,
             "live in snapshot A, gone from snapshot B",
@@ -317,10 +317,10 @@ def _judge_one(
         return FindingRow(
             FindingKind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes"
         )
-    return _judge_unknown(parts, name, size, modified_ms, place)
+    return _check_unknown(parts, name, size, modified_ms, place)
 
 
-def _judge_unknown(
+def _check_unknown(
     parts: ObjectName, name: str, size: int, modified_ms: int | None, place: StoreFacts
 ) -> FindingRow:
     """One of our names, in neither snapshot."""
@@ -331,14 +331,14 @@ def _judge_unknown(
         )
     epoch = place.epochs[parts.container_id]
     if epoch is None:
-        return _untold(parts, name, size)
+        return _undetermined(parts, name, size)
     reason = _whose_else(parts, place)
     if reason is None and parts.container_id in place.outdated:
         evidence = (
             f"of epoch {parts.epoch}, perhaps put since the snapshot: "
             f"{place.outdated[parts.container_id]}"
         )
-        return _doubtful(parts, name, evidence, "no object", f"{size} bytes")
+        return _unconfirmed(parts, name, evidence, "no object", f"{size} bytes")
     stray = "" if reason is not None else _stray(parts, epoch)
     reason = reason or _why_not_orphan(parts, name, modified_ms, place)
     kind = FindingKind.ORPHAN if reason is None else FindingKind.IN_FLIGHT
@@ -388,7 +388,7 @@ def _why_not_orphan(
     return None
 
 
-def _untold(parts: ObjectName | None, name: str, size: int | None = None) -> FindingRow:
+def _undetermined(parts: ObjectName | None, name: str, size: int | None = None) -> FindingRow:
     container_id = None if parts is None else parts.container_id
     evidence = (
         f"container {container_id} has no snapshot: what becomes of its objects cannot be told"
@@ -404,7 +404,7 @@ def _untold(parts: ObjectName | None, name: str, size: int | None = None) -> Fin
     )
 
 
-def _doubtful(
+def _unconfirmed(
     parts: ObjectName, name: str, evidence: str, expected: str, actual: str
 ) -> FindingRow:
     """What only a snapshot that is the last word could tell."""

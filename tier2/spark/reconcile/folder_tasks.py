@@ -43,10 +43,10 @@ from tier2.object_names import (
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
 from tier2.spark.reconcile.findings import FindingKind, FindingRow, StoreFacts, findings_table
 from tier2.spark.reconcile.folders import (
-    JudgedNames,
+    CheckedNames,
     Listed,
     bad_marker,
-    judge_names,
+    check_names,
     malformed,
     missing_marker,
     torn_snapshot,
@@ -67,7 +67,7 @@ COPIES_CONTAINERS: Final = 64
 _Copy = tuple[CheckpointName, StoredObject]
 
 
-async def judge_folders(
+async def check_folders(
     storage: ObjectStorage, url: str, place: StoreFacts, run_id: str, executor: Executor
 ) -> pa.Table:
     """FINDINGS over names in the engine's folders, and over markers and unanswered messages.
@@ -78,9 +78,9 @@ async def judge_folders(
     findings: list[FindingRow] = []
     for prefix in ENGINE_PREFIXES:
         listed = await loop.run_in_executor(executor, _listed, url, prefix)
-        judged = judge_names(prefix, listed, place)
-        findings += judged.findings
-        findings += await _read(storage, prefix, judged, place)
+        checked = check_names(prefix, listed, place)
+        findings += checked.findings
+        findings += await _read(storage, prefix, checked, place)
     return findings_table(findings, run_id)
 
 
@@ -89,19 +89,19 @@ def _listed(url: str, prefix: str) -> list[pa.Table]:
 
 
 async def _read(
-    storage: ObjectStorage, prefix: str, judged: JudgedNames, place: StoreFacts
+    storage: ObjectStorage, prefix: str, checked: CheckedNames, place: StoreFacts
 ) -> list[FindingRow]:
-    findings = [found for row in judged.markers for found in await _check_marker(storage, row)]
+    findings = [found for row in checked.markers for found in await _check_marker(storage, row)]
     if prefix == MARKER_PREFIX and place.store_id:
         own = marker_name(place.store_id)
-        if own not in {row.name for row in judged.markers} and await storage.head(own) is None:
+        if own not in {row.name for row in checked.markers} and await storage.head(own) is None:
             findings.append(missing_marker(own))
     # The manifest of a snapshot is the first of it to be deleted.
     findings += [
-        torn_snapshot(name) for name in judged.torn if await storage.head(name) is not None
+        torn_snapshot(name) for name in checked.torn if await storage.head(name) is not None
     ]
-    findings += await _check_messages(storage, judged.messages[:MESSAGES_MAX])
-    left = len(judged.messages) - MESSAGES_MAX
+    findings += await _check_messages(storage, checked.messages[:MESSAGES_MAX])
+    left = len(checked.messages) - MESSAGES_MAX
     if left > 0:
         evidence = f"{left} more messages without an answer were not read"
         findings.append(FindingRow(FindingKind.LEFTOVER, evidence, None, prefix))
@@ -190,10 +190,10 @@ async def _check_container(
             )
         else:
             newest = newest or named
-    return findings + _judge_newest(number, epoch, newest, place)
+    return findings + _check_newest(number, epoch, newest, place)
 
 
-def _judge_newest(
+def _check_newest(
     number: int, epoch: int, newest: CheckpointName | None, place: StoreFacts
 ) -> list[FindingRow]:
     where = checkpoint_prefix(number)

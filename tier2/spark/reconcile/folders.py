@@ -51,7 +51,7 @@ class Listed(NamedTuple):
     modified_ms: int | None
 
 
-class JudgedNames(NamedTuple):
+class CheckedNames(NamedTuple):
     """What names alone tell, and what has to be read."""
 
     findings: list[FindingRow]
@@ -62,11 +62,11 @@ class JudgedNames(NamedTuple):
     """Manifests of snapshots that lack a table, unless they were deleted meanwhile."""
 
 
-def judge_names(prefix: str, listed: Iterable[pa.Table], place: StoreFacts) -> JudgedNames:
+def check_names(prefix: str, listed: Iterable[pa.Table], place: StoreFacts) -> CheckedNames:
     """Judge all that is listed below `prefix`, one of `object_names.ENGINE_PREFIXES`. O(rows)."""
-    result = JudgedNames([], [], [], [])
+    result = CheckedNames([], [], [], [])
     rows = sorted(_rows(listed))
-    _JUDGES[prefix](rows, place, result)
+    _CHECKS[prefix](rows, place, result)
     return result
 
 
@@ -76,7 +76,7 @@ def _rows(listed: Iterable[pa.Table]) -> Iterator[Listed]:
         yield from (Listed(*row) for row in zip(*columns, strict=True))
 
 
-def _copies(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
+def _copies(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> None:
     for row in rows:
         named = parse_checkpoint_name(row.name)
         if named is None:
@@ -85,7 +85,7 @@ def _copies(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
             result.findings.extend(_of_container(row, named.container_id, named.store_mark, place))
 
 
-def _markers(rows: list[Listed], _place: StoreFacts, result: JudgedNames) -> None:
+def _markers(rows: list[Listed], _place: StoreFacts, result: CheckedNames) -> None:
     for row in rows:
         if parse_marker_name(row.name) is not None:
             result.markers.append(row)
@@ -93,7 +93,7 @@ def _markers(rows: list[Listed], _place: StoreFacts, result: JudgedNames) -> Non
             result.findings.append(_foreign(row))
 
 
-def _probes(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
+def _probes(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> None:
     for row in rows:
         if parse_probe_name(row.name) is None:
             result.findings.append(_foreign(row))
@@ -103,7 +103,7 @@ def _probes(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
             )
 
 
-def _snapshots(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
+def _snapshots(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> None:
     for named, group in groupby(rows, key=lambda row: parse_catalog_name(row.name)):
         files = list(group)
         if named is None:
@@ -127,7 +127,7 @@ def _snapshots(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> No
             )
 
 
-def _messages(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> None:
+def _messages(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> None:
     there: dict[MessageKey, dict[bool, Listed]] = {}
     for row in rows:
         parsed = parse_mailbox_name(row.name)
@@ -146,7 +146,7 @@ def _messages(rows: list[Listed], place: StoreFacts, result: JudgedNames) -> Non
             result.findings.append(_leftover(answer, place, evidence, key.container_id))
 
 
-_JUDGES: Final[Mapping[str, Callable[[list[Listed], StoreFacts, JudgedNames], None]]] = {
+_CHECKS: Final[Mapping[str, Callable[[list[Listed], StoreFacts, CheckedNames], None]]] = {
     CHECKPOINT_PREFIX: _copies,
     MARKER_PREFIX: _markers,
     PROBE_PREFIX: _probes,

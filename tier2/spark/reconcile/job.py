@@ -45,7 +45,7 @@ from tier2.spark.reconcile.found_classes import count_classes, shown_by_each, to
 from tier2.spark.reconcile.listing_job import survey_listed, survey_prepared
 from tier2.spark.reconcile.marks import HASHES, hashed_within, pack_shards, unpack_shards
 from tier2.spark.reconcile.options import ReconcileOptions, parse_age
-from tier2.spark.reconcile.orphan_requests import Asking, Condemned, share_of
+from tier2.spark.reconcile.orphan_requests import Asking, OrphanOutcome, share_of
 from tier2.spark.reconcile.owners import ASK, Owners, Snapshots
 from tier2.spark.reconcile.plan import (
     LENGTH_COLUMNS,
@@ -65,7 +65,13 @@ from tier2.spark.reconcile.plan import (
 from tier2.spark.reconcile.report import ReconcileSummary, count_kinds, verdict_of
 from tier2.spark.reconcile.second_survey import Again
 from tier2.spark.reconcile.staleness import behind_unreadable, moved_on
-from tier2.spark.reconcile.tasks import Judge, absent_names, is_same, judge_gone, untold_findings
+from tier2.spark.reconcile.tasks import (
+    CheckInputs,
+    absent_names,
+    check_missing,
+    is_same,
+    unresponsive_findings,
+)
 from tier2.spark.reconcile.work import (
     GONE_SHOWN,
     MAILBOXES,
@@ -95,7 +101,7 @@ class ReconcileResult:
     table: pa.Table
     """The same rows, by kind and object."""
     summary: ReconcileSummary
-    condemned: tuple[Condemned, ...]
+    condemned: tuple[OrphanOutcome, ...]
     """What came of asking the owners to delete orphans, by container: numbers, and some names."""
 
     @property
@@ -171,13 +177,15 @@ class _Run:
             )
             verdicts = self._verdicts(before, survey, by, proposals.hashes)
             told += self._afterwards(survey, verdicts, by)
-        untold = dict(sorted({**before.untold, **after.untold}.items()))
+        unresponsive = dict(sorted({**before.unresponsive, **after.unresponsive}.items()))
         unreadable = {**before.unreadable, **after.unreadable}
         manifests = findings_table(
             (bad_manifest(name, each.reason) for name, each in sorted(unreadable.items())),
             self._run_id,
         )
-        here = pa.concat_tables([*told, untold_findings(untold, self._run_id), manifests])
+        here = pa.concat_tables(
+            [*told, unresponsive_findings(unresponsive, self._run_id), manifests]
+        )
         classes = verdicts.classes + survey.waiting + count_classes(here)
         if self._options.findings_url is not None and here.num_rows:
             write_part(self._options.findings_url, self._run_id, LAST, here)
@@ -192,7 +200,7 @@ class _Run:
                 for number, each in sorted(after.manifests.items())
                 if number in before.manifests
             },
-            untold=untold,
+            unresponsive=unresponsive,
             outdated={} if by is None else dict(sorted(by.place.outdated.items())),
             objects=survey.objects,
             listed=survey.listed,
@@ -291,7 +299,7 @@ class _Run:
         listed_at_ms: int,
         survey: Survey,
         open_names: frozenset[str],
-    ) -> tuple[Judge, Snapshots]:
+    ) -> tuple[CheckInputs, Snapshots]:
         """Snapshot B, after the listing and `open_names`."""
         after = await owners.snapshots("b")
         store_id = after.store_id or before.store_id
@@ -328,16 +336,18 @@ class _Run:
             outdated |= behind_unreadable(after.unreadable, after.manifests)
             place = place._replace(outdated=outdated)
         confirm_all = self._listing is not None
-        return Judge(before.manifests, after.manifests, place, self._run_id, confirm_all), after
+        return CheckInputs(
+            before.manifests, after.manifests, place, self._run_id, confirm_all
+        ), after
 
-    def _site(self, untold: Sequence[int] = (), shown: int | None = None) -> Site:
+    def _site(self, unresponsive: Sequence[int] = (), shown: int | None = None) -> Site:
         return Site(
             url=self._url,
             run_id=self._run_id,
             listings_at_once=self._options.max_concurrent_listings,
             objects_at_once=self._options.max_concurrent_objects,
             bodies=self._options.check == "bodies",
-            untold=tuple(untold),
+            unresponsive=tuple(unresponsive),
             looks=self._options.check != "none",
             shown=shown,
             asking=self._asking,
@@ -350,7 +360,7 @@ class _Run:
     # --- the two queries --------------------------------------------------------------------------
 
     def _survey(self, before: Snapshots, listed_at_ms: int) -> Survey:
-        site = self._site(sorted(before.untold))
+        site = self._site(sorted(before.unresponsive))
         if self._options.snapshots != ASK and before.store_id is not None:
             site = replace(
                 site,
@@ -383,7 +393,7 @@ class _Run:
         )
 
     def _verdicts(
-        self, before: Snapshots, survey: Survey, by: Judge, hashes: Mapping[int, bytes]
+        self, before: Snapshots, survey: Survey, by: CheckInputs, hashes: Mapping[int, bytes]
     ) -> Verdicts:
         if self._options.execute:
             self._asking = self._asks(by.place, len(survey.rows) + len(survey.again))
@@ -407,7 +417,7 @@ class _Run:
         if broken:
             self._work_at(verdicts, broken, by)
         if survey.again:
-            site = self._site(sorted(before.untold), shown_by_each(len(survey.again)))
+            site = self._site(sorted(before.unresponsive), shown_by_each(len(survey.again)))
             again = Again(by, survey.again, survey.absent, hashes)
             verdicts.add(arrow_of(self._surveyed(site, before, again), RESULTS))
         return verdicts
@@ -416,7 +426,7 @@ class _Run:
         self,
         verdicts: Verdicts,
         work: Sequence[dict[str, Any]],
-        by: Judge,
+        by: CheckInputs,
         light: Sequence[str] | set[str] = (),
     ) -> None:
         """Rows of WORK: one query."""
@@ -425,7 +435,7 @@ class _Run:
             arrow_of(map_bins(self._spark, in_bins(work, light=light), task, RESULTS), RESULTS)
         )
 
-    async def _second_work(self, storage: ObjectStorage, by: Judge) -> list[dict[str, Any]]:
+    async def _second_work(self, storage: ObjectStorage, by: CheckInputs) -> list[dict[str, Any]]:
         """Rows of WORK over snapshot B: its segments to cover, its objects to look into, and the
         engine's own folders.
         """
@@ -446,7 +456,7 @@ class _Run:
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def _afterwards(self, survey: Survey, verdicts: Verdicts, by: Judge) -> list[pa.Table]:
+    def _afterwards(self, survey: Survey, verdicts: Verdicts, by: CheckInputs) -> list[pa.Table]:
         """What neither query could say alone: judged here, or by tasks where it is much."""
         gone = set(verdicts.gone)
         if not survey.again and not verdicts.gone_marks:
@@ -456,7 +466,9 @@ class _Run:
                     gone -= absent_names(Suspects(unpack(row["before"]), unpack(row["listed"])))
             names = sorted(gone)
             return (
-                [self._owners(lambda owners: self._judged_gone(owners, by, names))] if names else []
+                [self._owners(lambda owners: self._checked_missing(owners, by, names))]
+                if names
+                else []
             )
         objects = sum(manifest.tables["objects"].rows for manifest in by.after.values())
         parts = task_count(objects, OBJECTS_PER_TASK)
@@ -470,7 +482,7 @@ class _Run:
             self._work_at(verdicts, work, self._owners(lambda owners: self._third_look(owners, by)))
         return []
 
-    async def _third_look(self, owners: Owners, by: Judge) -> Judge:
+    async def _third_look(self, owners: Owners, by: CheckInputs) -> CheckInputs:
         """Live in B, and not there when it was asked for or looked into: judged by a snapshot taken
         since.
         """
@@ -482,8 +494,10 @@ class _Run:
         place = by.place._replace(epochs=epochs)
         return by._replace(before=by.after, after=last.manifests, place=place, first=by.before)
 
-    async def _judged_gone(self, owners: Owners, by: Judge, names: Sequence[str]) -> pa.Table:
-        return await judge_gone(owners.storage, names, await self._third_look(owners, by))
+    async def _checked_missing(
+        self, owners: Owners, by: CheckInputs, names: Sequence[str]
+    ) -> pa.Table:
+        return await check_missing(owners.storage, names, await self._third_look(owners, by))
 
     # --- orphans ----------------------------------------------------------------------------------
 
@@ -493,7 +507,7 @@ class _Run:
         store_id = self._owners(lambda owners: owners.known_store())
         return Asking(token, place.listed_at_ms - place.older_than_ms, store_id, share_of(ranges))
 
-    def _outcomes(self, verdicts: Verdicts) -> list[Condemned]:
+    def _outcomes(self, verdicts: Verdicts) -> list[OrphanOutcome]:
         if not verdicts.asked:
             return []
         asked = {
@@ -510,7 +524,7 @@ async def _tags(owners: Owners, store_id: str | None, listed_at_ms: int) -> Stor
     return StoreFacts({}, listed_at_ms, 0, tag=tag, others=others, asked=False)
 
 
-async def _weights(storage: ObjectStorage, by: Judge) -> list[int]:
+async def _weights(storage: ObjectStorage, by: CheckInputs) -> list[int]:
     """Of each shard the bytes of its objects in snapshot B."""
     manifests = [manifest for _, manifest in sorted(by.after.items())]
     columns = list(WEIGHED_COLUMNS)
@@ -519,7 +533,7 @@ async def _weights(storage: ObjectStorage, by: Judge) -> list[int]:
     )
 
 
-async def _live_bytes(storage: ObjectStorage, by: Judge) -> int:
+async def _live_bytes(storage: ObjectStorage, by: CheckInputs) -> int:
     """About how many bytes there are to look into; no more are counted than make a difference.
 
     A container at a time.
@@ -542,13 +556,13 @@ def _gone_row(
     gone = [(shard, bits) for shard in shards for bits in verdicts.gone_marks.get(shard, ())]
     if not some and not gone:
         return None
-    judged = [(shard, survey.absent[shard]) for shard in shards if shard in survey.absent]
+    checked = [(shard, survey.absent[shard]) for shard in shards if shard in survey.absent]
     return {
         "item": "gone",
         "first": shards.start,
         "end": shards.stop,
         "before": pack_shards(gone),
-        "listed": pack_shards(judged),
+        "listed": pack_shards(checked),
         "names": json.dumps(some).encode(),
     }
 

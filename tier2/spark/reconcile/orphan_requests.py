@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.mailbox.mailbox import put_message, read_message
-from tier2.mailbox.messages import CONDEMNED_NAMES_MAX, Answer, CondemnRequest
+from tier2.mailbox.messages import ORPHAN_NAMES_MAX, Answer, OrphanDeletionRequest
 from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import is_text
@@ -61,7 +61,7 @@ class Asking(NamedTuple):
     """Asked for at the most, of a container and range of shards."""
 
 
-class Condemned(NamedTuple):
+class OrphanOutcome(NamedTuple):
     """Requests to the owner of one container that had the same outcome."""
 
     container_id: int
@@ -95,15 +95,15 @@ async def ask_owners(
 
     May be done again. Raises StorageUnavailableError.
     """
-    requests: list[CondemnRequest] = []
+    requests: list[OrphanDeletionRequest] = []
     rows: list[dict[str, Any]] = []
     for container_id, names in _orphans(findings).items():
         wanted = names[: asking.names]
-        for number, first in enumerate(range(0, len(wanted), CONDEMNED_NAMES_MAX)):
-            some = tuple(wanted[first : first + CONDEMNED_NAMES_MAX])
+        for number, first in enumerate(range(0, len(wanted), ORPHAN_NAMES_MAX)):
+            some = tuple(wanted[first : first + ORPHAN_NAMES_MAX])
             message_id = f"condemn-{asking.token}-{shards.start:02x}-{number:02d}"
             requests.append(
-                CondemnRequest(
+                OrphanDeletionRequest(
                     container_id, run_id, message_id, some, asking.older_than_ms, asking.store_id
                 )
             )
@@ -130,12 +130,12 @@ async def ask_owners(
     return rows
 
 
-async def _put(storage: ObjectStorage, request: CondemnRequest) -> int:
+async def _put(storage: ObjectStorage, request: OrphanDeletionRequest) -> int:
     """How many names are asked for: those of another attempt, if it was first."""
     if await put_message(storage, Runtime(), request):
         return len(request.names)
     there = await read_message(storage, request.key)
-    return len(there.names) if isinstance(there, CondemnRequest) else len(request.names)
+    return len(there.names) if isinstance(there, OrphanDeletionRequest) else len(request.names)
 
 
 def _orphans(findings: pa.Table) -> dict[int, list[str]]:
@@ -166,7 +166,7 @@ def counted(answer: Answer) -> Answer:
 
 @dataclass(slots=True)
 class _Tally:
-    """What `Condemned` is made of."""
+    """What `OrphanOutcome` is made of."""
 
     requests: int = 0
     names: int = 0
@@ -195,7 +195,7 @@ def outcomes(
     answers: Mapping[MessageKey, Answer],
     not_asked: Mapping[int, int],
     timeout_s: float,
-) -> list[Condemned]:
+) -> list[OrphanOutcome]:
     """What came of it all, by container: requests and how many names they had, `counted` answers,
     what is left.
     """
@@ -213,7 +213,7 @@ def outcomes(
     for container_id, names in not_asked.items():
         tallies[container_id, NOT_ASKED, later] = _Tally(names=names)
     return [
-        Condemned(
+        OrphanOutcome(
             *of,
             each.requests,
             each.names,
@@ -226,7 +226,7 @@ def outcomes(
     ]
 
 
-def is_done(outcome: Condemned) -> bool:
+def is_done(outcome: OrphanOutcome) -> bool:
     """Whether an owner has said what becomes of each name that it was asked for."""
     return outcome.verdict in {"condemned", NOT_ASKED}
 

@@ -36,7 +36,7 @@ from tier2.object_names import MessageKey, parse_manifest_name, store_tag
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.owner_bell import folder_of, wake_owner
 from tier2.spark.common.waiting import waits_for
-from tier2.spark.reconcile.orphan_requests import Condemned, counted, first_of_each, outcomes
+from tier2.spark.reconcile.orphan_requests import OrphanOutcome, counted, first_of_each, outcomes
 from tier2.store_markers import StoreMarkers, stores_at
 
 POLL_S: Final = 0.5
@@ -61,7 +61,7 @@ class Snapshots(NamedTuple):
 
     manifests: Mapping[int, Manifest]
     """Of the containers that have a snapshot to rely on, by container."""
-    untold: Mapping[int, str]
+    unresponsive: Mapping[int, str]
     """Why each other container has none."""
     containers: int
     """Of the store; 0 if nobody knows."""
@@ -128,14 +128,14 @@ class Owners:
             answers |= await self._exported(name, range(1, containers))
         newest = await newest_snapshots(self.storage, self.store_id, unreadable)
         manifests: dict[int, Manifest] = {}
-        untold: dict[int, str] = {}
+        unresponsive: dict[int, str] = {}
         for number in range(max(containers, 1)):
             reason = _why_not(answers.get(number), newest.get(number), self.timeout_s)
             if reason is None:
                 manifests[number] = newest[number]
             else:
-                untold[number] = reason
-        return Snapshots(manifests, untold, containers, unreadable)
+                unresponsive[number] = reason
+        return Snapshots(manifests, unresponsive, containers, unreadable)
 
     async def _insist_on_a_store(self) -> None:
         """Nobody would answer where nobody is; and a message would begin a folder, which the maker
@@ -230,7 +230,7 @@ class Owners:
 
     async def outcomes(
         self, asked: Mapping[MessageKey, int], not_asked: Mapping[int, int]
-    ) -> list[Condemned]:
+    ) -> list[OrphanOutcome]:
         """What owners say to requests to delete that tasks have put, each with the number of its
         names.
 

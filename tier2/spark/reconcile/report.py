@@ -22,7 +22,7 @@ from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile.findings import FindingKind, finding_of
 from tier2.spark.reconcile.found_classes import FoundClass, count_classes
-from tier2.spark.reconcile.orphan_requests import NOT_ASKED, Condemned, is_done
+from tier2.spark.reconcile.orphan_requests import NOT_ASKED, OrphanOutcome, is_done
 
 EXAMPLE_CHARACTERS_MAX: Final = 100
 
@@ -51,7 +51,7 @@ class ReconcileSummary:
     """When the listing began, milliseconds since 1970 UTC."""
     containers: Mapping[int, tuple[int, int, int]]
     """Of each container: epoch, and the sequence numbers of snapshots A and B."""
-    untold: Mapping[int, str]
+    unresponsive: Mapping[int, str]
     """Containers that nothing could be said of, and why."""
     outdated: Mapping[int, str]
     """Containers whose snapshot is not the last word, and why: of these what is missing or orphaned
@@ -121,7 +121,7 @@ def _example(row: Mapping[str, Any]) -> str:
     return text if len(text) <= EXAMPLE_CHARACTERS_MAX else text[: EXAMPLE_CHARACTERS_MAX - 1] + "…"
 
 
-def verdict_of(findings: pa.Table, condemned: Sequence[Condemned]) -> Exit:
+def verdict_of(findings: pa.Table, condemned: Sequence[OrphanOutcome]) -> Exit:
     """Which exit code a run ends with."""
     severities = set(findings["severity"].unique().to_pylist())
     if Severity.UNKNOWN in severities or not all(map(is_done, condemned)):
@@ -129,7 +129,7 @@ def verdict_of(findings: pa.Table, condemned: Sequence[Condemned]) -> Exit:
     return Exit.FINDINGS if severities & {Severity.HARMFUL, Severity.NOTE} else Exit.NOTHING
 
 
-def summary_json(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> dict[str, Any]:
+def summary_json(summary: ReconcileSummary, condemned: Sequence[OrphanOutcome]) -> dict[str, Any]:
     """The run as one JSON document."""
     return {
         "run_id": summary.run_id,
@@ -148,7 +148,7 @@ def summary_json(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> d
         ],
         "untold": [
             {"container_id": number, "reason": reason}
-            for number, reason in sorted(summary.untold.items())
+            for number, reason in sorted(summary.unresponsive.items())
         ],
         "outdated": [
             {"container_id": number, "reason": reason}
@@ -199,7 +199,7 @@ def summary_json(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> d
     }
 
 
-def summary_text(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> str:
+def summary_text(summary: ReconcileSummary, condemned: Sequence[OrphanOutcome]) -> str:
     """The run for people: lines of aligned columns."""
     lines = [
         *_head(summary),
@@ -227,7 +227,7 @@ def _head(summary: ReconcileSummary) -> Iterator[str]:
             f"container {number:<3}epoch {epoch}, operations to {first:,} before the "
             f"listing, to {second:,} behind it"
         )
-    for number, reason in sorted(summary.untold.items()):
+    for number, reason in sorted(summary.unresponsive.items()):
         yield f"container {number:<3}could not be told: {reason}"
     for number, reason in sorted(summary.outdated.items()):
         yield f"container {number:<3}missing objects and orphans could not be told: {reason}"
@@ -256,7 +256,7 @@ def _table(summary: ReconcileSummary) -> Iterator[str]:
             yield f"of {each.kind} {each.shown:,} are in the findings, a sample"
 
 
-def _orphans(summary: ReconcileSummary, condemned: Sequence[Condemned]) -> Iterator[str]:
+def _orphans(summary: ReconcileSummary, condemned: Sequence[OrphanOutcome]) -> Iterator[str]:
     if summary.delete_orphans == "no":
         return
     yield ""

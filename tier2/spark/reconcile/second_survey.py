@@ -39,7 +39,7 @@ from tier2.spark.reconcile.marks import HashedNames, names_of
 from tier2.spark.reconcile.shard_rows import no_objects
 from tier2.spark.reconcile.tasks import (
     COMPARED,
-    Judge,
+    CheckInputs,
     absent_shards,
     passed_over,
     read_shard,
@@ -73,7 +73,7 @@ HASHED_AT_ONCE: Final = 65_536
 class Again(NamedTuple):
     """What a second survey has of the first, and the verdicts' snapshots."""
 
-    by: Judge
+    by: CheckInputs
     ranges: Mapping[tuple[int, int], int]
     """First and end of the shards that are surveyed again, and how many suspects they had."""
     marks: Mapping[int, bytes]
@@ -81,7 +81,7 @@ class Again(NamedTuple):
     hashes: Mapping[int, bytes]
     """Of names of open proposals, by shard; those of `by.place` count as well."""
 
-    def judge_of(self, shards: range) -> Judge:
+    def snapshots_of(self, shards: range) -> CheckInputs:
         """`by`, with the open proposals of these shards."""
         some = [self.hashes[shard] for shard in shards if shard in self.hashes]
         return (
@@ -143,7 +143,7 @@ def _part_of(
         executor: Executor = Runtime().executor("listing", by.ahead)
         try:
             surveyed = await survey(
-                storage, again.by.before, shards, by, executor, untold=site.untold
+                storage, again.by.before, shards, by, executor, unresponsive=site.unresponsive
             )
         finally:
             executor.shutdown()
@@ -168,7 +168,7 @@ def _shard_of(
         if not shards:
             return find_suspects(no_objects(COMPARED), listed)
         before = await read_shard(storage, again.by.before, shards.start)
-        return passed_over(find_suspects(before, listed), site.untold)
+        return passed_over(find_suspects(before, listed), site.unresponsive)
 
     return found
 
@@ -177,7 +177,7 @@ def _again(
     site: Site, again: Again, shards: range, find: Callable[[ObjectStorage], Any]
 ) -> Iterator[pa.RecordBatch]:
     slices = -(-again.ranges[shards.start, shards.stop] // SLICE_SUSPECTS) or 1
-    by = again.judge_of(shards)
+    by = again.snapshots_of(shards)
     with asyncio.Runner() as runner:
         executor = Runtime().executor("checksums", 1)
         storage = runner.run(opened(site.url))

@@ -31,16 +31,16 @@ from tier2.catalog.catalog_schema import GARBAGE, LIVE, OBJECTS
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import is_text
-from tier2.spark.reconcile.coverage import judge_sharing
+from tier2.spark.reconcile.coverage import check_sharing
 from tier2.spark.reconcile.findings import (
     FINDINGS,
     FindingKind,
     FindingRow,
     StoreFacts,
     Suspects,
+    check_shard,
     find_suspects,
     findings_table,
-    judge_shard,
 )
 from tier2.spark.reconcile.listing import LISTING, SHARDS
 from tier2.spark.reconcile.marks import marks_of
@@ -48,7 +48,7 @@ from tier2.spark.reconcile.shard_rows import no_objects, shard_rows, stretches
 from tier2.spark.reconcile.verify import OBJECT_COLUMNS, ObjectsCheck, verify_objects
 
 HEADS_AT_ONCE: Final = 16
-JUDGED_AT_ONCE: Final = 16_384
+CHECKED_AT_ONCE: Final = 16_384
 """Suspects that are Python values at a time: some 2,000 bytes each."""
 WAITING_SHOWN: Final = 64
 """Of what waits for its deletion so many of each task are rows; all are counted."""
@@ -88,7 +88,7 @@ async def survey(
     lister: Lister,
     executor: Executor,
     *,
-    untold: Sequence[int] = (),
+    unresponsive: Sequence[int] = (),
     mark: bool = False,
 ) -> Surveyed:
     """Snapshot A beside the listing of `shards`, which are listed at once as far as lister and
@@ -118,7 +118,9 @@ async def survey(
             rows = [before.of(shard) for shard in piece]
             objects += sum(each.num_rows for each in rows)
             listed += table.num_rows
-            found += [passed_over(suspects, untold) for suspects in _suspects(rows, table, piece)]
+            found += [
+                passed_over(suspects, unresponsive) for suspects in _suspects(rows, table, piece)
+            ]
     finally:
         for waiting in listings:
             waiting.cancel()
@@ -175,14 +177,14 @@ def _is_sorted(column: pa.ChunkedArray[Any]) -> bool:
     return len(names) < 2 or pc.all(pc.less(names[:-1], names[1:])).as_py() is True
 
 
-def passed_over(suspects: Suspects, untold: Sequence[int]) -> Suspects:
+def passed_over(suspects: Suspects, unresponsive: Sequence[int]) -> Suspects:
     """Without listed objects of containers nothing can be said of: their names, not their number,
     are left out.
     """
-    if not untold:
+    if not unresponsive:
         return suspects
-    strange = pa.array([f"/{number:08x}/" for number in untold])
-    of_them = pc.is_in(pc.utf8_slice_codeunits(suspects.listed["key"], 2, 12), value_set=strange)
+    foreign = pa.array([f"/{number:08x}/" for number in unresponsive])
+    of_them = pc.is_in(pc.utf8_slice_codeunits(suspects.listed["key"], 2, 12), value_set=foreign)
     return Suspects(suspects.before, suspects.listed.filter(pc.invert(of_them)))
 
 
@@ -200,7 +202,7 @@ async def read_shard(
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-class Judge(NamedTuple):
+class CheckInputs(NamedTuple):
     """All that verdicts over suspects need beside them."""
 
     before: Mapping[int, Manifest]
@@ -216,8 +218,8 @@ class Judge(NamedTuple):
     """Snapshot A, where `before` is a later one: of a third look."""
 
 
-async def judge(
-    storage: ObjectStorage, suspects: Suspects, shards: Sequence[int], by: Judge
+async def check_suspects(
+    storage: ObjectStorage, suspects: Suspects, shards: Sequence[int], by: CheckInputs
 ) -> tuple[pa.Table, list[str]]:
     """FINDINGS over the suspects of `shards`, after snapshot B; the missing ones confirmed by a
     HEAD each.
@@ -235,8 +237,8 @@ async def judge(
     findings, gone = [FINDINGS.empty_table()], []
     for some in _slices(suspects):
         before = some.before if blocks is None else _with_blocks(some.before, blocks)
-        judged = judge_shard(before, some.listed, after, by.place, run_id=by.run_id)
-        confirmed, away = await _confirmed(storage, judged, by)
+        checked = check_shard(before, some.listed, after, by.place, run_id=by.run_id)
+        confirmed, away = await _confirmed(storage, checked, by)
         findings.append(confirmed)
         gone += away
     return pa.concat_tables(findings), gone
@@ -246,12 +248,12 @@ def _slices(suspects: Suspects) -> Iterator[Suspects]:
     """So many suspects at a time as may be Python values together; an object's rows stay
     together.
     """
-    if suspects.before.num_rows + suspects.listed.num_rows <= JUDGED_AT_ONCE:
+    if suspects.before.num_rows + suspects.listed.num_rows <= CHECKED_AT_ONCE:
         yield suspects
         return
     before, listed = suspects.before.sort_by("name"), suspects.listed.sort_by("key")
     names = pc.unique(pa.concat_arrays([_array(before["name"]), _array(listed["key"])]))
-    borders = [*names.take(pc.array_sort_indices(names))[::JUDGED_AT_ONCE].to_pylist(), None]
+    borders = [*names.take(pc.array_sort_indices(names))[::CHECKED_AT_ONCE].to_pylist(), None]
     for first, end in pairwise(borders):
         yield Suspects(_from(before, "name", first, end), _from(listed, "key", first, end))
 
@@ -302,7 +304,7 @@ def _array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     return pa.concat_arrays([pa.array([], pa.string()), *column.cast(pa.string()).chunks])
 
 
-def is_same(by: Judge) -> bool:
+def is_same(by: CheckInputs) -> bool:
     """Whether B is A: no owner has done anything meanwhile, or nobody has the store open."""
     return {number: each.name for number, each in by.before.items()} == {
         number: each.name for number, each in by.after.items()
@@ -348,8 +350,8 @@ async def _rows_by_owner(
         if number in manifests
     ]
     found = pa.concat_tables([no_objects(columns), *tables])
-    strange = names.filter(pc.invert(pc.is_in(names, value_set=_array(found["name"]))))
-    return pa.concat_tables([found, await _rows(storage, manifests, shards, strange, columns)])
+    foreign = names.filter(pc.invert(pc.is_in(names, value_set=_array(found["name"]))))
+    return pa.concat_tables([found, await _rows(storage, manifests, shards, foreign, columns)])
 
 
 def _with_blocks(objects: pa.Table, held: pa.Table) -> pa.Table:
@@ -375,7 +377,7 @@ def _by_container(names: pa.Array[Any]) -> dict[int, list[Any]]:
 
 
 async def _confirmed(
-    storage: ObjectStorage, findings: pa.Table, by: Judge
+    storage: ObjectStorage, findings: pa.Table, by: CheckInputs
 ) -> tuple[pa.Table, list[str]]:
     """Findings that depend on what a listing said, after each of their objects was asked for; and
     those to look at again.
@@ -430,7 +432,7 @@ def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
     }
 
 
-async def judge_gone(storage: ObjectStorage, names: Sequence[str], by: Judge) -> pa.Table:
+async def check_missing(storage: ObjectStorage, names: Sequence[str], by: CheckInputs) -> pa.Table:
     """FINDINGS over objects that were listed and were not there any more when they were looked
     into.
 
@@ -443,7 +445,7 @@ async def judge_gone(storage: ObjectStorage, names: Sequence[str], by: Judge) ->
     before = await _rows_by_owner(
         storage, by.before, shards, pa.array(sorted(names), pa.string()), COMPARED
     )
-    findings, _ = await judge(storage, Suspects(before, LISTING.empty_table()), shards, by)
+    findings, _ = await check_suspects(storage, Suspects(before, LISTING.empty_table()), shards, by)
     return findings
 
 
@@ -465,7 +467,7 @@ async def look_into(
             storage, manifest, "objects", columns=list(OBJECT_COLUMNS), shard=shards
         )
         tables.append(table)
-        findings.append(judge_sharing(table, container_id=number, run_id=run_id))
+        findings.append(check_sharing(table, container_id=number, run_id=run_id))
     checked = await verify_objects(
         storage, tables, bodies=bodies, at_once=at_once, executor=executor
     )
@@ -476,7 +478,7 @@ async def told_by_looks(
     storage: ObjectStorage,
     findings: pa.Table,
     shards: Sequence[int],
-    by: Judge,
+    by: CheckInputs,
     *,
     bodies: bool,
     at_once: int,
@@ -507,7 +509,7 @@ async def told_by_looks(
     return findings.filter(pc.invert(pc.and_(wrong, again)))
 
 
-def untold_findings(untold: Mapping[int, str], run_id: str) -> pa.Table:
+def unresponsive_findings(unresponsive: Mapping[int, str], run_id: str) -> pa.Table:
     """A row for each container that nothing can be said of."""
     return findings_table(
         (
@@ -517,7 +519,7 @@ def untold_findings(untold: Mapping[int, str], run_id: str) -> pa.Table:
                 number,
                 severity=Severity.UNKNOWN,
             )
-            for number, why in sorted(untold.items())
+            for number, why in sorted(unresponsive.items())
         ),
         run_id,
     )

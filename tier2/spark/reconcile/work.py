@@ -36,7 +36,7 @@ from tier2.spark.reconcile.coverage import Border
 from tier2.spark.reconcile.coverage_tasks import cover_range, cover_segment
 from tier2.spark.reconcile.findings import FINDINGS, StoreFacts, Suspects, find_suspects
 from tier2.spark.reconcile.findings_files import write_part
-from tier2.spark.reconcile.folder_tasks import check_copies, judge_folders
+from tier2.spark.reconcile.folder_tasks import check_copies, check_folders
 from tier2.spark.reconcile.found_classes import count_classes, sample
 from tier2.spark.reconcile.listing import LISTING, list_rest, list_shard
 from tier2.spark.reconcile.marks import (
@@ -54,11 +54,11 @@ from tier2.spark.reconcile.shard_rows import no_objects
 from tier2.spark.reconcile.staleness import moved_on
 from tier2.spark.reconcile.tasks import (
     COMPARED,
-    Judge,
+    CheckInputs,
     Lister,
     Surveyed,
-    judge,
-    judge_gone,
+    check_missing,
+    check_suspects,
     look_into,
     passed_over,
     read_shard,
@@ -151,7 +151,7 @@ class Site:
     listings_at_once: int
     objects_at_once: int
     bodies: bool
-    untold: tuple[int, ...] = ()
+    unresponsive: tuple[int, ...] = ()
     """Containers without a snapshot A: what is listed of them is passed over, and they are told of
     as a whole.
     """
@@ -244,7 +244,13 @@ def _survey_part(
         found = with_storage(
             site.url,
             lambda storage: survey(
-                storage, manifests, shards, by, executor, untold=site.untold, mark=not site.confirms
+                storage,
+                manifests,
+                shards,
+                by,
+                executor,
+                unresponsive=site.unresponsive,
+                mark=not site.confirms,
             ),
         )
     finally:
@@ -332,7 +338,7 @@ def _survey_shard(
         return surveyed_row(site, manifests, REST, surveyed)
     number = int(shard, 16)
     before = with_storage(site.url, lambda storage: read_shard(storage, manifests, number))
-    suspects = passed_over(find_suspects(before, listed), site.untold)
+    suspects = passed_over(find_suspects(before, listed), site.unresponsive)
     surveyed = Surveyed(suspects, before.num_rows, listed.num_rows)
     return surveyed_row(site, manifests, range(number, number + 1), surveyed)
 
@@ -365,7 +371,7 @@ def proposals_task(site: Site) -> Callable[[_Batches], _Batches]:
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def verdict_task(site: Site, by: Judge) -> Callable[[_Batches], _Batches]:
+def verdict_task(site: Site, by: CheckInputs) -> Callable[[_Batches], _Batches]:
     """Over batches of WORK: RESULTS.
 
     One storage for all rows: its connections are opened once, and what speaks S3 loaded.
@@ -416,7 +422,7 @@ async def opened(url: str) -> ObjectStorage:
 
 
 async def _one(
-    storage: ObjectStorage, site: Site, by: Judge, row: Mapping[str, Any], executor: Executor
+    storage: ObjectStorage, site: Site, by: CheckInputs, row: Mapping[str, Any], executor: Executor
 ) -> pa.Table:
     shards = range(row["first"] or 0, row["end"] or 0)
     if row["item"] == "judge":
@@ -435,7 +441,7 @@ async def _one(
             covered.findings, counts, container_id=row["container_id"], borders=covered.borders
         )
     if row["item"] == "folders":
-        return _results(await judge_folders(storage, site.url, by.place, site.run_id, executor))
+        return _results(await check_folders(storage, site.url, by.place, site.run_id, executor))
     if row["item"] == "copies":
         return _results(
             await check_copies(storage, shards, by.place, site.run_id, bodies=site.bodies)
@@ -464,7 +470,7 @@ async def _one(
 async def results_of_suspects(
     storage: ObjectStorage,
     site: Site,
-    by: Judge,
+    by: CheckInputs,
     suspects: Suspects,
     shards: range,
     executor: Executor,
@@ -472,7 +478,7 @@ async def results_of_suspects(
     """RESULTS of `judge` over the suspects of some shards, which objects need a third look, and
     what owners are asked.
     """
-    findings, gone = await judge(storage, suspects, shards, by)
+    findings, gone = await check_suspects(storage, suspects, shards, by)
     if site.looks:
         findings = await told_by_looks(
             storage,
@@ -491,7 +497,7 @@ async def results_of_suspects(
 
 
 async def _with_gone(
-    storage: ObjectStorage, by: Judge, results: pa.Table, gone: Collection[str], most: int
+    storage: ObjectStorage, by: CheckInputs, results: pa.Table, gone: Collection[str], most: int
 ) -> pa.Table:
     """RESULTS, with the names of what was gone; of many with marks of them."""
     if len(gone) <= most:
@@ -503,7 +509,7 @@ async def _with_gone(
     return pa.concat_tables([results, pa.Table.from_pylist([row], schema=RESULTS)])
 
 
-async def _look_again(storage: ObjectStorage, row: Mapping[str, Any], by: Judge) -> pa.Table:
+async def _look_again(storage: ObjectStorage, row: Mapping[str, Any], by: CheckInputs) -> pa.Table:
     """FINDINGS of a row `gone`: marks over B, those over A that were judged before, and names.
 
     A shard at a time.
@@ -512,12 +518,12 @@ async def _look_again(storage: ObjectStorage, row: Mapping[str, Any], by: Judge)
     findings = [FINDINGS.empty_table()]
     for shard in range(row["first"], row["end"]):
         gone = await _marked(storage, by.before, shard, row["before"])
-        judged = await _marked(storage, by.first, shard, row["listed"])
+        checked = await _marked(storage, by.first, shard, row["listed"])
         left = sorted(
-            (gone | {name for name in named if name.startswith(f"{shard:02x}/")}) - judged
+            (gone | {name for name in named if name.startswith(f"{shard:02x}/")}) - checked
         )
         if left:
-            findings.append(await judge_gone(storage, left, by))
+            findings.append(await check_missing(storage, left, by))
     return pa.concat_tables(findings)
 
 

@@ -4,9 +4,9 @@ this machine serves.
     df.write.format("segmentstore").option("store", folder).option("segment",
     "logs/a").mode("append").save()
 
-Rules of this file: it turns Spark's calls into those of sink/landing.py, which knows how an epoch
-lands once, and holds nothing else of it. A writer is pickled to each task and back to the driver:
-it carries settings, no connections. Options and what is promised: docs/spark-writing.md.
+Rules of this file: it turns Spark's calls into those of sink/epoch_commit.py, which knows how an
+epoch lands once, and holds nothing else of it. A writer is pickled to each task and back to the
+driver: it carries settings, no connections. Options and what is promised: docs/spark-writing.md.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pyspark.sql.types import StructType
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
-from tier2.spark.common.local_client import PATIENCE_S, LocalClient
-from tier2.spark.sink.landing import (
+from tier2.spark.common.local_client import TIMEOUT_S, LocalClient
+from tier2.spark.sink.epoch_commit import (
     INLINE_BYTES,
-    Landed,
-    LandingError,
+    CommittedEpoch,
+    EpochCommitError,
     TaskWritten,
     WriteIdentity,
+    commit_epoch,
     give_up,
-    land,
     write_partition,
     writer_id_of,
 )
@@ -55,7 +55,7 @@ BATCH_ID: Final = "streaming.sql.batchId"
 number of the micro-batch.
 """
 _EPOCH_MAX: Final = 2**63 - 1
-_ABORT_PATIENCE_S: Final = 5.0
+_ABORT_TIMEOUT_S: Final = 5.0
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class WriteSettings:
     layout: RowLayout
     create: bool
     inline_bytes: int
-    patience_s: float
+    timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def write_settings(
         layout=row_layout(columns, given),
         create=_flag(given, "createSegments", default=True),
         inline_bytes=_whole(given, "inlineBytes", INLINE_BYTES),
-        patience_s=_seconds(given, "timeout", PATIENCE_S),
+        timeout_s=_seconds(given, "timeout", TIMEOUT_S),
     )
 
 
@@ -129,7 +129,7 @@ class SegmentBatchWriter(DataSourceArrowWriter):
         return _write_task(self._settings, self._identity, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        _land(self._settings, self._identity, _all_reports(messages))
+        _commit_epoch(self._settings, self._identity, _all_reports(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         _abort(self._settings, _reports(messages))
@@ -177,7 +177,7 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
                 "epoch",
                 f"tasks of batch {batchId} reported {sorted({r.identity.epoch for r in reports})}",
             )
-        _land(self._settings, identity, reports)
+        _commit_epoch(self._settings, identity, reports)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         _abort(self._settings, _reports(messages))
@@ -202,21 +202,25 @@ def _write_task(
             inline_bytes=settings.inline_bytes,
         )
 
-    return TaskMessage(identity, _with_client(settings, settings.patience_s, work))
+    return TaskMessage(identity, _with_client(settings, settings.timeout_s, work))
 
 
-def _land(settings: WriteSettings, identity: WriteIdentity, reports: Sequence[TaskMessage]) -> None:
+def _commit_epoch(
+    settings: WriteSettings, identity: WriteIdentity, reports: Sequence[TaskMessage]
+) -> None:
     tasks = [report.written for report in reports]
 
-    async def work(client: LocalClient) -> Landed:
-        return await land(client, identity, tasks, runtime=Runtime(), create=settings.create)
+    async def work(client: LocalClient) -> CommittedEpoch:
+        return await commit_epoch(
+            client, identity, tasks, runtime=Runtime(), create=settings.create
+        )
 
-    landed = _with_client(settings, settings.patience_s, work)
+    committed = _with_client(settings, settings.timeout_s, work)
     _log.info(
         "epoch %d: %d bytes appended to %d segments",
         identity.epoch,
-        landed.bytes,
-        len(landed.offsets),
+        committed.bytes,
+        len(committed.offsets),
     )
 
 
@@ -235,16 +239,16 @@ def _abort(settings: WriteSettings, reports: Sequence[TaskMessage]) -> None:
         await give_up(client, [report.written for report in reports])
 
     try:
-        _with_client(settings, _ABORT_PATIENCE_S, work)
+        _with_client(settings, _ABORT_TIMEOUT_S, work)
     except Exception:  # noqa: BLE001
         _log.warning("what tasks staged is left behind: %s", staged)
 
 
 def _with_client(
-    settings: WriteSettings, patience_s: float, work: Callable[[LocalClient], Awaitable[T]]
+    settings: WriteSettings, timeout_s: float, work: Callable[[LocalClient], Awaitable[T]]
 ) -> T:
     async def connected() -> T:
-        async with LocalClient(settings.store, patience_s=patience_s) as client:
+        async with LocalClient(settings.store, timeout_s=timeout_s) as client:
             return await work(client)
 
     return asyncio.run(connected())
@@ -257,11 +261,11 @@ def _reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage
 def _all_reports(messages: Sequence[WriterCommitMessage | None]) -> list[TaskMessage]:
     """Of a job that Spark says has succeeded.
 
-    Raises LandingError if a task's is missing: its rows would be.
+    Raises EpochCommitError if a task's is missing: its rows would be.
     """
     reports = _reports(messages)
     if len(reports) != len(messages):
-        raise LandingError(
+        raise EpochCommitError(
             f"{len(messages) - len(reports)} of {len(messages)} tasks did not report "
             "what they prepared"
         )

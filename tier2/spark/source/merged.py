@@ -26,7 +26,7 @@ from tier2.object_storage import ObjectStorage
 from tier2.spark.source.plan import SourceSegment
 
 
-class Heir(NamedTuple):
+class MergeTarget(NamedTuple):
     """Who has a merged segment's bytes, or will have them."""
 
     segment: SourceSegment
@@ -38,12 +38,12 @@ class Heir(NamedTuple):
     """The heir has them in Tier 2."""
 
 
-async def find_heirs(
+async def find_merge_targets(
     storage: ObjectStorage,
     manifest: Manifest,
     segments: Mapping[int, SourceSegment],
     gone: Mapping[int, int | None],
-) -> dict[int, Heir]:
+) -> dict[int, MergeTarget]:
     """The heirs of the segments `gone`, by id; of those that have one, as far as the snapshot shows
     it.
 
@@ -67,14 +67,14 @@ async def find_heirs(
         )
         chunks = chunks.filter(pc.is_in(chunks["block_segment_id"], pa.array(unknown, pa.int64())))
         holders.update(_pairs(chunks, "block_segment_id", "segment_id"))
-    heirs = {}
+    merge_targets = {}
     for segment_id in gone:
         holder = holders.get(segment_id, targets.get(segment_id))
         if holder is None or (segment := segments.get(_end(targets, holder))) is None:
             continue
         arrived = segment_id not in targets and holder == segment.segment_id
-        heirs[segment_id] = Heir(segment, holder, arrived)
-    return heirs
+        merge_targets[segment_id] = MergeTarget(segment, holder, arrived)
+    return merge_targets
 
 
 def _pairs(table: pa.Table, keys: str, values: str) -> dict[int, int]:

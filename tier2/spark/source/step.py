@@ -31,7 +31,7 @@ from tier2.spark.source.errors import SegmentFramingError
 from tier2.spark.source.fetch import RangeLostError, SegmentBytes
 from tier2.spark.source.framing import FramingError
 from tier2.spark.source.group import GROUP_RANGES, Held, fetch_group, groups, is_small
-from tier2.spark.source.merged import find_heirs
+from tier2.spark.source.merged import find_merge_targets
 from tier2.spark.source.offsets import (
     Position,
     SegmentKey,
@@ -271,20 +271,22 @@ class LatestStep:
         if not unread:
             return {}
         seen = {segment_id: each.merged_into for segment_id, (_, each) in unread.items()}
-        heirs = await find_heirs(self._storage, manifest, segments, seen)
+        merge_targets = await find_merge_targets(self._storage, manifest, segments, seen)
         merging = {}
         for segment_id, (key, each) in unread.items():
-            heir = heirs.get(segment_id)
-            if heir is not None and self._options.selects(heir.segment.name):
-                if not heir.arrived:
-                    merging[key] = each._replace(merged_into=heir.holder)
+            target = merge_targets.get(segment_id)
+            if target is not None and self._options.selects(target.segment.name):
+                if not target.arrived:
+                    merging[key] = each._replace(merged_into=target.holder)
                 continue
             read = self._before.ends[key]
             why = f"with {each.stored - read} bytes unread the segment was "
-            if heir is None:
+            if target is None:
                 why += "deleted, or merged into another"
             else:
-                why += f"merged into segment {heir.segment.name!r}, which this stream does not read"
+                why += (
+                    f"merged into segment {target.segment.name!r}, which this stream does not read"
+                )
             report_loss(self._options, each.name, read, each.stored, why)
         return merging
 

@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import pytest
 
-from tier2.s3.read_patience import (
+from tier2.s3.read_timeouts import (
     DEAD_IN_A_ROW,
     LATE_MIN_S,
     LENGTHS,
     OBJECTS_MAX,
-    PATIENCES_S,
+    READ_TIMEOUTS_S,
     SAMPLES_MIN,
     SAVED_MAX,
     SHARE,
     UNMEASURED_S,
-    ReadPatience,
+    ReadTimeouts,
 )
 
 SMALL, LARGE = LENGTHS
 
 
-def measured(seconds: float, length: int = SMALL) -> ReadPatience:
-    patience = ReadPatience()
+def measured(seconds: float, length: int = SMALL) -> ReadTimeouts:
+    patience = ReadTimeouts()
     for _ in range(SAMPLES_MIN):
         patience.took(length, seconds)
     return patience
 
 
 def test_nothing_is_late_before_there_is_a_measure() -> None:
-    patience = ReadPatience()
+    patience = ReadTimeouts()
     for _ in range(SAMPLES_MIN - 1):
         patience.took(SMALL, 0.02)
         assert patience.late_after_s(SMALL) is None
         assert patience.dead_after_s() == UNMEASURED_S
     patience.took(SMALL, 0.02)
     assert patience.late_after_s(SMALL) == pytest.approx(0.06)
-    assert patience.dead_after_s() == PATIENCES_S[0]
+    assert patience.dead_after_s() == READ_TIMEOUTS_S[0]
     assert patience.late_after_s(LARGE) is None
     assert patience.late_after_s(LARGE + 1) is None
 
@@ -57,11 +57,11 @@ def test_a_few_that_took_long_change_nothing() -> None:
     for number in range(400):
         patience.took(SMALL, 50.0 if number % 40 == 0 else 0.02)
     assert patience.late_after_s(SMALL) == pytest.approx(0.06)
-    assert patience.dead_after_s() == PATIENCES_S[0]
+    assert patience.dead_after_s() == READ_TIMEOUTS_S[0]
 
 
 def test_second_requests_are_a_share_of_all_reads() -> None:
-    patience = ReadPatience()
+    patience = ReadTimeouts()
     sent = 0
     for _ in range(1000):
         patience.begun()
@@ -73,23 +73,25 @@ def test_a_provider_that_is_slow_as_a_whole_is_given_longer_until_a_row_of_reads
     None
 ):
     patience = measured(0.02)
-    for patience_s, longer in zip(PATIENCES_S, (*PATIENCES_S[1:], PATIENCES_S[-1]), strict=True):
+    for timeout_s, longer in zip(
+        READ_TIMEOUTS_S, (*READ_TIMEOUTS_S[1:], READ_TIMEOUTS_S[-1]), strict=True
+    ):
         for _ in range(DEAD_IN_A_ROW):
-            assert patience.dead_after_s() == patience_s
-            patience.timed_out(patience_s)
+            assert patience.dead_after_s() == timeout_s
+            patience.timed_out(timeout_s)
         assert patience.dead_after_s() == longer
     for _ in range(SAMPLES_MIN):
-        assert patience.dead_after_s() == PATIENCES_S[-1]
+        assert patience.dead_after_s() == READ_TIMEOUTS_S[-1]
         patience.took(SMALL, 0.02)
-    assert patience.dead_after_s() == PATIENCES_S[0]
+    assert patience.dead_after_s() == READ_TIMEOUTS_S[0]
 
 
 def test_one_connection_that_is_dead_among_others_that_live_is_no_reason_to_wait_longer() -> None:
     patience = measured(0.02)
     for _ in range(10 * DEAD_IN_A_ROW):
-        patience.timed_out(PATIENCES_S[0])
+        patience.timed_out(READ_TIMEOUTS_S[0])
         patience.took(SMALL, 0.02)
-    assert patience.dead_after_s() == PATIENCES_S[0]
+    assert patience.dead_after_s() == READ_TIMEOUTS_S[0]
 
 
 def test_an_object_that_begins_slowly_gets_longer_while_others_answer_at_once() -> None:
@@ -97,23 +99,25 @@ def test_an_object_that_begins_slowly_gets_longer_while_others_answer_at_once() 
     dead connections.
     """
     patience = measured(0.02)
-    patience.timed_out(PATIENCES_S[0], "slow")
-    patience.timed_out(PATIENCES_S[0], "slow")
-    assert patience.dead_after_s("slow") == PATIENCES_S[0], "nobody answered between"
-    for patience_s, longer in zip(PATIENCES_S, (*PATIENCES_S[1:], PATIENCES_S[-1]), strict=True):
-        assert patience.dead_after_s("slow") == patience_s
+    patience.timed_out(READ_TIMEOUTS_S[0], "slow")
+    patience.timed_out(READ_TIMEOUTS_S[0], "slow")
+    assert patience.dead_after_s("slow") == READ_TIMEOUTS_S[0], "nobody answered between"
+    for timeout_s, longer in zip(
+        READ_TIMEOUTS_S, (*READ_TIMEOUTS_S[1:], READ_TIMEOUTS_S[-1]), strict=True
+    ):
+        assert patience.dead_after_s("slow") == timeout_s
         patience.took(SMALL, 0.02, "other")
-        patience.timed_out(patience_s, "slow")
+        patience.timed_out(timeout_s, "slow")
         assert patience.dead_after_s("slow") == longer
-        assert patience.dead_after_s("other") == PATIENCES_S[0]
+        assert patience.dead_after_s("other") == READ_TIMEOUTS_S[0]
     patience.took(LARGE, 20.0, "slow")
-    assert patience.dead_after_s("slow") == PATIENCES_S[-1]
+    assert patience.dead_after_s("slow") == READ_TIMEOUTS_S[-1]
     patience.took(LARGE, 0.2, "slow")
-    assert patience.dead_after_s("slow") == PATIENCES_S[0]
+    assert patience.dead_after_s("slow") == READ_TIMEOUTS_S[0]
 
 
 def test_what_is_kept_of_slow_objects_is_bounded() -> None:
     patience = measured(0.02)
     for number in range(OBJECTS_MAX + 10):
-        patience.timed_out(PATIENCES_S[0], str(number))
+        patience.timed_out(READ_TIMEOUTS_S[0], str(number))
     assert len(patience._slow) == OBJECTS_MAX

@@ -13,20 +13,20 @@ from collections.abc import Callable
 from recovery.harness.simulation.store_world import LOCATION, TIER2, StoreWorld
 
 
-def plant_rot(world: StoreWorld, point: str, chance: random.Random) -> Callable[[], None] | None:
+def plant_bit_rot(world: StoreWorld, point: str, rng: random.Random) -> Callable[[], None] | None:
     """Flip a bit; what flips it back, or None if there is nothing to flip.
 
     Nobody has the store open.
     """
     if point == "rot.log":
-        return _rot_file(world, point, f"{LOCATION}/log/", ".log", chance)
+        return _flip_file_bit(world, point, f"{LOCATION}/log/", ".log", rng)
     if world.tier2 == "file":
-        return _rot_file(world, point, f"{TIER2}/", "", chance)
+        return _flip_file_bit(world, point, f"{TIER2}/", "", rng)
     names = sorted(world.bucket.objects)
     if not names:
         return None
-    name = chance.choice(names)
-    offset, bit = chance.randrange(len(world.bucket.objects[name].data)), chance.randrange(8)
+    name = rng.choice(names)
+    offset, bit = rng.randrange(len(world.bucket.objects[name].data)), rng.randrange(8)
     world.reach(point)
     world.bucket.flip_bit(name, offset, bit)
 
@@ -37,8 +37,8 @@ def plant_rot(world: StoreWorld, point: str, chance: random.Random) -> Callable[
     return undo
 
 
-def _rot_file(
-    world: StoreWorld, point: str, folder: str, suffix: str, chance: random.Random
+def _flip_file_bit(
+    world: StoreWorld, point: str, folder: str, suffix: str, rng: random.Random
 ) -> Callable[[], None] | None:
     image = world.image
     places = [
@@ -49,16 +49,16 @@ def _rot_file(
     ]
     if not places:
         return None
-    path, (start, length) = chance.choice(places)
-    offset, bit = start + chance.randrange(length), chance.randrange(8)
+    path, (start, length) = rng.choice(places)
+    offset, bit = start + rng.randrange(length), rng.randrange(8)
     world.reach(point)
     image.flip_bit(path, offset, bit)
-    rotten = image.read(path)[offset]
+    flipped = image.read(path)[offset]
 
     def undo() -> None:
         # A name is never used twice, nor is a byte below what is durable written again: what is
         # there is what rotted.
-        if path in image.files() and image.read(path)[offset : offset + 1] == bytes((rotten,)):
+        if path in image.files() and image.read(path)[offset : offset + 1] == bytes((flipped,)):
             image.flip_bit(path, offset, bit)
 
     return undo

@@ -8,8 +8,8 @@ the rows were cut into tasks, this time and the time before.
 
 - `write_partition`, in each attempt of a task: few bytes are handed to the driver, more are staged:
   appended to a transient segment with a name of the attempt's own.
-- `land`, in the driver: an append of what all tasks handed over, or a merge of one transient
-  segment that holds everything, in the order of the partitions.
+- `commit_epoch`, in the driver: an append of what all tasks handed over, or a merge of one
+  transient segment that holds everything, in the order of the partitions.
 - `clear`: what attempts left behind whose epoch has landed, or who were given up.
 
 Rules of this file: what is staged is named so that target, writer and epoch can be told from the
@@ -44,7 +44,7 @@ _STAGING = re.compile(r"(?s:(.+))#transient\.([0-9a-f]{32})([0-9a-f]{16})([0-9a-
 _NAMESPACE = uuid.UUID("6b1d4f0e-5a0c-5d0f-8e57-4d1f1c7b9a55")
 
 
-class LandingError(SegmentStoreError):
+class EpochCommitError(SegmentStoreError):
     """What tasks prepared is not there any more, or not what it was; nothing was appended.
 
     Run the epoch again.
@@ -112,7 +112,7 @@ class PreparedPart:
     length: int
     data: bytes = b""
     staged: str = ""
-    landed: bool = False
+    committed: bool = False
     """The segment had the epoch already: the rows were dropped."""
 
 
@@ -127,7 +127,7 @@ class TaskWritten:
 
 
 @dataclass(slots=True)
-class Landed:
+class CommittedEpoch:
     """What became of an epoch."""
 
     rows: int = 0
@@ -145,16 +145,16 @@ class Landed:
 class _Outgoing:
     """A segment's bytes on their way out of one task."""
 
-    __slots__ = ("event", "landed", "length", "size", "staged", "waiting")
+    __slots__ = ("committed", "event", "length", "size", "staged", "waiting")
 
-    def __init__(self, *, landed: bool) -> None:
+    def __init__(self, *, committed: bool) -> None:
         self.waiting: list[bytes] = []
         self.size = 0
         """Of what waits."""
         self.length = 0
         self.staged = ""
         self.event = 0
-        self.landed = landed
+        self.committed = committed
 
     def add(self, data: bytes) -> None:
         self.waiting.append(data)
@@ -185,8 +185,10 @@ class _Task:
     async def add(self, segment: str, data: bytes) -> None:
         outgoing = self.segments.get(segment)
         if outgoing is None:
-            outgoing = self.segments[segment] = _Outgoing(landed=await self._has_landed(segment))
-        if outgoing.landed:
+            outgoing = self.segments[segment] = _Outgoing(
+                committed=await self._is_committed(segment)
+            )
+        if outgoing.committed:
             return
         outgoing.add(data)
         if outgoing.staged:
@@ -200,7 +202,7 @@ class _Task:
         if self._unstaged > self._inline_bytes:
             await self._stage_the_largest()
 
-    async def _has_landed(self, segment: str) -> bool:
+    async def _is_committed(self, segment: str) -> bool:
         if not self._identity.lasting:
             return False
         last = await self._client.last_event(segment, self._identity.writer_id.bytes)
@@ -279,8 +281,8 @@ async def write_partition(
 
 
 def _part(outgoing: _Outgoing) -> PreparedPart:
-    if outgoing.landed:
-        return PreparedPart(0, landed=True)
+    if outgoing.committed:
+        return PreparedPart(0, committed=True)
     if outgoing.staged:
         return PreparedPart(outgoing.length, staged=outgoing.staged)
     return PreparedPart(outgoing.length, outgoing.take() if outgoing.waiting else b"")
@@ -289,44 +291,44 @@ def _part(outgoing: _Outgoing) -> PreparedPart:
 # --- in the driver ------------------------------------------------------------------------------
 
 
-async def land(
+async def commit_epoch(
     client: LocalClient,
     identity: WriteIdentity,
     tasks: Sequence[TaskWritten],
     *,
     runtime: Runtime,
     create: bool = True,
-) -> Landed:
+) -> CommittedEpoch:
     """Append everything the tasks of an epoch prepared, each segment in one change, rows in the
     order of the partitions.
 
     `tasks` has the report of one attempt of every task. What they staged is used up by it: after a
     failure the epoch is run again, by new attempts; if the identity is lasting, segments that have
-    it are then passed over. `create` makes segments that are not there. Raises LandingError,
+    it are then passed over. `create` makes segments that are not there. Raises EpochCommitError,
     StoreRefusedError, StoreNotServedError.
     """
     ordered = sorted(tasks, key=lambda task: task.partition)
     if len({task.partition for task in ordered}) != len(ordered):
         partitions = [task.partition for task in ordered]
-        raise LandingError(
+        raise EpochCommitError(
             f"two reports of one partition, of {partitions}: its rows would come twice"
         )
-    landed = Landed(rows=sum(task.rows for task in ordered))
+    committed = CommittedEpoch(rows=sum(task.rows for task in ordered))
     for segment in sorted({segment for task in ordered for segment in task.parts}):
         parts = [task.parts[segment] for task in ordered if segment in task.parts]
-        offset, done = await _land_in(client, identity, segment, parts, runtime, create=create)
-        landed.offsets[segment] = offset
-        landed.bytes += sum(part.length for part in parts) if done else 0
-        if any(part.staged or part.landed for part in parts) or any(
+        offset, done = await _commit_in(client, identity, segment, parts, runtime, create=create)
+        committed.offsets[segment] = offset
+        committed.bytes += sum(part.length for part in parts) if done else 0
+        if any(part.staged or part.committed for part in parts) or any(
             task.attempt for task in ordered
         ):
             # The segment has its rows: a write that failed now would be run again.
             with suppress(SegmentStoreError):
                 await clear(client, identity, segment)
-    return landed
+    return committed
 
 
-async def _land_in(
+async def _commit_in(
     client: LocalClient,
     identity: WriteIdentity,
     segment: str,
@@ -343,8 +345,8 @@ async def _land_in(
     if identity.lasting:
         if last is not None and last >= identity.epoch:
             return None, False
-        if any(part.landed for part in parts):
-            raise LandingError(
+        if any(part.committed for part in parts):
+            raise EpochCommitError(
                 f"segment {segment!r} had epoch {identity.epoch} and has it no more: it "
                 "was deleted meanwhile"
             )
@@ -391,7 +393,7 @@ async def _join(
     there = await client.describe(name)
     if there is None or there.length != length:
         found = "nothing is" if there is None else f"{there.length} are"
-        raise LandingError(
+        raise EpochCommitError(
             f"tasks staged {length} bytes for segment {segment!r} in {name!r}, and {found} there"
         )
     return name

@@ -14,19 +14,19 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
-import tier2.spark.sink.landing
+import tier2.spark.sink.epoch_commit
 from segmentstore import InvalidNameError, SegmentStore
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, read_all, run
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
-from tier2.spark.sink.landing import (
-    LandingError,
+from tier2.spark.sink.epoch_commit import (
+    EpochCommitError,
     StagingName,
     TaskWritten,
     WriteIdentity,
     clear,
+    commit_epoch,
     give_up,
-    land,
     parse_staging_name,
     staging_name,
     write_partition,
@@ -110,12 +110,12 @@ def test_an_epoch_lands_in_the_order_of_its_partitions(
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
             who = identity(0, lasting=lasting)
             reports = await prepare(client, who, *tasks)
-            landed = await land(client, who, reports[::-1], runtime=Runtime())
-            assert landed.rows == sum(map(len, tasks))
-            assert landed.offsets == {"x": 0, "y": 0}
+            committed = await commit_epoch(client, who, reports[::-1], runtime=Runtime())
+            assert committed.rows == sum(map(len, tasks))
+            assert committed.offsets == {"x": 0, "y": 0}
             assert await read_all(store, "x") == lines(*tasks)
             assert await read_all(store, "y") == lines(*tasks, segment="y")
-            assert landed.bytes == len(lines(*tasks)) + len(lines(*tasks, segment="y"))
+            assert committed.bytes == len(lines(*tasks)) + len(lines(*tasks, segment="y"))
             assert await names_in(store) == ["x", "y"]
 
     run(main())
@@ -131,18 +131,18 @@ def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
             before = await prepare(client, identity(4), *second)
             reports = await prepare(client, identity(4), *first, attempt=1)
-            await land(client, identity(4), reports, runtime=Runtime())
+            await commit_epoch(client, identity(4), reports, runtime=Runtime())
             # Prepared before it had landed, by another driver; and behind it.
-            await land(client, identity(4), before, runtime=Runtime())
+            await commit_epoch(client, identity(4), before, runtime=Runtime())
             again = await prepare(client, identity(4), *second, attempt=2)
-            assert all(part.landed for report in again for part in report.parts.values())
-            landed = await land(client, identity(4), again, runtime=Runtime())
-            assert (landed.offsets, landed.bytes) == ({"x": None, "y": None}, 0)
+            assert all(part.committed for report in again for part in report.parts.values())
+            committed = await commit_epoch(client, identity(4), again, runtime=Runtime())
+            assert (committed.offsets, committed.bytes) == ({"x": None, "y": None}, 0)
             old = await prepare(client, identity(3), *second)
-            await land(client, identity(3), old, runtime=Runtime())
+            await commit_epoch(client, identity(3), old, runtime=Runtime())
             assert await read_all(store, "x") == lines(*first)
             assert await names_in(store) == ["x", "y"]
-            await land(
+            await commit_epoch(
                 client, identity(5), await prepare(client, identity(5), *second), runtime=Runtime()
             )
             assert await read_all(store, "x") == lines(*first, *second)
@@ -165,15 +165,15 @@ def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -
                     for number in range(2)
                 ]
                 outcomes = await asyncio.gather(
-                    land(one, identity(epoch), reports[0], runtime=Runtime()),
-                    land(two, identity(epoch), reports[1], runtime=Runtime()),
+                    commit_epoch(one, identity(epoch), reports[0], runtime=Runtime()),
+                    commit_epoch(two, identity(epoch), reports[1], runtime=Runtime()),
                     return_exceptions=True,
                 )
                 # The slower one may find that the faster has cleared away what it staged.
                 for outcome in outcomes:
                     if isinstance(outcome, BaseException):
-                        assert isinstance(outcome, StoreRefusedError | LandingError), outcome
-                await land(
+                        assert isinstance(outcome, StoreRefusedError | EpochCommitError), outcome
+                await commit_epoch(
                     one,
                     identity(epoch),
                     await prepare(one, identity(epoch), *tasks, attempt=9),
@@ -194,7 +194,7 @@ def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None
             await prepare(client, identity(2), long_rows("later", 100))
             assert len(await names_in(store)) >= 5
             reports = await prepare(client, identity(1), *MIXED, attempt=1)
-            await land(client, identity(1), reports, runtime=Runtime())
+            await commit_epoch(client, identity(1), reports, runtime=Runtime())
             left = [
                 parse_staging_name(name) for name in await names_in(store) if name not in {"x", "y"}
             ]
@@ -229,8 +229,8 @@ def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path)
             reports = await prepare(client, identity(0, lasting=False), *MIXED)
             await give_up(client, reports)
             assert await names_in(store) == []
-            with pytest.raises((StoreRefusedError, LandingError)):
-                await land(client, identity(0, lasting=False), reports, runtime=Runtime())
+            with pytest.raises((StoreRefusedError, EpochCommitError)):
+                await commit_epoch(client, identity(0, lasting=False), reports, runtime=Runtime())
             assert await read_all(store, "x") == b""
 
     run(main())
@@ -242,8 +242,8 @@ def test_a_staged_segment_that_is_not_what_was_reported_lands_nothing(tmp_path: 
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
             reports = await prepare(client, identity(0), long_rows("a", 100))
             await store.append(reports[0].parts["x"].staged, b"something else")
-            with pytest.raises(LandingError, match=r"700 bytes .* and 714 are there"):
-                await land(client, identity(0), reports, runtime=Runtime())
+            with pytest.raises(EpochCommitError, match=r"700 bytes .* and 714 are there"):
+                await commit_epoch(client, identity(0), reports, runtime=Runtime())
             assert await read_all(store, "x") == b""
 
     run(main())
@@ -255,7 +255,7 @@ def test_segments_are_made_only_if_asked_for(tmp_path: Path) -> None:
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
             reports = await prepare(client, identity(0), [("x", "one")])
             with pytest.raises(StoreRefusedError, match="'x' does not exist"):
-                await land(client, identity(0), reports, runtime=Runtime(), create=False)
+                await commit_epoch(client, identity(0), reports, runtime=Runtime(), create=False)
             assert await names_in(store) == []
 
     run(main())
@@ -265,13 +265,13 @@ def test_a_segment_deleted_between_two_tasks_is_noticed(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
-            await land(
+            await commit_epoch(
                 client, identity(0), await prepare(client, identity(0), *SMALL), runtime=Runtime()
             )
             reports = await prepare(client, identity(0), *SMALL)
             await store.delete("x")
-            with pytest.raises(LandingError, match="deleted meanwhile"):
-                await land(client, identity(0), reports, runtime=Runtime())
+            with pytest.raises(EpochCommitError, match="deleted meanwhile"):
+                await commit_epoch(client, identity(0), reports, runtime=Runtime())
 
     run(main())
 
@@ -295,14 +295,14 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
                     )
                     for attempt in range(1 + epoch % 2):
                         reports = await prepare(client, identity(epoch), *tasks, attempt=attempt)
-                        await land(client, identity(epoch), reports, runtime=Runtime())
+                        await commit_epoch(client, identity(epoch), reports, runtime=Runtime())
                     expected += lines(*tasks)
 
         writing = asyncio.ensure_future(write())
-        chance = random.Random(11)
+        rng = random.Random(11)
         try:
             while not writing.done():
-                await asyncio.sleep(chance.uniform(0.02, 0.2))
+                await asyncio.sleep(rng.uniform(0.02, 0.2))
                 await store.close()
                 store = await open_tiny(folder, local_face=True)
             await writing
@@ -318,7 +318,7 @@ def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         store = await open_tiny(folder, local_face=True)
-        async with LocalClient(str(folder), patience_s=0.2) as client:
+        async with LocalClient(str(folder), timeout_s=0.2) as client:
             await store.close()
             with pytest.raises(StoreNotServedError, match="does not answer"):
                 await prepare(client, identity(0), *MIXED)
@@ -330,7 +330,7 @@ def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_pa
     async def main() -> None:
         folder = tmp_path / "s"
         store = await open_tiny(folder, local_face=True)
-        async with LocalClient(str(folder), patience_s=0.2) as client:
+        async with LocalClient(str(folder), timeout_s=0.2) as client:
             await client.create("x")
             await client.send("x", QUERY.bytes, 0, b"on its way when the store goes")
             await store.close()
@@ -347,11 +347,11 @@ def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_pa
 def test_what_waits_for_many_staged_segments_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tier2.spark.sink.landing, "STAGED_WAITING_BYTES", 200)
+    monkeypatch.setattr(tier2.spark.sink.epoch_commit, "STAGED_WAITING_BYTES", 200)
     rows = [(f"x{number % 20}", f"{number:07}") for number in range(400)]
     most = 0
 
-    class Watched(tier2.spark.sink.landing._Task):
+    class Watched(tier2.spark.sink.epoch_commit._Task):
         async def add(self, segment: str, data: bytes) -> None:
             nonlocal most
             await super().add(segment, data)
@@ -359,13 +359,13 @@ def test_what_waits_for_many_staged_segments_is_bounded(
             assert waiting == self._staged_waiting
             most = max(most, waiting)
 
-    monkeypatch.setattr(tier2.spark.sink.landing, "_Task", Watched)
+    monkeypatch.setattr(tier2.spark.sink.epoch_commit, "_Task", Watched)
 
     async def main() -> None:
         folder = tmp_path / "s"
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
             reports = await prepare(client, identity(0), rows, inline=10)
-            await land(client, identity(0), reports, runtime=Runtime())
+            await commit_epoch(client, identity(0), reports, runtime=Runtime())
             for name in {name for name, _ in rows}:
                 assert await read_all(store, name) == lines(rows, segment=name)
 
@@ -378,8 +378,8 @@ def test_two_reports_of_one_partition_land_nothing(tmp_path: Path) -> None:
         folder = tmp_path / "s"
         async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
             reports = await prepare(client, identity(0), *SMALL)
-            with pytest.raises(LandingError, match="two reports of one partition"):
-                await land(client, identity(0), [*reports, reports[0]], runtime=Runtime())
+            with pytest.raises(EpochCommitError, match="two reports of one partition"):
+                await commit_epoch(client, identity(0), [*reports, reports[0]], runtime=Runtime())
             assert await names_in(store) == []
 
     run(main())
@@ -399,7 +399,7 @@ def test_an_epoch_has_landed_whether_or_not_its_leftovers_can_be_deleted(
             await prepare(client, who, *MIXED)
             reports = await prepare(client, who, *MIXED, attempt=1)
             monkeypatch.setattr(LocalClient, "delete", refused)
-            await land(client, who, reports, runtime=Runtime())
+            await commit_epoch(client, who, reports, runtime=Runtime())
             assert await read_all(store, "x") == lines(*MIXED)
             assert await read_all(store, "y") == lines(*MIXED, segment="y")
 

@@ -1,4 +1,4 @@
-"""ReadPatience: how long a read waits before it is asked a second time, and before its connection
+"""ReadTimeouts: how long a read waits before it is asked a second time, and before its connection
 is given up.
 
 Theory of operation. The seconds that small reads took lately are kept, of two lengths apart. A read
@@ -8,7 +8,7 @@ its socket gives up. Rules:
 
 - nothing is sent twice before there is a measure, nor beyond a share of all reads: a provider that
   is slow as a whole gets hardly more requests by it, and pays for the rare one that hangs alone;
-- the wait for a dead connection is one of PATIENCES_S, since each is a client of its own; it is
+- the wait for a dead connection is one of READ_TIMEOUTS_S, since each is a client of its own; it is
   between two arrivals of bytes, so a large transfer that goes on has all the time it needs;
 - where connections are dead time after time the provider may only be slow: the next longer patience
   is tried then, until a row of reads succeeded;
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final, NamedTuple
 
-PATIENCES_S: Final = (5, 10, 30)
+READ_TIMEOUTS_S: Final = (5, 10, 30)
 """Seconds without a byte after which a connection is dead."""
 UNMEASURED_S: Final = 10
 """Before enough was measured."""
@@ -78,7 +78,7 @@ class _Slow(NamedTuple):
     """How long it is waited for at least; 0: as for others."""
 
 
-class ReadPatience:
+class ReadTimeouts:
     """Of one storage. O(1) but for a sort of SAMPLES numbers at every eighth read."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class ReadPatience:
 
     def took(self, length: int, seconds: float, name: str = "") -> None:
         """A read of so many bytes of this object succeeded."""
-        if seconds < PATIENCES_S[0]:
+        if seconds < READ_TIMEOUTS_S[0]:
             self._slow.pop(name, None)
         self._successes += 1
         self._calm += 1
@@ -105,17 +105,17 @@ class ReadPatience:
         if times is not None:
             times.add(seconds)
 
-    def timed_out(self, patience_s: int, name: str = "") -> None:
+    def timed_out(self, timeout_s: int, name: str = "") -> None:
         """Nothing came of this object for so long, and no second request had the answer
         meanwhile.
         """
-        self._timed_out_of(name, patience_s)
+        self._timed_out_of(name, timeout_s)
         self._calm = 0
         self._dead += 1
         if self._dead < DEAD_IN_A_ROW:
             return
         self._dead = 0
-        self._least_s = max(self._least_s, _longer(patience_s))
+        self._least_s = max(self._least_s, _longer(timeout_s))
 
     def late_after_s(self, length: int) -> float | None:
         """Seconds after which a read of so many bytes is late; None: it is never sent twice."""
@@ -131,20 +131,20 @@ class ReadPatience:
         return True
 
     def dead_after_s(self, name: str = "") -> int:
-        """How long a read of this object waits for bytes: one of PATIENCES_S."""
+        """How long a read of this object waits for bytes: one of READ_TIMEOUTS_S."""
         usual = max(
             (took for each in self._times if (took := each.nearly_all()) is not None), default=None
         )
         wanted = UNMEASURED_S if usual is None else DEAD_FACTOR * usual
         known = self._slow.get(name)
         wanted = max(wanted, self._least_s, known.least_s if known is not None else 0)
-        return next((each for each in PATIENCES_S if each >= wanted), PATIENCES_S[-1])
+        return next((each for each in READ_TIMEOUTS_S if each >= wanted), READ_TIMEOUTS_S[-1])
 
-    def _timed_out_of(self, name: str, patience_s: int) -> None:
+    def _timed_out_of(self, name: str, timeout_s: int) -> None:
         known = self._slow.pop(name, None)
         least_s = known.least_s if known is not None else 0
         if known is not None and known.successes < self._successes:
-            least_s = max(least_s, _longer(patience_s))
+            least_s = max(least_s, _longer(timeout_s))
         self._slow[name] = _Slow(self._successes, least_s)
         if len(self._slow) > OBJECTS_MAX:
             self._slow.popitem(last=False)
@@ -156,6 +156,6 @@ class ReadPatience:
         return None
 
 
-def _longer(patience_s: int) -> int:
-    """The next one of PATIENCES_S, or the last."""
-    return next((each for each in PATIENCES_S if each > patience_s), PATIENCES_S[-1])
+def _longer(timeout_s: int) -> int:
+    """The next one of READ_TIMEOUTS_S, or the last."""
+    return next((each for each in READ_TIMEOUTS_S if each > timeout_s), READ_TIMEOUTS_S[-1])

@@ -11,9 +11,9 @@ import pytest
 from durablelog.operations import StorageUpdateOperation
 from storagewriter import orphan_sweeper, proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
-from tests.storagewriter.proposing import CHANCE, DAY_MS, JOB, OTHER_JOB, Owner, not_alone, owned
+from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, RNG, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
-from tier2.mailbox.messages import Answer, CondemnRequest
+from tier2.mailbox.messages import Answer, OrphanDeletionRequest
 from tier2.object_names import ObjectKind, message_name, new_tagged_id, new_unique_id, object_name
 from tier2.object_storage import StorageUnavailableError
 
@@ -22,13 +22,13 @@ OLD_MS = 3 * DAY_MS
 
 def _request(
     o: Owner, *names: str, older_than_ms: int | None = None, message_id: str = "orphans"
-) -> CondemnRequest:
+) -> OrphanDeletionRequest:
     asked = o.runtime.clock.time_ms() - 2 * DAY_MS if older_than_ms is None else older_than_ms
-    return CondemnRequest(7, OTHER_JOB, message_id, names, asked)
+    return OrphanDeletionRequest(7, OTHER_JOB, message_id, names, asked)
 
 
 def _name(o: Owner, kind: ObjectKind, *, epoch: int = 0) -> str:
-    return object_name(7, epoch or o.epoch, kind, new_tagged_id(TAG, CHANCE))
+    return object_name(7, epoch or o.epoch, kind, new_tagged_id(TAG, RNG))
 
 
 def _left(answer: Answer | None) -> dict[str, str]:
@@ -83,7 +83,7 @@ def test_whatever_may_be_wanted_is_left_alone_and_the_answer_says_why() -> None:
             o.plant(o.compaction_name(container_id=8), age_ms=OLD_MS): "it is of container 8",
             "stores/0123": "its name is not one of an object of ours",
             "no/name of ours": "its name is not one of an object of ours",
-            o.plant(object_name(7, 2, "flush", new_unique_id(CHANCE)), age_ms=OLD_MS): (
+            o.plant(object_name(7, 2, "flush", new_unique_id(RNG)), age_ms=OLD_MS): (
                 "it does not carry the tag of this store: it may be another's"
             ),
             o.compaction_name(): "it is not there",
