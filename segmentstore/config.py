@@ -130,7 +130,7 @@ class StoreConfig:
     """TCP port on which Prometheus finds the numbers of the store; 0: none."""
     metrics_host: str = setting("127.0.0.1")
     """Address that port is opened on."""
-    local_face: bool = setting(default=False)
+    local_server: bool = setting(default=False)
     """Whether other processes of this machine may append through a socket in the store's folder."""
 
     @classmethod

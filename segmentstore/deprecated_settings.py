@@ -11,6 +11,7 @@ V = TypeVar("V")
 
 CURRENT_NAMES: Final[Mapping[str, str]] = {
     "catalog_export_s": "catalog_export_interval_s",
+    "local_face": "local_server",
     "mailbox_poll_s": "mailbox_poll_interval_s",
     "orphan_sweep_spacing_s": "orphan_sweep_interval_s",
 }

@@ -1,5 +1,5 @@
 """LocalConnection: one process's conversation with a store that this process has open
-(docs/formats/local-face.md).
+(docs/formats/local-server.md).
 
 Rules of this file:
 
@@ -159,7 +159,7 @@ class LocalConnection:
         else:
             code = code_of(error)
             if code is Code.FAILED:
-                _log.error("a request over the local face failed", exc_info=error)
+                _log.error("a request over the local server failed", exc_info=error)
         self._answer(
             request,
             Refused(

@@ -4,7 +4,7 @@ has open.
 Rules of this file:
 
 - the socket is in the store's folder, for its owner alone (mode 0600). Whoever has the folder's
-  lock may replace what a crash left there; nobody else opens a face;
+  lock may replace what a crash left there; nobody else opens a server;
 - a connection is one task, made by asyncio for it; closing ends it once what it took is answered,
   or after 5 s;
 - connections are bounded, and silent ones shut nobody out: one that does not greet in time ends,
@@ -12,7 +12,7 @@ Rules of this file:
   been idle longest;
 - closed before anything else of the store, so that nobody asks what is half closed.
 
-What is said over it: docs/formats/local-face.md. How a connection is served:
+What is said over it: docs/formats/local-server.md. How a connection is served:
 segmentstore/local_connection.py.
 """
 
@@ -62,7 +62,7 @@ class LocalServer:
         try:
             listener = _listener(location, server.path)
         except OSError as error:
-            raise ConfigError("local_face", f"{server.path} cannot be made: {error}") from error
+            raise ConfigError("local_server", f"{server.path} cannot be made: {error}") from error
         try:
             server._server = await asyncio.start_unix_server(
                 server._connected, sock=listener, limit=READ_BYTES

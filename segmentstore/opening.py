@@ -78,7 +78,7 @@ class OpeningStore:
                 host, port, store.stats, registry, self._runtime
             )
             parts.undo.push_async_callback(parts.endpoint.close)
-        if parts.config.local_face:
+        if parts.config.local_server:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
             parts.local_server = await LocalServer.open(store, parts.location, parts.store_id)

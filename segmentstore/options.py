@@ -65,9 +65,10 @@ class StoreOptions(TypedDict, total=False):
     scrub_bytes_per_s: int
     metrics_port: int
     metrics_host: str
-    local_face: bool
+    local_server: bool
 
     # Deprecated names.
     catalog_export_s: float
+    local_face: bool
     mailbox_poll_s: float
     orphan_sweep_spacing_s: float

@@ -44,7 +44,7 @@ FORMAT_PAGES = (
     "data-frame",
     "events",
     "file-log",
-    "local-face",
+    "local-server",
     "mailbox",
     "object-names",
     "operations",

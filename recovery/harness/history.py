@@ -9,7 +9,7 @@ that ended before another began came first. Rules of this file:
   died under it), has outcome UNKNOWN: it may have taken effect or not, until its life is over, and
   never later;
 - a *life* is one opening of the store by one process; an *observation* is everything the store says
-  of itself, read through the public face while no client is at work.
+  of itself, read through the public API while no client is at work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Observer: reads the whole of a store through its public face while no client is at work.
+"""Observer: reads the whole of a store through its public API while no client is at work.
 
 Rules of this file:
 

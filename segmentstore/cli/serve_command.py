@@ -55,7 +55,7 @@ def serve_command(
         sys.stdout.flush()
         await _until_told(opened)
 
-    with_store(store, run, create=create, local_face=True, take_over=take_over)
+    with_store(store, run, create=create, local_server=True, take_over=take_over)
 
 
 async def _until_told(store: SegmentStore) -> None:

@@ -1,5 +1,5 @@
 """What a running store and other processes of its machine say to each other: the codec.
-docs/formats/local-face.md.
+docs/formats/local-server.md.
 
 Rules of this file: pure; whatever comes in is either a message or a LocalProtocolError that says
 what is wrong with it; a message may be longer than this version knows (what is behind is skipped),

@@ -40,6 +40,6 @@ def test_a_length_no_event_can_have() -> None:
         split_events(frame_event(b"") + b"\x80\0\0\0" + bytes(9))
 
 
-def test_the_framing_is_part_of_the_public_face() -> None:
+def test_the_framing_is_part_of_the_public_api() -> None:
     assert segmentstore.split_events(segmentstore.frame_events([b"a", b"b"])) == [b"a", b"b"]
     assert segmentstore.frame_event(b"a") == b"\0\0\0\1a"

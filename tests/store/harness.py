@@ -1,4 +1,4 @@
-"""Stores as the tests of the public face open them: real files, settings so small that the rare
+"""Stores as the tests of the public API open them: real files, settings so small that the rare
 paths are common.
 """
 

@@ -1,4 +1,4 @@
-"""The store as a plain model: what each call of the public face must do, without any engine.
+"""The store as a plain model: what each call of the public API must do, without any engine.
 
 Each method changes the model and returns what the call gives, or raises the error class the call
 must raise.

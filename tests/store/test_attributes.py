@@ -1,4 +1,4 @@
-"""Attributes through the public face: the five update types, alone and with an append, all or
+"""Attributes through the public API: the five update types, alone and with an append, all or
 nothing.
 """
 

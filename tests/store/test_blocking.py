@@ -1,4 +1,4 @@
-"""The blocking face: the same meanings without await, from many threads, and nobody left waiting at
+"""The blocking API: the same meanings without await, from many threads, and nobody left waiting at
 close.
 """
 

@@ -1,4 +1,4 @@
-"""The whole public face against the plain model once more, on BookKeeper: ledgers fail, and other
+"""The whole public API against the plain model once more, on BookKeeper: ledgers fail, and other
 owners take over.
 """
 

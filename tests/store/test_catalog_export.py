@@ -179,7 +179,7 @@ def test_every_container_is_exported_and_told(tmp_path: Path) -> None:
     run(main())
 
 
-def test_the_blocking_face_has_it_too(tmp_path: Path) -> None:
+def test_the_blocking_api_has_it_too(tmp_path: Path) -> None:
     with blocking.open(tmp_path / "s") as store:
         store.create_segment("a")
         (done,) = store.export_catalog()

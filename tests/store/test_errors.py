@@ -1,4 +1,4 @@
-"""Every error of the public face is reachable, is a SegmentStoreError, and says what it is about;
+"""Every error of the public API is reachable, is a SegmentStoreError, and says what it is about;
 no future stays unresolved.
 """
 

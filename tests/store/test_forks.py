@@ -135,14 +135,14 @@ def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_lives
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with running(BLOCKING, tmp_path / "s", metrics_port=port, local_face=True) as owner:
+    with running(BLOCKING, tmp_path / "s", metrics_port=port, local_server=True) as owner:
         assert said(owner) == "child"
         owner.kill()
         owner.wait(60)
         with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
             client.connect(str(tmp_path / "s" / SOCKET_NAME))
         with segmentstore.blocking.open(
-            tmp_path / "s", metrics_port=port, local_face=True
+            tmp_path / "s", metrics_port=port, local_server=True
         ) as store:
             assert store.get_info("x").length == 0
 
@@ -278,7 +278,7 @@ with segmentstore.blocking.open(folder, cache_bytes_max=1 << 20, tail_bytes_max=
 
 
 def test_a_child_process_that_runs_another_program_inherits_nothing(tmp_path: Path) -> None:
-    with segmentstore.blocking.open(tmp_path / "s", local_face=True):
+    with segmentstore.blocking.open(tmp_path / "s", local_server=True):
         listing = (
             "import os; print(*(os.path.realpath(f'/proc/self/fd/{n}') for n in "
             "os.listdir('/proc/self/fd')))"

@@ -1,4 +1,4 @@
-"""The codec of the local face: what goes in comes out, and whatever else comes in is refused by
+"""The codec of the local server: what goes in comes out, and whatever else comes in is refused by
 name.
 """
 
@@ -153,7 +153,7 @@ def test_long_words_of_a_refusal_are_cut_and_odd_ones_replaced() -> None:
 
 
 def test_the_pages_example_is_what_is_said() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "formats" / "local-face.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "formats" / "local-server.md").read_text()
     said = [
         bytes.fromhex(line[2:])
         for line in page.splitlines()

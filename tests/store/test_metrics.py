@@ -408,7 +408,7 @@ def test_who_does_not_watch_does_not_load_it(tmp_path: Path) -> None:
     assert result.stdout == b"False\n"
 
 
-def test_the_blocking_face_is_served_too(tmp_path: Path) -> None:
+def test_the_blocking_api_is_served_too(tmp_path: Path) -> None:
     port = free_port()
     with blocking.open(tmp_path / "s", metrics_port=port) as store:
         assert value(asyncio.run(scrape(port)), "up") == 1

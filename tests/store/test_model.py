@@ -1,4 +1,4 @@
-"""The whole public face against a plain model, with crashes, a lost cache and a Tier 2 that goes
+"""The whole public API against a plain model, with crashes, a lost cache and a Tier 2 that goes
 away among its rules.
 """
 

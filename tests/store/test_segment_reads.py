@@ -1,4 +1,4 @@
-"""Segments through the public face: read at any offset, follow the tail, seal, truncate, delete."""
+"""Segments through the public API: read at any offset, follow the tail, seal, truncate, delete."""
 
 from __future__ import annotations
 

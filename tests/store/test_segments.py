@@ -1,4 +1,4 @@
-"""Segments through the public face: create, append, list."""
+"""Segments through the public API: create, append, list."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tier2.spark.reconcile.job import reconcile
 RARELY: dict[str, Any] = {
     **TINY,
     "containers": 2,
-    "local_face": True,
+    "local_server": True,
     "mailbox_poll_interval_s": 36_000.0,
 }
 """Who is not woken does not look while the test runs."""

@@ -107,7 +107,10 @@ def test_an_epoch_lands_in_the_order_of_its_partitions(
 ) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             who = identity(0, lasting=lasting)
             reports = await prepare(client, who, *tasks)
             committed = await commit_epoch(client, who, reports[::-1], runtime=Runtime())
@@ -128,7 +131,10 @@ def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
 ) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             before = await prepare(client, identity(4), *second)
             reports = await prepare(client, identity(4), *first, attempt=1)
             await commit_epoch(client, identity(4), reports, runtime=Runtime())
@@ -155,7 +161,7 @@ def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -
     async def main() -> None:
         folder = str(tmp_path / "s")
         async with (
-            open_tiny(folder, local_face=True) as store,
+            open_tiny(folder, local_server=True) as store,
             LocalClient(folder) as one,
             LocalClient(folder) as two,
         ):
@@ -188,7 +194,10 @@ def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -
 def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             await prepare(client, identity(0), *MIXED)
             await prepare(client, identity(1), *MIXED)
             await prepare(client, identity(2), long_rows("later", 100))
@@ -206,7 +215,10 @@ def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None
 def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
 
             def broken() -> Any:
                 yield batch(*long_rows("a", 300))
@@ -225,7 +237,10 @@ def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Pat
 def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             reports = await prepare(client, identity(0, lasting=False), *MIXED)
             await give_up(client, reports)
             assert await names_in(store) == []
@@ -239,7 +254,10 @@ def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path)
 def test_a_staged_segment_that_is_not_what_was_reported_lands_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             reports = await prepare(client, identity(0), long_rows("a", 100))
             await store.append(reports[0].parts["x"].staged, b"something else")
             with pytest.raises(EpochCommitError, match=r"700 bytes .* and 714 are there"):
@@ -252,7 +270,10 @@ def test_a_staged_segment_that_is_not_what_was_reported_lands_nothing(tmp_path: 
 def test_segments_are_made_only_if_asked_for(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             reports = await prepare(client, identity(0), [("x", "one")])
             with pytest.raises(StoreRefusedError, match="'x' does not exist"):
                 await commit_epoch(client, identity(0), reports, runtime=Runtime(), create=False)
@@ -264,7 +285,10 @@ def test_segments_are_made_only_if_asked_for(tmp_path: Path) -> None:
 def test_a_segment_deleted_between_two_tasks_is_noticed(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             await commit_epoch(
                 client, identity(0), await prepare(client, identity(0), *SMALL), runtime=Runtime()
             )
@@ -281,7 +305,7 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
 
     async def main() -> None:
         folder = tmp_path / "s"
-        store = await open_tiny(folder, local_face=True)
+        store = await open_tiny(folder, local_server=True)
         expected = b""
 
         async def write() -> None:
@@ -304,7 +328,7 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
             while not writing.done():
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
                 await store.close()
-                store = await open_tiny(folder, local_face=True)
+                store = await open_tiny(folder, local_server=True)
             await writing
             assert await read_all(store, "x") == expected
             assert await names_in(store) == ["x"]
@@ -317,7 +341,7 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
 def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        store = await open_tiny(folder, local_face=True)
+        store = await open_tiny(folder, local_server=True)
         async with LocalClient(str(folder), timeout_s=0.2) as client:
             await store.close()
             with pytest.raises(StoreNotServedError, match="does not answer"):
@@ -329,7 +353,7 @@ def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
 def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        store = await open_tiny(folder, local_face=True)
+        store = await open_tiny(folder, local_server=True)
         async with LocalClient(str(folder), timeout_s=0.2) as client:
             await client.create("x")
             await client.send("x", QUERY.bytes, 0, b"on its way when the store goes")
@@ -363,7 +387,10 @@ def test_what_waits_for_many_staged_segments_is_bounded(
 
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             reports = await prepare(client, identity(0), rows, inline=10)
             await commit_epoch(client, identity(0), reports, runtime=Runtime())
             for name in {name for name, _ in rows}:
@@ -376,7 +403,10 @@ def test_what_waits_for_many_staged_segments_is_bounded(
 def test_two_reports_of_one_partition_land_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             reports = await prepare(client, identity(0), *SMALL)
             with pytest.raises(EpochCommitError, match="two reports of one partition"):
                 await commit_epoch(client, identity(0), [*reports, reports[0]], runtime=Runtime())
@@ -394,7 +424,10 @@ def test_an_epoch_has_landed_whether_or_not_its_leftovers_can_be_deleted(
 
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             who = identity(0, lasting=lasting)
             await prepare(client, who, *MIXED)
             reports = await prepare(client, who, *MIXED, attempt=1)
@@ -409,7 +442,10 @@ def test_an_epoch_has_landed_whether_or_not_its_leftovers_can_be_deleted(
 def test_clearing_leaves_other_writers_and_other_segments_alone(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        async with open_tiny(folder, local_face=True) as store, LocalClient(str(folder)) as client:
+        async with (
+            open_tiny(folder, local_server=True) as store,
+            LocalClient(str(folder)) as client,
+        ):
             other = WriteIdentity(writer_id_of("another"), 0, lasting=True)
             kept = [
                 staging_name("x", other, UUID(int=1)),

@@ -1,5 +1,5 @@
 """LocalClient: appends to a store that another process of this machine has open, over its socket
-(docs/formats/local-face.md).
+(docs/formats/local-server.md).
 
 Rules of this file:
 

@@ -1,5 +1,5 @@
 """A job tells the owner on its own machine that it has put messages, over the store's socket
-(docs/formats/local-face.md).
+(docs/formats/local-server.md).
 
 Without it the owner finds them at its next look, `mailbox_poll_interval_s` later. So whatever goes
 wrong here costs that time and nothing else, and is no error: nobody listens, an older store does

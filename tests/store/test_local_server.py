@@ -1,4 +1,4 @@
-"""The local face of an open store: what other processes are answered, and that events land once
+"""The local server of an open store: what other processes are answered, and that events land once
 whatever breaks.
 """
 
@@ -27,8 +27,8 @@ from segmentstore.contracts.local_protocol import (
     encode,
 )
 from segmentstore.contracts.local_socket import SOCKET_NAME
-from tests.store.face_wire import OTHER, WRITER, codes, served, wire
 from tests.store.harness import open_tiny, read_all, run
+from tests.store.local_wire import OTHER, WRITER, codes, served, wire
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
 
 
@@ -76,8 +76,8 @@ class TestSocket:
         async def main() -> None:
             async with open_tiny(tmp_path / "s"):
                 (tmp_path / "s" / SOCKET_NAME).mkdir()
-            with pytest.raises(ConfigError, match="local_face"):
-                await open_tiny(tmp_path / "s", local_face=True)
+            with pytest.raises(ConfigError, match="local_server"):
+                await open_tiny(tmp_path / "s", local_server=True)
             async with open_tiny(tmp_path / "s"):
                 pass
 

@@ -1,4 +1,4 @@
-"""Events on their way together over the local face: in their order, once, and within bounds."""
+"""Events on their way together over the local server: in their order, once, and within bounds."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from segmentstore.contracts.local_protocol import (
     Stored,
 )
 from segmentstore.local_connection import LocalConnection
-from tests.store.face_wire import OTHER, WRITER, codes, served, wire
 from tests.store.harness import open_tiny, read_all, run
+from tests.store.local_wire import OTHER, WRITER, codes, served, wire
 from tier2.spark.common.local_client import LocalClient
 
 
@@ -70,7 +70,7 @@ class TestPipelines:
     def test_land_once_while_the_store_is_closed_and_opened_again(self, tmp_path: Path) -> None:
         async def main() -> None:
             folder = tmp_path / "s"
-            store = await open_tiny(folder, local_face=True)
+            store = await open_tiny(folder, local_server=True)
             await store.create_segment("x")
 
             async def write(client_number: int) -> None:
@@ -90,7 +90,7 @@ class TestPipelines:
                 for _ in range(6):
                     await asyncio.sleep(rng.uniform(0.01, 0.05))
                     await store.close()
-                    store = await open_tiny(folder, local_face=True)
+                    store = await open_tiny(folder, local_server=True)
                 await asyncio.gather(*writers)
                 lines = (await read_all(store, "x")).split(b"\n")
             finally:

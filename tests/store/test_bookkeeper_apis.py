@@ -45,7 +45,7 @@ def open_blocking(world: BookKeeperWorld, folder: Path, **options: Any) -> block
     return blocking.SegmentStore(thread, thread.open())
 
 
-def test_the_blocking_face_serves_many_threads(tmp_path: Path) -> None:
+def test_the_blocking_api_serves_many_threads(tmp_path: Path) -> None:
     def work(number: int) -> bytes:
         name = f"s/{number}"
         store.create_segment(name, [AttributeUpdate(attribute(1), UpdateType.REPLACE, number)])

@@ -1,4 +1,4 @@
-"""The other end of a local face's connections, byte by byte, for tests."""
+"""The other end of a local server's connections, byte by byte, for tests."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def wire(folder: Path, *, greet: bool = True) -> AsyncIterator[Wire]:
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[SegmentStore]:
-    async with open_tiny(folder, local_face=True) as store:
+    async with open_tiny(folder, local_server=True) as store:
         yield store
 
 
