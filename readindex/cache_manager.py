@@ -23,10 +23,10 @@ from typing import NamedTuple
 from readindex.cache_addresses import CacheAddresses
 from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent, Home
+from readindex.extent import Extent, Home, SequentialReader
 from readindex.fetched_pieces import FetchedPieces
 from readindex.segment_read_index import SegmentReadIndex
-from readindex.sequential_readers import SequentialReader, SequentialReaders
+from readindex.sequential_readers import SequentialReaders
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 HARD_BOUND = 2

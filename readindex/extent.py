@@ -1,4 +1,5 @@
-"""Extent: a stretch of one segment whose bytes are in memory or in the cache.
+"""Extent: a stretch of one segment whose bytes are in memory or in the cache; and the sequential
+reader that one from Tier 2 is kept for.
 
 The bytes of a segment at an offset never change, so an extent is right for as long as it exists,
 whatever happens to chunks and objects in Tier 2. What moves is its home:
@@ -11,10 +12,7 @@ whatever happens to chunks and objects in Tier 2. What moves is its home:
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from readindex.sequential_readers import SequentialReader
+from collections import OrderedDict
 
 
 class Home(enum.Enum):
@@ -140,4 +138,44 @@ class Extent:
     def __repr__(self) -> str:
         return (
             f"<Extent {self.segment_id}:[{self.start_offset},{self.end_offset}) {self.home.value}>"
+        )
+
+
+class SequentialReader:
+    """One reader, or several in step. Compared by identity."""
+
+    __slots__ = (
+        "advanced_s",
+        "ahead_end",
+        "continued",
+        "held",
+        "position",
+        "run_bytes",
+        "segment_id",
+        "sequential",
+        "window",
+    )
+
+    def __init__(self, segment_id: int) -> None:
+        self.segment_id = segment_id
+        self.position = 0
+        """Where its next read is expected to begin."""
+        self.ahead_end = 0
+        """Everything from `position` to here was asked for, or was there."""
+        self.continued = False
+        """It has had a second read: not a read at a place of its own any more."""
+        self.sequential = False
+        self.window = 0
+        """Bytes to be asked for ahead; its share may allow less."""
+        self.run_bytes = 0
+        """Read since the window was last doubled."""
+        self.advanced_s = 0.0
+        """Loop time of its last read."""
+        self.held: OrderedDict[Extent, None] = OrderedDict()
+        """Extents kept for it, the nearest first as far as they came in order."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<SequentialReader {self.segment_id}:{self.position} window {self.window}, "
+            f"{len(self.held)} held>"
         )

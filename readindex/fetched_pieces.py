@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent, Home
-from readindex.sequential_readers import SequentialReader, SequentialReaders
+from readindex.extent import Extent, Home, SequentialReader
+from readindex.sequential_readers import SequentialReaders
 from segmentstore.contracts.byte_sizes import MIB
 
 LINGER_BYTES_MAX = 4 * MIB

@@ -28,9 +28,8 @@ from collections import Counter, OrderedDict
 from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_manager import CacheManager
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent
+from readindex.extent import Extent, SequentialReader
 from readindex.fair_delivery import FairDelivery
-from readindex.sequential_readers import SequentialReader
 from segmentstore.contracts.backoff import backoff_s
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (

@@ -22,51 +22,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent
+from readindex.extent import Extent, SequentialReader
 
 STREAMS_MAX = 256
 """Sequential streams, and as many places where one may begin, over all segments."""
 _PIECES_TO_TRUST = 2
-
-
-class SequentialReader:
-    """One reader, or several in step. Compared by identity."""
-
-    __slots__ = (
-        "advanced_s",
-        "ahead_end",
-        "continued",
-        "held",
-        "position",
-        "run_bytes",
-        "segment_id",
-        "sequential",
-        "window",
-    )
-
-    def __init__(self, segment_id: int) -> None:
-        self.segment_id = segment_id
-        self.position = 0
-        """Where its next read is expected to begin."""
-        self.ahead_end = 0
-        """Everything from `position` to here was asked for, or was there."""
-        self.continued = False
-        """It has had a second read: not a read at a place of its own any more."""
-        self.sequential = False
-        self.window = 0
-        """Bytes to be asked for ahead; its share may allow less."""
-        self.run_bytes = 0
-        """Read since the window was last doubled."""
-        self.advanced_s = 0.0
-        """Loop time of its last read."""
-        self.held: OrderedDict[Extent, None] = OrderedDict()
-        """Extents kept for it, the nearest first as far as they came in order."""
-
-    def __repr__(self) -> str:
-        return (
-            f"<SequentialReader {self.segment_id}:{self.position} window {self.window}, "
-            f"{len(self.held)} held>"
-        )
 
 
 class SequentialReaders:

@@ -35,6 +35,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import SegmentInfo
 from segmentstore.deprecated_settings import deprecation_notes, with_current_names
 from segmentstore.garbage import GarbageReport
+from segmentstore.open_stores import registered
 from segmentstore.opening import open as open_async
 from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore as AsyncSegmentStore
@@ -130,9 +131,8 @@ class SegmentStore:
         self._thread = thread
         self._store = store
         # The thread has the store as well: it is this object that a program drops.
-        registered = store._parts.registered  # noqa: SLF001 - the other half of this class
-        assert registered is not None
-        registered.watch(self, thread.begin_end)
+        parts = store._parts  # noqa: SLF001 - the other half of this class
+        registered(parts).watch(self, thread.begin_end)
 
     def __enter__(self) -> Self:
         return self

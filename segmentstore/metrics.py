@@ -30,7 +30,7 @@ from segmentstore.metric_names import (
     MetricName,
     by_path,
 )
-from tier2.request_meter import LATENCY_BOUNDS_S
+from tier2.request_statistics import LATENCY_BOUNDS_S
 
 CONTAINERS_MAX = 256
 """More containers than this are summed up under `container="all"`."""

@@ -124,6 +124,13 @@ def register(parts: StoreParts) -> OpenStore:
     return entry
 
 
+def registered(parts: StoreParts) -> OpenStore:
+    """What this process knows an open store by."""
+    entry = parts.registered
+    assert isinstance(entry, OpenStore), "a store that was opened for a program"
+    return entry
+
+
 async def make_way(location: str) -> bool:
     """After StoreInUseError: end those stores of this process that nobody uses any more; whether to
     try again.

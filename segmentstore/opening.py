@@ -81,8 +81,8 @@ class OpeningStore:
         if parts.config.local_server:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
-            parts.local_server = await LocalServer.open(store, parts.location, parts.store_id)
-            parts.undo.push_async_callback(parts.local_server.close)
+            server = await LocalServer.open(store, parts.location, parts.store_id)
+            parts.undo.push_async_callback(server.close)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

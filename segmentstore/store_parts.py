@@ -25,9 +25,7 @@ from tier2.store_markers import StoreMarkers
 
 if TYPE_CHECKING:
     # Loaded only where there is one.
-    from segmentstore.local_server import LocalServer
     from segmentstore.metrics_endpoint import MetricsEndpoint
-    from segmentstore.open_stores import OpenStore
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,13 +54,12 @@ class StoreParts:
     losses: LossKeeper | None = None
     exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
-    local_server: LocalServer | None = None
     findings: Sequence[str] = ()
     """What is wrong with how the store is kept, a sentence each, for its health."""
     closing: asyncio.Task[None] | None = None
     watch: CancellationWatch | None = None
-    registered: OpenStore | None = None
-    """What the process knows it by, if it was opened for a program."""
+    registered: object | None = None
+    """What the process knows it by, if it was opened for a program: `open_stores.registered`."""
 
     async def close(self) -> None:
         """Close the parts in the reverse order of their opening; goes on past one that fails.

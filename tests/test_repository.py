@@ -29,7 +29,7 @@ from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.deprecated_settings import CURRENT_NAMES
 from storagewriter.config import StorageWriterStatistics
 from tier2.object_names import ENGINE_PREFIXES
-from tier2.request_meter import OperationStatistics
+from tier2.request_statistics import OperationStatistics
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery")

@@ -26,7 +26,8 @@ from tier2.object_storage import (
     check_ranges,
     exact_range,
 )
-from tier2.request_meter import ObjectStorageStatistics, RequestMeter
+from tier2.request_meter import RequestMeter
+from tier2.request_statistics import ObjectStorageStatistics
 
 PAGE_OBJECTS = 1000
 

@@ -21,13 +21,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import SelfDescribed
-
-if TYPE_CHECKING:
-    from tier2.request_meter import ObjectStorageStatistics
+from tier2.request_statistics import ObjectStorageStatistics
 
 
 class StoredObject(NamedTuple):

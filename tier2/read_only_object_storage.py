@@ -17,7 +17,7 @@ from tier2.object_storage import (
     StoredObject,
     UnfinishedUpload,
 )
-from tier2.request_meter import ObjectStorageStatistics
+from tier2.request_statistics import ObjectStorageStatistics
 
 _REFUSED: Final = "a read-only view of the store changes nothing in Tier 2"
 

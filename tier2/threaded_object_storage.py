@@ -27,7 +27,8 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
-from tier2.request_meter import ObjectStorageStatistics, RequestMeter
+from tier2.request_meter import RequestMeter
+from tier2.request_statistics import ObjectStorageStatistics
 
 PAGE_OBJECTS: Final = 1000
 PART_CHARACTERS_MAX: Final = 255

@@ -29,7 +29,7 @@ from recovery.harness.services.fault_rules import (
     Twice,
     WrongRange,
 )
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 LOST = (http.client.RemoteDisconnected, http.client.IncompleteRead, ConnectionError)
 

@@ -46,7 +46,7 @@ from tests.support.folders import files_below
 from tests.support.hurried_loop import SPEED, run_hurried
 from tests.support.suites import share
 from tier2.object_names import PROBE_PREFIX, parse_object_name
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 SETTINGS: Mapping[str, Any] = {
     **TINY,

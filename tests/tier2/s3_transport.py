@@ -27,7 +27,7 @@ from recovery.harness.services.shared import shared_server
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 from tier2.s3.read_timeouts import READ_TIMEOUTS_S
 from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, make_client
 from tier2.s3.s3_location import S3Location, parse_s3_url

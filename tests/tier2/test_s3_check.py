@@ -20,7 +20,7 @@ from tests.tier2.s3_transport import (
     says,
 )
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 
 @pytest.fixture(autouse=True)

@@ -42,7 +42,7 @@ from tests.support.faulty_s3 import (
 )
 from tests.support.suites import share
 from tier2.object_storage import ObjectRange, StorageRefusedError, StorageUnavailableError
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 from tier2.s3.s3_object_storage import S3ObjectStorage
 
 

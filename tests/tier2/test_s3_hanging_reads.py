@@ -17,7 +17,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import until
 from tests.support.faulty_s3 import WHOLE, FaultyS3, faulty_s3, own_part, unique_id
 from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
-from tier2.request_meter import OperationStatistics
+from tier2.request_statistics import OperationStatistics
 from tier2.s3 import hedged_reads, read_timeouts, s3_requests
 from tier2.s3.read_timeouts import SAMPLES_MIN, SAVED_MAX, ReadTimeouts
 from tier2.s3.s3_location import parse_s3_url

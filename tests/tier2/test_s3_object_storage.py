@@ -27,7 +27,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     UnfinishedUpload,
 )
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from tier2.object_storage import (
     StorageRefusedError,
     StorageUnavailableError,
 )
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 from tier2.s3.s3_client import READ_TIMEOUT_S
 from tier2.s3.s3_errors import error_of
 from tier2.s3.s3_object_storage import CLOSE_TIMEOUT_S, S3ObjectStorage

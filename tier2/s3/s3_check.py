@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from tier2.object_names import UNIQUE_ID_BYTES
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 from tier2.s3 import s3_calls
 from tier2.s3.s3_calls import Where
 from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict

@@ -30,7 +30,7 @@ from tier2.object_storage import (
     UnfinishedUpload,
     check_ranges,
 )
-from tier2.request_meter import ObjectStorageStatistics
+from tier2.request_statistics import ObjectStorageStatistics
 from tier2.s3 import s3_calls
 from tier2.s3.copy_upload import COPY_BYTES_MIN, CopyUpload
 from tier2.s3.hedged_reads import hedged_get

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
-from tier2.request_meter import MeteredRequest, ObjectStorageStatistics, Operation, RequestMeter
+from tier2.request_meter import MeteredRequest, RequestMeter
+from tier2.request_statistics import ObjectStorageStatistics, Operation
 from tier2.s3.adaptive_rate import RateGate
 from tier2.s3.read_timeouts import ReadTimeouts
 from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, S3Reply

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 HEAD_BYTES_MAX = 64 * 1024
 BODY_BYTES_MAX = 256 * 1024 * 1024

@@ -33,7 +33,7 @@ from recovery.harness.services.fault_messages import (
 )
 from recovery.harness.services.fault_rules import Fault, FaultRules, Rule
 from segmentstore.contracts.runtime import Runtime
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 T = TypeVar("T")
 

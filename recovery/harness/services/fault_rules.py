@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from recovery.harness.services.fault_messages import Head
-from tier2.request_meter import Operation
+from tier2.request_statistics import Operation
 
 
 @dataclass(frozen=True, slots=True)

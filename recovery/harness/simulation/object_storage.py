@@ -42,7 +42,8 @@ from tier2.object_storage import (
     check_ranges,
     exact_range,
 )
-from tier2.request_meter import ObjectStorageStatistics, RequestMeter
+from tier2.request_meter import RequestMeter
+from tier2.request_statistics import ObjectStorageStatistics
 
 PAGE_OBJECTS: Final = 1000
 COMPOSE_BYTES_MIN: Final = 64

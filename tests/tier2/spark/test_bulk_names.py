@@ -17,7 +17,8 @@ from tier2.object_names import (
 from tier2.object_storage import StoredObject
 from tier2.spark.reconcile.findings import FindingKind, StoreFacts, check_shard
 from tier2.spark.reconcile.folders import check_names
-from tier2.spark.reconcile.listing import is_known_prefix, listing_table, shards_of
+from tier2.spark.reconcile.listing import is_known_prefix, shards_of
+from tier2.spark.reconcile.listing_table import listing_table
 
 NOW_MS = 1_700_000_000_000
 NO_OBJECTS = pa.table(

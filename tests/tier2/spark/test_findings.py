@@ -26,7 +26,7 @@ from tier2.spark.reconcile.findings import (
     find_suspects,
     findings_table,
 )
-from tier2.spark.reconcile.listing import LISTING
+from tier2.spark.reconcile.listing_table import LISTING
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000

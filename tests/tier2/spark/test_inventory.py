@@ -29,7 +29,8 @@ from tier2.spark.reconcile.inventory import (
     rows_read,
 )
 from tier2.spark.reconcile.inventory_rows import InventoryError, conform_listing, key_rules
-from tier2.spark.reconcile.listing import LISTING, SHARDS
+from tier2.spark.reconcile.listing import SHARDS
+from tier2.spark.reconcile.listing_table import LISTING
 
 URL = "s3://bucket/some/prefix?region=eu-central-1"
 PREFIX = "some/prefix/"

@@ -31,14 +31,8 @@ from tier2.spark.reconcile.inventory import (
     read_inventory_range,
 )
 from tier2.spark.reconcile.inventory_rows import InventoryError
-from tier2.spark.reconcile.listing import (
-    LISTING,
-    SHARDS,
-    is_known_prefix,
-    list_rest,
-    list_shard,
-    shards_of,
-)
+from tier2.spark.reconcile.listing import SHARDS, is_known_prefix, list_rest, list_shard, shards_of
+from tier2.spark.reconcile.listing_table import LISTING, TABLE_ROWS
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client
@@ -96,7 +90,7 @@ def content(tables: Iterable[pa.Table]) -> list[StoredObject]:
     found: list[StoredObject] = []
     for table in tables:
         assert table.schema.equals(LISTING)
-        assert 0 < table.num_rows <= listing.TABLE_ROWS
+        assert 0 < table.num_rows <= TABLE_ROWS
         columns: list[Any] = [table[name].to_pylist() for name in ("key", "size", "modified_ms")]
         found += map(StoredObject, *columns)
     return found

@@ -29,8 +29,8 @@ from tier2.spark.reconcile.inventory_rows import (
     conform_sorted,
     key_rules,
 )
-from tier2.spark.reconcile.listing import LISTING
 from tier2.spark.reconcile.listing_job import PARTS_MIN, _parts_of
+from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.work import shards_of_part
 
 URL = "file:///store"

@@ -16,7 +16,8 @@ from tests.tier2.spark.reconcile_world import DAY_S, SEGMENTS, World
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.spark.common.arrow_rows import is_text
 from tier2.spark.reconcile.findings import StoreFacts
-from tier2.spark.reconcile.listing import LISTING, list_rest, list_shard
+from tier2.spark.reconcile.listing import list_rest, list_shard
+from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.tasks import CheckInputs, check_missing
 from tier2.spark.reconcile.work import Listers, shards_of_part, with_storage
 

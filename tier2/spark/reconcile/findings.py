@@ -185,7 +185,7 @@ def findings_table(findings: Iterable[FindingRow], run_id: str = "") -> pa.Table
 def check_shard(
     before: pa.Table, listed: pa.Table, after: pa.Table, place: StoreFacts, *, run_id: str = ""
 ) -> pa.Table:
-    """FINDINGS over one shard, or any other set of objects: of `listing.LISTING` between two
+    """FINDINGS over one shard, or any other set of objects: of `listing_table.LISTING` between two
     snapshots' `objects`.
 
     `before` and `after` have the columns name, size and state, and blocks if the evidence is to

@@ -42,7 +42,8 @@ from tier2.spark.reconcile.inventory_rows import (
     key_rules,
     wanted_columns,
 )
-from tier2.spark.reconcile.listing import SHARDS, TABLE_ROWS, is_known_prefix, shards_of
+from tier2.spark.reconcile.listing import SHARDS, is_known_prefix, shards_of
+from tier2.spark.reconcile.listing_table import TABLE_ROWS
 
 CSV_BYTES: Final = 4 * 1024 * 1024
 """Of a CSV so much becomes one table."""

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from segmentstore.contracts.urls import redacted
 from tier2.file_urls import path_of, printable
 from tier2.s3.s3_location import parse_s3_url
-from tier2.spark.reconcile.listing import LISTING
+from tier2.spark.reconcile.listing_table import LISTING
 
 PrefixMismatchMode = Literal["ERROR", "IGNORE"]
 """What becomes of keys that are not the store's: as Iceberg's `prefix_mismatch_mode`, without

@@ -35,25 +35,10 @@ from tier2.file_urls import path_of
 from tier2.locations import check_object_storage_url, open_object_storage
 from tier2.object_names import ENGINE_PREFIXES, may_hold_ours
 from tier2.object_storage import StorageUnavailableError, StoredObject
-
-_TEXTS: Final = frozenset(("key", "etag"))
-
-LISTING: Final = pa.schema(
-    {
-        name: pa.string() if name in _TEXTS else pa.int64()
-        for name in ("key", "size", "modified_ms", "etag")
-    }
-)
-"""One row per object.
-
-`key` is the object's name below the store's URL; `etag` is null where the place has none.
-"""
+from tier2.spark.reconcile.listing_table import TABLE_ROWS, key_text, listing_table
 
 SHARDS: Final = tuple(f"{shard:02x}" for shard in range(256))
 """What names of objects begin with, by the shard's number."""
-
-TABLE_ROWS: Final = 65_536
-"""A table of a listing has at most so many rows."""
 
 _SHARD_SET: Final = frozenset(SHARDS)
 
@@ -126,31 +111,6 @@ def shards_of(keys: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
     return shards
 
 
-def listing_table(stored: Sequence[StoredObject]) -> pa.Table:
-    """Rows of LISTING, without etags. What is no UTF-8 in a name is escaped."""
-    return pa.table(
-        {
-            "key": [_as_text(each.name) for each in stored],
-            "size": [each.size for each in stored],
-            "modified_ms": [each.modified_ms for each in stored],
-            "etag": pa.nulls(len(stored), pa.string()),
-        },
-        schema=LISTING,
-    )
-
-
-def _as_text(name: str) -> str:
-    """The name with each byte that is no UTF-8 as a backslash, an x and two digits.
-
-    No name of ours has a backslash.
-    """
-    return (
-        name
-        if name.isascii()
-        else name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    )
-
-
 def _is(url: str, scheme: str) -> bool:
     return url.partition("://")[0].lower() == scheme
 
@@ -219,7 +179,7 @@ def _entries(root: str, folder: str) -> list[_Entry]:
         return []  # Deleted meanwhile, the last object and its folder.
     except OSError as error:
         raise _unavailable(folder, error) from error
-    return sorted(found, key=lambda each: _as_text(each[0]))
+    return sorted(found, key=lambda each: key_text(each[0]))
 
 
 def _file(name: str, entry: os.DirEntry[str]) -> Iterator[StoredObject]:

@@ -40,7 +40,8 @@ from tier2.spark.reconcile.inventory_rows import (
     key_rules,
     wanted_columns,
 )
-from tier2.spark.reconcile.listing import LISTING, shards_of
+from tier2.spark.reconcile.listing import shards_of
+from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.second_survey import Again, again_shards, again_task
 from tier2.spark.reconcile.work import (
     RESULTS,

@@ -45,7 +45,7 @@ from tier2.s3.s3_client import (
 )
 from tier2.s3.s3_errors import error_of
 from tier2.s3.s3_location import S3Location, parse_s3_url
-from tier2.spark.reconcile.listing import LISTING, TABLE_ROWS, listing_table
+from tier2.spark.reconcile.listing_table import LISTING, TABLE_ROWS, listing_table
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

@@ -34,7 +34,8 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
 from tier2.spark.reconcile import found_classes
 from tier2.spark.reconcile.findings import FindingKind, Suspects, find_suspects
-from tier2.spark.reconcile.listing import LISTING, list_rest
+from tier2.spark.reconcile.listing import list_rest
+from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.marks import HashedNames, names_of
 from tier2.spark.reconcile.shard_rows import no_objects
 from tier2.spark.reconcile.tasks import (

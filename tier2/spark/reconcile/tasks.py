@@ -42,7 +42,8 @@ from tier2.spark.reconcile.findings import (
     find_suspects,
     findings_table,
 )
-from tier2.spark.reconcile.listing import LISTING, SHARDS
+from tier2.spark.reconcile.listing import SHARDS
+from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.marks import marks_of
 from tier2.spark.reconcile.shard_rows import no_objects, shard_rows, stretches
 from tier2.spark.reconcile.verify import OBJECT_COLUMNS, ObjectsCheck, verify_objects

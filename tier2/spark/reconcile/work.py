@@ -38,7 +38,8 @@ from tier2.spark.reconcile.findings import FINDINGS, StoreFacts, Suspects, find_
 from tier2.spark.reconcile.findings_files import write_part
 from tier2.spark.reconcile.folder_tasks import check_copies, check_folders
 from tier2.spark.reconcile.found_classes import count_classes, sample
-from tier2.spark.reconcile.listing import LISTING, list_rest, list_shard
+from tier2.spark.reconcile.listing import list_rest, list_shard
+from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.marks import (
     HASHES,
     HashedNames,
