@@ -13,7 +13,7 @@ set aside until the throttle lets them through. Rules of this file:
 - admitted bytes never exceed the room that is left below the bound;
 - operations without data are admitted; where the log has no room, only those that let go of data,
   within a bound;
-- work is for each request: O(1) when it comes, and at most `LOOKS_MAX` requests again at the begin
+- work is for each request: O(1) when it comes, and at most `CHECKS_MAX` requests again at the begin
   of a pause.
 """
 
@@ -31,7 +31,7 @@ from durablelog.operations import (
     TruncateOperation,
 )
 
-LOOKS_MAX: Final = 1024
+CHECKS_MAX: Final = 1024
 """Requests set aside, the oldest, that are looked at again when a pause begins: their segments may
 use little by now.
 """
@@ -73,7 +73,7 @@ class FairAdmission:
         """
         self._room, self._fair, self._relief = room_bytes, fair_bytes, relief_bytes
         self._spent.clear()
-        oldest = [self.aside.popleft() for _ in range(min(len(self.aside), LOOKS_MAX))]
+        oldest = [self.aside.popleft() for _ in range(min(len(self.aside), CHECKS_MAX))]
         kept: list[Request] = []
         blocked: set[int] = set()
         operations = 0

@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 from durablelog.durable_data_log import LogAddress
 
-_MARKER_SPACING_BYTES = 1 << 20
+_MARKER_INTERVAL_BYTES = 1 << 20
 
 
 class LogPositions:
@@ -21,7 +21,7 @@ class LogPositions:
     def __init__(self) -> None:
         self._checkpoints: list[tuple[int, LogAddress]] = []
         self._markers: list[tuple[int, LogAddress]] = []
-        self._bytes_since_marker = _MARKER_SPACING_BYTES
+        self._bytes_since_marker = _MARKER_INTERVAL_BYTES
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
         """A checkpoint has been committed, or met in replay; `address` is of the frame it
@@ -33,7 +33,7 @@ class LogPositions:
     def add_frame(self, sequence_number: int, address: LogAddress, length: int) -> None:
         """A frame whose first *ended* operation is `sequence_number`; kept once per MiB of log."""
         self._bytes_since_marker += length
-        if self._bytes_since_marker >= _MARKER_SPACING_BYTES:
+        if self._bytes_since_marker >= _MARKER_INTERVAL_BYTES:
             self._bytes_since_marker = 0
             self._markers.append((sequence_number, address))
 

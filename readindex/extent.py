@@ -4,9 +4,9 @@ reader that one from Tier 2 is kept for.
 The bytes of a segment at an offset never change, so an extent is right for as long as it exists,
 whatever happens to chunks and objects in Tier 2. What moves is its home:
 
-    TAIL ──► SPILLING ──► CACHED ──► GONE        appended or refilled bytes
+    TAIL ──► SPILLING ──► CACHED ──► REMOVED        appended or refilled bytes
       └────────────────────────────►
-    FETCHED ──► SPILLING ──► CACHED ──► GONE     bytes that came from Tier 2
+    FETCHED ──► SPILLING ──► CACHED ──► REMOVED     bytes that came from Tier 2
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Home(enum.Enum):
     """In memory still, on its way into the cache."""
     CACHED = "cached"
     """In the cache under `address`; `data` is None."""
-    GONE = "gone"
+    REMOVED = "gone"
     """Removed from its index; whoever still holds it must let go."""
 
 

@@ -288,7 +288,7 @@ class SegmentReadIndex:
         assert extents.pop(extent.start_offset) is extent, extent
         if not extents:
             self.extents = None
-        extent.home = Home.GONE
+        extent.home = Home.REMOVED
         extent.data = extent.pieces = None
 
     def newly_flushed(self, storage_length: int) -> list[Extent]:
@@ -316,7 +316,7 @@ class SegmentReadIndex:
             assert extent.start_offset == start_offset >= position, extent
             assert extent.length > 0, extent
             assert extent.segment_id == self.segment_id, extent
-            assert extent.home is not Home.GONE, extent
+            assert extent.home is not Home.REMOVED, extent
             if extent.home is Home.CACHED:
                 assert not extent.in_memory, extent
                 assert extent.address >= 0, extent

@@ -106,9 +106,9 @@ class UnflushedReads:
             unsettled = blocks
             while unsettled:
                 async for block in _in_turns(unsettled):
-                    await _unless_gone(block, self._take_held)
+                    await _unless_deleted(block, self._take_held)
                 for block in unsettled:
-                    await _unless_gone(block, self._take_wanted)
+                    await _unless_deleted(block, self._take_wanted)
                 unsettled = [block for block in unsettled if not block.settled]
         finally:
             for block in blocks:
@@ -213,7 +213,7 @@ class UnflushedReads:
         block.stretches = stretches
 
 
-async def _unless_gone(block: _Block, take: Callable[[_Block], Awaitable[None]]) -> None:
+async def _unless_deleted(block: _Block, take: Callable[[_Block], Awaitable[None]]) -> None:
     if block.gone is None:
         try:
             await take(block)

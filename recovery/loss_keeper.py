@@ -216,12 +216,12 @@ class LossKeeper:
                     await self._changed.wait()
             self._changed.clear()
             if self._look_at_s is not None and loop.time() >= self._look_at_s:
-                await self._look_again()
+                await self._check_again()
                 self._look_at_s = loop.time() + self._recheck_s if self._count() else None
             await asyncio.sleep(SAVE_AFTER_S)
             await self._save()
 
-    async def _look_again(self) -> None:
+    async def _check_again(self) -> None:
         """Whether what was lost is there again: one round, each step of which may fail and hold up
         no other.
         """

@@ -42,7 +42,7 @@ from segmentstore.contracts.metadata import (
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.object_storage import StoredObject
 
-_LOOKS_MAX = 64
+_CHECKS_MAX = 64
 """Blocks looked at for the new place of a chunk whose object is gone."""
 
 Run = list[ChunkRecord]
@@ -210,7 +210,7 @@ class _Rebuilding:
         """
         blocks = self._blocks.get(chunk.block_segment_id, ())
         end = bisect_right(blocks, chunk.block_start_offset, key=lambda block: block.start_offset)
-        for block in reversed(blocks[max(0, end - _LOOKS_MAX) : end]):
+        for block in reversed(blocks[max(0, end - _CHECKS_MAX) : end]):
             if block.end_offset >= chunk.block_start_offset + chunk.length:
                 yield chunk._replace(object_name=block.object_name, block_offset=block.block_offset)
                 return

@@ -47,7 +47,7 @@ from recovery.restore_report import (
     RestoreReport,
 )
 from recovery.store_check import check_store
-from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
+from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, scan, unknown_objects
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import (
@@ -199,7 +199,7 @@ async def _rebuild_all(
         objects = bucket.objects.get(container_id, {})
         unknown, container.passed_over = unknown_objects(objects, container.checkpoint)
         container.objects, container.surveyed = len(objects), len(unknown)
-        blocks[container_id], broken = await survey(
+        blocks[container_id], broken = await scan(
             storage, container_id, unknown, partial(on_progress, container_id)
         )
         cut[container_id] = [damage.cut for damage in broken if damage.cut is not None]

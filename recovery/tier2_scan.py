@@ -244,7 +244,7 @@ def _may_be_of(name: str, epoch: int) -> bool:
     return parsed.epoch >= epoch or parsed.kind == "compaction"
 
 
-async def survey(
+async def scan(
     storage: ObjectStorage,
     container_id: int,
     objects: list[StoredObject],

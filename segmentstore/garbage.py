@@ -155,7 +155,7 @@ def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
     )
 
 
-async def survey_garbage(
+async def scan_garbage(
     containers: Mapping[int, StoppedContainer],
     storage: ObjectStorage,
     store_id: str,

@@ -43,6 +43,7 @@ from segmentstore.contracts.local_protocol import (
     VERSION,
     Answer,
     Append,
+    CheckMailbox,
     Code,
     Create,
     Delete,
@@ -51,17 +52,16 @@ from segmentstore.contracts.local_protocol import (
     Done,
     Duplicate,
     EventNumber,
+    HandshakeReply,
     Hello,
     LastEvent,
     ListNames,
     LocalProtocolError,
-    LookAtMailbox,
     Merge,
     Names,
     Refused,
     Request,
     Stored,
-    Welcome,
     decode_request,
     encode,
     frame_length,
@@ -114,7 +114,7 @@ class LocalConnection:
         self._outstanding = 0
         self._outstanding_bytes = 0
         self._answered = asyncio.Event()
-        self.greeted = False
+        self.has_handshake = False
         self.active_at = asyncio.get_running_loop().time()
         """When the last whole request was served, in the loop's time."""
         self._serving = False
@@ -170,11 +170,11 @@ class LocalConnection:
     async def _converse(self) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_S):
-                await self._greet()
+                await self._handshake()
         except TimeoutError:
             detail = f"there was no greeting for {HANDSHAKE_S:g} s"
-            raise LocalProtocolError(Code.GREETING_FIRST, detail) from None
-        self.greeted = True
+            raise LocalProtocolError(Code.HANDSHAKE_FIRST, detail) from None
+        self.has_handshake = True
         served = 0
         while (
             frame := await self._frame(self._store.config.append_bytes_max + FRAME_ROOM)
@@ -194,19 +194,21 @@ class LocalConnection:
                 # Reading what is there already lets nobody else run.
                 await asyncio.sleep(0)
 
-    async def _greet(self) -> None:
+    async def _handshake(self) -> None:
         frame = await self._frame(FRAME_ROOM)
         if frame is None:
             raise ConnectionResetError
         request, message = decode_request(frame)
         if not isinstance(message, Hello):
             raise LocalProtocolError(
-                Code.GREETING_FIRST, "a connection begins with a greeting", request
+                Code.HANDSHAKE_FIRST, "a connection begins with a greeting", request
             )
         if message.version != VERSION:
             detail = f"version {message.version} is not spoken here, but version {VERSION}"
             raise LocalProtocolError(Code.VERSION_UNKNOWN, detail, request)
-        self._answer(request, Welcome(VERSION, self._store_id, self._store.config.append_bytes_max))
+        self._answer(
+            request, HandshakeReply(VERSION, self._store_id, self._store.config.append_bytes_max)
+        )
 
     async def _frame(self, length_max: int) -> bytes | None:
         """The next frame once there is room for it; None if the other side has hung up between
@@ -334,7 +336,7 @@ class LocalConnection:
             case Delete():
                 await store.delete(message.segment)
                 return Done()
-            case LookAtMailbox():
+            case CheckMailbox():
                 store.wake_mailbox()
                 return Done()
             case ListNames():

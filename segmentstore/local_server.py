@@ -117,9 +117,9 @@ class LocalServer:
             return True
         since = asyncio.get_running_loop().time() - IDLE_S
         idle = [
-            (one.greeted, one.active_at, task)
+            (one.has_handshake, one.active_at, task)
             for task, one in self._connections.items()
-            if not one.greeted or (one.idle and one.active_at <= since)
+            if not one.has_handshake or (one.idle and one.active_at <= since)
         ]
         if not idle or len(self._evicted) >= CONNECTIONS_MAX:
             return False

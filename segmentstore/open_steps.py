@@ -149,7 +149,7 @@ async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
     could never be mended: its file names it for ever.
     """
     try:
-        await parts.tier2_start.insist()
+        await parts.tier2_start.require_answer()
     except BaseException:
         if store.new and _is_tier2_elsewhere(parts):
             # Where the folder's file alone makes the store, the store is gone with it.

@@ -13,7 +13,7 @@ Rules of this file:
   that it is meant. A store that was there is asked about this in one listing beside its recovery,
   and opens if Tier 2 does not answer soon: then its uploads are held back by the same question;
 - a marker that is gone, though this store has objects there, is put back, at the opening and later:
-  one look in LOOK_EVERY_S;
+  one look in CHECK_INTERVAL_S;
 - the store's own folder is not checked, but marked like any other place: another store may name it.
 """
 
@@ -42,9 +42,9 @@ LATER_S = 5.0
 """From the opening to the check of a store that was there: who only looks in costs one listing, and
 leaves no probe.
 """
-LOOK_EVERY_S = 600.0
+CHECK_INTERVAL_S = 600.0
 """Between two looks for the marker while the store is open."""
-LOOK_TIMEOUT_S = 2.0
+CHECK_TIMEOUT_S = 2.0
 """How long an opening waits for the listing of the markers."""
 TIMEOUT_S = 2.0
 """How long a close lets a check come to its end: cut off, it may leave its probe behind."""
@@ -69,7 +69,7 @@ class Tier2Start:
         self._outlived: Callable[[], bool] = _never
         self._checking = False
 
-    async def insist(self) -> None:
+    async def require_answer(self) -> None:
         """For a store being made.
 
         Raises ConfigError (it cannot be its Tier 2, and why), TierUnavailableError.
@@ -105,7 +105,7 @@ class Tier2Start:
         """
         if self._look is None:
             return
-        await asyncio.wait((self._look,), timeout=LOOK_TIMEOUT_S)
+        await asyncio.wait((self._look,), timeout=CHECK_TIMEOUT_S)
         if not self._look.done():
             return
         try:
@@ -163,6 +163,6 @@ class Tier2Start:
             finally:
                 self._checking = False
         while True:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(CHECK_INTERVAL_S)
             with suppress(StorageUnavailableError):
                 await self._markers.shared_with()

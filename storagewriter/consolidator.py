@@ -56,7 +56,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
 )
 
-PASS_SPACING_S = 1.0
+PASS_INTERVAL_S = 1.0
 """Looks for a group are at least this far apart, and come only after something changed."""
 PASS_SPACINGS = 50
 """And at least so many times as far as a look through all objects took: some hundred thousand take
@@ -158,7 +158,7 @@ class Consolidator:
             self._wake.clear()
             begun = loop.time()
             candidates = await self._candidates()
-            delay = max(PASS_SPACING_S, PASS_SPACINGS * (loop.time() - begun))
+            delay = max(PASS_INTERVAL_S, PASS_SPACINGS * (loop.time() - begun))
             try:
                 await self._consolidate_what_is_worth_it(candidates)
                 self._backoff.reset()

@@ -28,8 +28,8 @@ READINGS_PER_LAG: Final = 64
 """At most, while something waits: the part of the lag that an object may stay too long for each
 owner that comes.
 """
-SPACING_MIN_S: Final = 1.0
-SPACING_MAX_S: Final = 300.0
+INTERVAL_MIN_S: Final = 1.0
+INTERVAL_MAX_S: Final = 300.0
 """An owner that lives this long brings the clock forward, however long the lag is."""
 
 
@@ -55,7 +55,7 @@ class DeletionClock:
         self._began_ms = clock_at(reading, boot)
         self._began_s = now_s
         self._lag_ms = int(lag_s * 1000)
-        self.interval_s = min(max(lag_s / READINGS_PER_LAG, SPACING_MIN_S), SPACING_MAX_S)
+        self.interval_s = min(max(lag_s / READINGS_PER_LAG, INTERVAL_MIN_S), INTERVAL_MAX_S)
         """Least time between two readings."""
         self._read_s: float | None = None
         """When the clock was last read for the log, by this owner."""

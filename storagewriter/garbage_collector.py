@@ -29,13 +29,13 @@ from storagewriter.deletion_clock import DeletionClock
 from tier2.object_names import is_of_store, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
-PASS_SPACING_S = 1.0
+PASS_INTERVAL_S = 1.0
 """Passes are at least this far apart; and a thousandth of the lag, since each looks at all
 garbage.
 """
-PASS_SPACING_MAX_S = 60.0
+PASS_INTERVAL_MAX_S = 60.0
 """What changed meanwhile, in the log or in what is in use, is seen within this."""
-MARKERS_SPACING_S = 600.0
+MARKERS_INTERVAL_S = 600.0
 """Least time between two looks for the markers of other stores, while one is there and keeps
 garbage from being deleted.
 """
@@ -68,7 +68,7 @@ class GarbageCollector:
         self._lag_s = config.deletion_lag_s
         self._deletion_clock: DeletionClock | None = None
         self._interval_s = min(
-            max(PASS_SPACING_S, config.deletion_lag_s / 1000), PASS_SPACING_MAX_S
+            max(PASS_INTERVAL_S, config.deletion_lag_s / 1000), PASS_INTERVAL_MAX_S
         )
         self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._lock = asyncio.Lock()
@@ -169,7 +169,7 @@ class GarbageCollector:
         try:
             if await self._shared_with() is None:
                 return names
-            self._markers_again_s = now_s + MARKERS_SPACING_S
+            self._markers_again_s = now_s + MARKERS_INTERVAL_S
         except StorageUnavailableError as error:
             self.health.failed(error)
         return tagged
@@ -180,7 +180,7 @@ class GarbageCollector:
             return None
         clock, now_s = self._counted(), asyncio.get_running_loop().time()
         wait_s = min(clock.remaining_ms(name, each, now_s) for name, each in garbage.items()) / 1000
-        return min(max(wait_s, self._interval_s), PASS_SPACING_MAX_S, clock.interval_s)
+        return min(max(wait_s, self._interval_s), PASS_INTERVAL_MAX_S, clock.interval_s)
 
     async def _delete(self, names: Sequence[str]) -> tuple[list[str], bool]:
         """The names confirmed to be gone, and whether any could not be."""

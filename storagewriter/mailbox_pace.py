@@ -3,7 +3,7 @@
 Theory of operation. An owner looks now and then, because listings cost; often after something was
 found, because more will come; and at once when somebody who put a message says so. Rules:
 
-- a look that was asked for begins no sooner than WAKE_SPACING_S after the last one: however many
+- a look that was asked for begins no sooner than WAKE_INTERVAL_S after the last one: however many
   ask, the requests are bounded;
 - who asked is owed a look that was made: one that fails, or was under way when he asked, does not
   count. The next begins when the tier has been left alone for as long as it wants;
@@ -20,7 +20,7 @@ from typing import Final
 QUICK_POLL_S: Final = 1.0
 QUICK_FOR_S: Final = 300.0
 """How often it looks, and for how long, after something was found: more will come."""
-WAKE_SPACING_S: Final = 0.25
+WAKE_INTERVAL_S: Final = 0.25
 """Least time from the beginning of one look to one that was asked for."""
 
 
@@ -59,7 +59,7 @@ class MailboxPace:
                 await self._woken.wait()
         if self._woken.is_set():
             self._quick_until = loop.time() + QUICK_FOR_S
-            spaced = self._looked_at + WAKE_SPACING_S if self._looked_at is not None else 0.0
+            spaced = self._looked_at + WAKE_INTERVAL_S if self._looked_at is not None else 0.0
             await asyncio.sleep(max(spaced, self._not_before) - loop.time())
         self._woken.clear()  # Who asks from here on asks for another look.
         self._looked_at = loop.time()

@@ -39,11 +39,11 @@ KEPT: Final = 3
 """Copies of one container that stay: the newest may be damaged, or cut off by an owner that was
 stale.
 """
-SPACING_S: Final = 60.0
+INTERVAL_S: Final = 60.0
 """Least time from one copy to the next, but for those asked for at once."""
 _RETRY_MIN_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
-_LOOK_S: Final = 0.1
+_CHECK_S: Final = 0.1
 """How often a close looks whether its patience has ended."""
 
 
@@ -130,7 +130,7 @@ class MetadataBackup:
             and loop.time() < give_up
         ):
             self._attempted.clear()
-            timer = loop.call_later(_LOOK_S, self._attempted.set)
+            timer = loop.call_later(_CHECK_S, self._attempted.set)
             try:
                 await self._attempted.wait()
             finally:
@@ -187,7 +187,7 @@ class MetadataBackup:
         else:
             self.health.succeeded()
             self._backoff.reset()
-            self._not_before = loop.time() + SPACING_S
+            self._not_before = loop.time() + INTERVAL_S
         finally:
             self._saving = False
             self._attempted.set()

@@ -67,13 +67,13 @@ from tier2.object_storage import (
     StoredObject,
 )
 
-MESSAGES_PER_LOOK = 1000
+MESSAGES_PER_CHECK = 1000
 """Messages without an answer that one look takes; the rest comes with the next."""
 KEEP_MS = 7 * 24 * 3600 * 1000
 """Messages are deleted when their answer is so old, or when they are themselves and nobody answers
 them.
 """
-REMOVED_PER_LOOK = 100
+REMOVED_PER_CHECK = 100
 """Answered messages one look deletes, and as many of the others."""
 FAILURES_IN_A_ROW = 8
 """After so many it is not the message that Tier 2 does not answer for: the step of the look
@@ -192,14 +192,14 @@ class RequestProcessor:
             await self.pace.until_due()
             before = self.answered  # What nobody here may answer does not count.
             try:
-                await self.look_now()
+                await self.check_now()
             except StorageUnavailableError:
                 self.pace.failed(self._backoff.next_s(), self.answered - before)
             else:
                 self.pace.looked(self.answered - before)
                 self._backoff.reset()
 
-    async def look_now(self) -> int:
+    async def check_now(self) -> int:
         """Look at the mailbox once, and answer what has no answer; return how many answers were
         given.
 
@@ -222,11 +222,11 @@ class RequestProcessor:
     async def drain(self) -> int:
         """Look until nothing more is answered; return how many answers were given.
 
-        Raises as `look_now`.
+        Raises as `check_now`.
         """
         total = 0
         while True:
-            answered = await self.look_now()
+            answered = await self.check_now()
             total += answered
             if not answered and not self._looked_to:
                 return total
@@ -263,21 +263,24 @@ class RequestProcessor:
         quarantined: dict[MessageKey, str] = {}
         async for entry in each_message(self._storage, self._source.metadata.container_id):
             if entry.answer is not None:
-                if now_ms - entry.answer.modified_ms > KEEP_MS and len(look.old) < REMOVED_PER_LOOK:
+                if (
+                    now_ms - entry.answer.modified_ms > KEEP_MS
+                    and len(look.old) < REMOVED_PER_CHECK
+                ):
                     look.old.append(entry)
                 continue
             assert entry.message is not None, entry
             if self._owners.knows_as_anothers(entry.key):
                 continue
             is_stale = (
-                now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_LOOK
+                now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_CHECK
             )
             reason = self._quarantined.get(entry.key)
             if reason is not None:
                 quarantined[entry.key] = reason
             elif entry.message.name <= self._looked_to:
                 continue
-            elif len(look.waiting) == MESSAGES_PER_LOOK:
+            elif len(look.waiting) == MESSAGES_PER_CHECK:
                 look.more = True
                 continue
             else:

@@ -75,7 +75,7 @@ class StoreMarkers:
         self._store_id = uuid.UUID(store_id)
         self.is_meant = is_meant
         self._is_there = False
-        self._was_gone = self._is_new = False
+        self._was_missing = self._is_new = False
         self._seen: str | None = None
 
     async def put(self) -> None:
@@ -142,7 +142,7 @@ class StoreMarkers:
     async def restore(self) -> None:
         """Put back a marker that was there and is gone."""
         await self.put()
-        self._is_there = self._was_gone = True
+        self._is_there = self._was_missing = True
 
     async def others(self) -> list[str]:
         """Ids of the other stores that were ever made here, sorted. One listing request.
@@ -215,7 +215,7 @@ class StoreMarkers:
     def losses(self) -> list[str]:
         """What the last look showed to be lost. No request."""
         found = []
-        if self._was_gone:
+        if self._was_missing:
             what = "what was there was deleted or lost, objects perhaps as well"
             found.append(
                 f"tier2: the marker of this store was gone from {self._storage.url}, and "

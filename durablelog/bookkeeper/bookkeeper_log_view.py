@@ -155,7 +155,7 @@ class BookKeeperLogView(LogView):
                     raise wrong_password(
                         what, self._options.password_from, code=error.code
                     ) from error
-                if answer is Reaction.GONE:
+                if answer is Reaction.NO_LEDGER:
                     await waiting.for_node(self._check_unchanged)
                     raise DataCorruptionError(
                         f"ledger {item.ledger_id}", "it is gone, the record lists it"

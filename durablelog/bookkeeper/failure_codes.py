@@ -65,7 +65,7 @@ class Reaction(Enum):
     """
     TOO_FEW_BOOKIES = "too few bookies"
     """As RETRY; with `degraded_replication` that is tried first."""
-    GONE = "gone"
+    NO_LEDGER = "gone"
     """There is no such ledger: well if it was to be deleted; legal below the truncation point; else
     DataCorruptionError.
     """
@@ -149,7 +149,7 @@ _TOO_FEW: Final[Mapping[int, Reaction]] = {
     -3: Reaction.TOO_FEW_BOOKIES,
     -6: Reaction.TOO_FEW_BOOKIES,
 }
-_GONE: Final[Mapping[int, Reaction]] = {-7: Reaction.GONE, -25: Reaction.GONE}
+_NO_LEDGER: Final[Mapping[int, Reaction]] = {-7: Reaction.NO_LEDGER, -25: Reaction.NO_LEDGER}
 _NOT_LET_IN: Final[Mapping[int, Reaction]] = {-24: Reaction.REFUSED}
 """TLS, or who we say we are."""
 
@@ -184,7 +184,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
     },
     LedgerCall.RECOVER: {
         **_SERVICE,
-        **_GONE,
+        **_NO_LEDGER,
         **_NOT_LET_IN,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
@@ -194,7 +194,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
     },
     LedgerCall.READ: {
         **_SERVICE,
-        **_GONE,
+        **_NO_LEDGER,
         **_NOT_LET_IN,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
@@ -205,7 +205,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         -17: Reaction.RETRY,  # of the recovery before it
         -102: Reaction.REFUSED,
     },
-    LedgerCall.DELETE: {**_SERVICE, **_GONE, -17: Reaction.RETRY},
+    LedgerCall.DELETE: {**_SERVICE, **_NO_LEDGER, -17: Reaction.RETRY},
 }
 
 NODE_REACTIONS: Final[Mapping[NodeCall, Mapping[NodeAnswer, Reaction]]] = {

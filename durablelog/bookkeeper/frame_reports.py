@@ -81,7 +81,7 @@ async def frame_reports(
                 raise wrong_password(
                     f"{place(item, number)}: {code_text(error.code)}", code=error.code
                 ) from error
-            if answer is Reaction.GONE:
+            if answer is Reaction.NO_LEDGER:
                 yield [_lost(item, number, f"the ledger is gone ({code_text(error.code)})")]
                 return
             raise TierUnavailableError("tier1", f"{place(item, number)}: {error}") from error

@@ -137,7 +137,7 @@ class LedgerCalls:
             try:
                 description = await self.ledgers.recover(ledger_id)
             except LedgerError as error:
-                if reaction(LedgerCall.RECOVER, error.code) is Reaction.GONE:
+                if reaction(LedgerCall.RECOVER, error.code) is Reaction.NO_LEDGER:
                     return None
                 await self._again(LedgerCall.RECOVER, error, waiting, f"ledger {ledger_id}: ")
             else:
@@ -181,7 +181,7 @@ class LedgerCalls:
         why = f"{what}{call.value} failed with {code_text(error.code)}{detail}"
         answer = reaction(call, error.code)
         if answer in (Reaction.RETRY, Reaction.TOO_FEW_BOOKIES):
-            await waiting.again(why, after_a_look=call is LedgerCall.CREATE)
+            await waiting.again(why, after_a_check=call is LedgerCall.CREATE)
             return
         if error.code == _SETTING:
             raise unplaceable(why)

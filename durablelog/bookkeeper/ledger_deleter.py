@@ -159,7 +159,7 @@ class LedgerDeleter:
             await self._free.wait()
             await self._ledgers.delete(ledger_id)
         except LedgerError as error:
-            if reaction(LedgerCall.DELETE, error.code) is not Reaction.GONE:
+            if reaction(LedgerCall.DELETE, error.code) is not Reaction.NO_LEDGER:
                 raise
 
 

@@ -155,7 +155,7 @@ class LedgerReader:
             f"{code_text(error.code)}{': ' + error.detail if error.detail else ''}"
         )
         answer = reaction(LedgerCall.READ, error.code)
-        if answer is Reaction.GONE:
+        if answer is Reaction.NO_LEDGER:
             await self._corrupt(
                 place(item, number), f"the ledger is gone ({code_text(error.code)})"
             )

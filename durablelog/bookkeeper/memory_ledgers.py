@@ -36,7 +36,7 @@ from segmentstore.contracts.checksum import Buffer
 
 LedgerCallName = Literal["create", "recover", "describe", "confirmed", "read", "delete", "list"]
 
-_GONE: Final = -25
+_NO_LEDGER: Final = -25
 _NOT_ENOUGH_BOOKIES: Final = -6
 _UNRECOVERABLE: Final = -10
 _LEDGER_CLOSED: Final = -11
@@ -146,7 +146,7 @@ class MemoryCluster:
         """Raises LedgerError if there is none."""
         ledger = self.ledgers.get(ledger_id)
         if ledger is None:
-            raise LedgerError(_GONE, operation, f"ledger {ledger_id}")
+            raise LedgerError(_NO_LEDGER, operation, f"ledger {ledger_id}")
         return ledger
 
     def make(

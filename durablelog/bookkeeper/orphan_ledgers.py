@@ -43,7 +43,7 @@ from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 
-LOOKS_AT_ONCE: Final = 16
+READS_AT_ONCE: Final = 16
 PROBLEMS_MAX: Final = 100
 """Told one by one; the rest are counted."""
 
@@ -103,7 +103,7 @@ async def find_orphans(
     Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError
     (the cluster does not answer), the node errors, DataCorruptionError and ConfigError of a record.
     """
-    turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+    turns = asyncio.Semaphore(READS_AT_ONCE)
     problems: list[str] = []
 
     async def look(ledger_id: int) -> LedgerDescription | None:
@@ -114,7 +114,7 @@ async def find_orphans(
                 meaning = reaction(LedgerCall.DELETE, error.code)
                 if meaning is Reaction.RETRY:
                     raise
-                if meaning is not Reaction.GONE:
+                if meaning is not Reaction.NO_LEDGER:
                     detail = f"{code_text(error.code)}{', ' + error.detail if error.detail else ''}"
                     problems.append(
                         f"ledger {ledger_id} cannot be looked at ({detail}): it was left alone"
@@ -183,7 +183,7 @@ async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> bool:
     try:
         recovered = await ledgers.recover(orphan.ledger_id)
     except LedgerError as error:
-        if reaction(LedgerCall.DELETE, error.code) is not Reaction.GONE:
+        if reaction(LedgerCall.DELETE, error.code) is not Reaction.NO_LEDGER:
             raise
         return True
     if recovered.last_entry != EMPTY:

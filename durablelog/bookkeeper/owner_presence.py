@@ -48,7 +48,7 @@ servers count in ticks.
 EXTRA_S: Final = 2.0
 SESSION_TIMEOUT_S_MAX: Final = 600.0
 """Longest that is believed of another's node."""
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 _LEAVE_S: Final = 2.0
 
 
@@ -89,7 +89,7 @@ class OwnerPresence:
         if self._take_over or record.owner is None:
             return
         loop = asyncio.get_running_loop()
-        begun, backoff = loop.time(), Backoff(self._runtime.random, min_s=FIRST_S, max_s=_LOOK_S)
+        begun, backoff = loop.time(), Backoff(self._runtime.random, min_s=FIRST_S, max_s=_CHECK_S)
         path = owner_path(self._owners, record.container_id, record.written_by)
         while (content := await self._read(path)) is not None:
             there = decode_owner_node(content)

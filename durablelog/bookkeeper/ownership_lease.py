@@ -34,7 +34,7 @@ LEASE_S: Final = 30.0
 
 Less than DELETE_AFTER_S; long enough for a ZooKeeper ensemble to elect another leader.
 """
-_LOOK_AFTER_S: Final = LEASE_S / 2
+_CHECK_AFTER_S: Final = LEASE_S / 2
 _TOPIC: Final = "acknowledging"
 
 
@@ -66,7 +66,7 @@ class OwnershipLease:
     def begin(self) -> None:
         """The log is open: look now and then, from here on."""
         if not self._stopped:
-            self._timer = asyncio.get_running_loop().call_later(_LOOK_AFTER_S, self._due)
+            self._timer = asyncio.get_running_loop().call_later(_CHECK_AFTER_S, self._due)
 
     def sure(self) -> bool:
         """Whether results that are there may be acknowledged.
@@ -74,7 +74,7 @@ class OwnershipLease:
         If not, `release` or `fail` follows. O(1).
         """
         age_s = self._keeper.age_s
-        if age_s < _LOOK_AFTER_S:
+        if age_s < _CHECK_AFTER_S:
             return True
         self._look()
         return age_s < LEASE_S
@@ -87,7 +87,7 @@ class OwnershipLease:
 
     def _due(self) -> None:
         self.begin()
-        if self._keeper.age_s >= _LOOK_AFTER_S * 2 / 3:
+        if self._keeper.age_s >= _CHECK_AFTER_S * 2 / 3:
             self._look()
 
     def _look(self) -> None:

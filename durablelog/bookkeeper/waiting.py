@@ -55,8 +55,8 @@ class Waiting:
         self._deadline = deadline
         self._look = look
 
-    async def again(self, why: str, *, after_a_look: bool = False) -> None:
-        """Returns when it is time for the next try, with `after_a_look` not before a look has
+    async def again(self, why: str, *, after_a_check: bool = False) -> None:
+        """Returns when it is time for the next try, with `after_a_check` not before a look has
         succeeded.
 
         Raises TierUnavailableError, and whatever `look` does.
@@ -74,7 +74,7 @@ class Waiting:
             try:
                 await self._look()
             except NodeUnavailableError as error:
-                if after_a_look:
+                if after_a_check:
                     said = f"{why}; and the log's record does not answer: {error}"
                     continue
             return

@@ -165,7 +165,7 @@ class RecordedStore:
         """Note that an event is about to be sent."""
         call = self._made(CallKind.EVENT, name)
         call.lengths, call.size, call.writer, call.event = (length,), size, writer, event
-        return self._tell_begun(call)
+        return self._report_begun(call)
 
     def watch(self, call: Call, future: asyncio.Future[Any]) -> None:
         """Note the end of an append when it comes; at once if it is there."""
@@ -204,14 +204,14 @@ class RecordedStore:
         """Drop what lies below `offset`."""
         call = self._made(CallKind.TRUNCATE, name)
         call.offset = offset
-        await self._answered(self._tell_begun(call), self.store.truncate(name, offset))
+        await self._answered(self._report_begun(call), self.store.truncate(name, offset))
 
     async def merge(self, target: str, source: str, updates: Sequence[Update] = ()) -> int:
         """Merge `source` into `target`."""
         call = self._made(CallKind.MERGE, target)
         call.source, call.updates = source, tuple(updates)
         asked = self.store.merge(target, source, _attributes(updates))
-        return await self._answered(self._tell_begun(call), asked, _put_result)
+        return await self._answered(self._report_begun(call), asked, _put_result)
 
     async def delete(self, name: str) -> None:
         """Delete it."""
@@ -244,7 +244,7 @@ class RecordedStore:
         """Note that a read is about to be asked for."""
         call = self._made(CallKind.READ, name)
         call.offset, call.max_length = offset, max_length
-        return self._tell_begun(call)
+        return self._report_begun(call)
 
     async def info(self, name: str) -> SegmentInfo:
         """The segment's properties."""
@@ -277,7 +277,7 @@ class RecordedStore:
     def _begin(self, kind: CallKind, name: str, updates: Sequence[Update] = ()) -> Call:
         call = self._made(kind, name)
         call.updates = tuple(updates)
-        return self._tell_begun(call)
+        return self._report_begun(call)
 
     def _made(self, kind: CallKind, name: str) -> Call:
         history = self.history
@@ -287,7 +287,7 @@ class RecordedStore:
         self.calls_made += 1
         return call
 
-    def _tell_begun(self, call: Call) -> Call:
+    def _report_begun(self, call: Call) -> Call:
         if self._listener is not None:
             self._listener("begun", call)
         return call

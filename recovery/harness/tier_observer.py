@@ -1,7 +1,7 @@
 """Tier observer: reads both tiers of a store that nobody has open, and writes down what lies there.
 
 It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here
-nothing is judged. Where a log lies is its caller's: a `LogLook` gives its frames. Rules of this
+nothing is judged. Where a log lies is its caller's: a `LogProbe` gives its frames. Rules of this
 file:
 
 - nothing is written; the caller sees to it that no process has the store open;
@@ -41,7 +41,7 @@ _UNREADABLE: Final = (DataCorruptionError, AssertionError, KeyError)
 """What replaying a log ends in that is not what an engine that keeps its rules has written."""
 
 
-class LookedLog(NamedTuple):
+class LogContents(NamedTuple):
     """A log as it lies."""
 
     epoch: int
@@ -53,18 +53,18 @@ class LookedLog(NamedTuple):
     """
 
 
-LogLook = Callable[[], LookedLog]
+LogProbe = Callable[[], LogContents]
 """Looks at one log, now. May block, and raise what its frames do."""
 
 
-def file_look(directory: str, disk: Disk) -> LogLook:
+def file_probe(directory: str, disk: Disk) -> LogProbe:
     """A look at the log in a folder."""
-    return partial(_look_at_files, directory, disk)
+    return partial(_probe_files, directory, disk)
 
 
-def _look_at_files(directory: str, disk: Disk) -> LookedLog:
+def _probe_files(directory: str, disk: Disk) -> LogContents:
     state = read_state(directory, disk)
-    return LookedLog(0 if state is None else state.epoch, _frames_of_files(directory, disk))
+    return LogContents(0 if state is None else state.epoch, _frames_of_files(directory, disk))
 
 
 def _frames_of_files(directory: str, disk: Disk) -> Iterator[LogFrame]:
@@ -77,7 +77,7 @@ def _frames_of_files(directory: str, disk: Disk) -> Iterator[LogFrame]:
 
 async def observe_tiers(
     history: History,
-    logs: Mapping[int, LogLook],
+    logs: Mapping[int, LogProbe],
     storage: ObjectStorage,
     runtime: Runtime,
     *,
@@ -125,7 +125,7 @@ def _is_own(name: str, stranger: bytes | None) -> bool:
 class _LogWalk:
     """One log, replayed; `run` blocks."""
 
-    def __init__(self, container_id: int, look: LogLook) -> None:
+    def __init__(self, container_id: int, look: LogProbe) -> None:
         self.metadata = ContainerMetadata(container_id)
         self._look = look
         self._epoch = self._first = 0

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 _ROWS_MAX = 1000
 """Rows of a table for people; programs get all."""
-_LOOK_EVERY_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 """From one look for answers to the next."""
 
 
@@ -204,7 +204,7 @@ async def _ask(
             await put_message(storage, runtime, request)
         await wake_owner(location, runtime)
         answers = await wait_for_answers(
-            storage, [request.key for request in requests], timeout_s, _LOOK_EVERY_S
+            storage, [request.key for request in requests], timeout_s, _CHECK_INTERVAL_S
         )
         for request in requests:
             answer = answers.get(request.key)

@@ -175,11 +175,11 @@ def _told(mode: Mode, workload: str, replay: str, plan: Path | None) -> Told:
     from segmentstore.cli import crashtest_modes, crashtest_runs  # noqa: PLC0415 - as above
 
     if plan is not None:
-        return crashtest_runs.tell_plan(_read_plan(plan))
+        return crashtest_runs.describe_plan(_read_plan(plan))
     if mode is not Mode.ENUMERATE:
-        return crashtest_runs.tell_seed(replay, workload)
+        return crashtest_runs.describe_seed(replay, workload)
     try:
-        return crashtest_modes.tell_point(replay)
+        return crashtest_modes.describe_point(replay)
     except CommandError as error:
         _refuse(sentence(error))
 

@@ -22,14 +22,14 @@ from recovery.harness.reporting.narrate import narrate
 from segmentstore.cli.crashtest_runs import (
     COMMAND,
     SHRUNK_MAX,
-    TOLD_MAX,
+    VIOLATIONS_SHOWN_MAX,
     Asked,
     RunOutcome,
     ShownFailure,
     Told,
+    describe_history,
     progress,
     simulate,
-    tell_history,
 )
 from segmentstore.cli.exit_codes import CommandError
 
@@ -44,7 +44,7 @@ def enumerate_points(asked: Asked) -> RunOutcome:
         )
         failures = [_broken(state) for state in result.violations]
         for failure in failures[: 0 if stop_asked() else SHRUNK_MAX]:
-            failure.lines = list(tell_point(failure.name).lines)
+            failure.lines = list(describe_point(failure.name).lines)
     return RunOutcome(
         mode="enumerate",
         seed="",
@@ -66,7 +66,7 @@ def enumerate_points(asked: Asked) -> RunOutcome:
     )
 
 
-def tell_point(name: str) -> Told:
+def describe_point(name: str) -> Told:
     """One enumerated state again. Raises CommandError if there is none of this name."""
     try:
         again = replay(name)
@@ -76,7 +76,7 @@ def tell_point(name: str) -> Told:
         Violation(checker, detail)
         for checker, _, detail in (each.partition(": ") for each in again.violations)
     ]
-    return tell_history(name, again.trace, again.digest, again.history, violations)
+    return describe_history(name, again.trace, again.digest, again.history, violations)
 
 
 def _enumerated(result: EnumerationResult) -> str:
@@ -88,7 +88,7 @@ def _enumerated(result: EnumerationResult) -> str:
 
 def _broken(state: BrokenState) -> ShownFailure:
     command = f"{COMMAND} --mode enumerate --replay {shlex.quote(state.name)}"
-    return ShownFailure(state.name, list(state.violations[:TOLD_MAX]), command)
+    return ShownFailure(state.name, list(state.violations[:VIOLATIONS_SHOWN_MAX]), command)
 
 
 def kill_processes(asked: Asked) -> RunOutcome:
@@ -141,7 +141,7 @@ def _said(result: KillResult) -> str:
 
 
 def _killed(failure: KillFailure, asked: Asked) -> ShownFailure:
-    violations = [str(violation) for violation in failure.violations[:TOLD_MAX]]
+    violations = [str(violation) for violation in failure.violations[:VIOLATIONS_SHOWN_MAX]]
     # The seed of a store ends in its number: so many lives come to it and carry it through.
     lives = LIVES * (int(failure.seed.rpartition("/")[2]) + 1)
     retry = shlex.join(

@@ -34,7 +34,7 @@ SHRUNK_MAX: Final = 1
 """Failures that are shrunk and told: they mostly have one cause, and each takes up to TRIES_MAX
 runs.
 """
-TOLD_MAX: Final = 20
+VIOLATIONS_SHOWN_MAX: Final = 20
 """Violations of one failure that are told."""
 COMMAND: Final = "segmentstore crashtest"
 
@@ -180,7 +180,7 @@ def _replayable(failure: Failure) -> ShownFailure:
     workload, seed = shlex.quote(failure.workload), shlex.quote(failure.seed)
     return ShownFailure(
         failure.seed,
-        list(failure.violations[:TOLD_MAX]),
+        list(failure.violations[:VIOLATIONS_SHOWN_MAX]),
         f"{COMMAND} --workload {workload} --replay {seed}",
     )
 
@@ -225,27 +225,29 @@ def _cycle(cycle: Cycle) -> str:
 
 
 def _reported_violations(violations: Sequence[Violation]) -> list[str]:
-    return [f"VIOLATION {violation}" for violation in violations[:TOLD_MAX]]
+    return [f"VIOLATION {violation}" for violation in violations[:VIOLATIONS_SHOWN_MAX]]
 
 
 # --- one run in full ------------------------------------------------------------------------------
 
 
-def tell_seed(seed: str, workload: str) -> Told:
+def describe_seed(seed: str, workload: str) -> Told:
     """Run one seed again, and tell it."""
-    return tell_plan(draw_plan(seed, workload))
+    return describe_plan(draw_plan(seed, workload))
 
 
-def tell_plan(plan: Plan) -> Told:
+def describe_plan(plan: Plan) -> Told:
     """Run a plan, and tell it."""
     return _told(plan.seed, Scenario(plan, keep_trace=True).run())
 
 
 def _told(name: str, result: RunResult) -> Told:
-    return tell_history(name, result.trace or (), result.digest, result.history, result.violations)
+    return describe_history(
+        name, result.trace or (), result.digest, result.history, result.violations
+    )
 
 
-def tell_history(
+def describe_history(
     name: str, trace: Sequence[str], digest: str, history: History, violations: Sequence[Violation]
 ) -> Told:
     """One run, put into words."""

@@ -17,7 +17,7 @@ from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.garbage import GarbageReport, StoppedContainer, survey_garbage
+from segmentstore.garbage import GarbageReport, StoppedContainer, scan_garbage
 from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.object_names import marker_name
@@ -59,7 +59,7 @@ def gc(
             raise typer.BadParameter("--forget-store changes something, --dry-run nothing")
         run(_forget(store, forget_store))
     report = (
-        _survey(store)
+        _scan(store)
         if dry_run
         else with_store(store, lambda opened: opened.collect_garbage(), take_over=take_over)
     )
@@ -92,7 +92,7 @@ def _summary(report: GarbageReport) -> str:
     return ", ".join(said) or ("no garbage found" if report.problems else "no garbage")
 
 
-def _survey(location: str) -> GarbageReport:
+def _scan(location: str) -> GarbageReport:
     with StoppedStore(location) as stopped:
         containers: dict[int, StoppedContainer] = {}
         for container_id in stopped.container_ids:
@@ -105,10 +105,10 @@ def _survey(location: str) -> GarbageReport:
         assert file is not None, location
         config = merge_settings({}, os.environ, file.settings, existing=True)
 
-        async def survey() -> GarbageReport:
+        async def scan() -> GarbageReport:
             storage = open_object_storage(stopped.tier2_url, stopped.runtime)
             try:
-                return await survey_garbage(
+                return await scan_garbage(
                     containers,
                     storage,
                     file.store_id,
@@ -118,7 +118,7 @@ def _survey(location: str) -> GarbageReport:
             finally:
                 await storage.close()
 
-        report = run(survey())
+        report = run(scan())
         return report.with_orphan_ledgers(stopped.logs.orphans())
 
 

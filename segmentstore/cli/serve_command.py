@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 """How often it is looked whether containers still run."""
 
 
@@ -53,12 +53,12 @@ def serve_command(
                 f"{opened.config.served_count} containers"
             )
         sys.stdout.flush()
-        await _until_told(opened)
+        await _until_reported(opened)
 
     with_store(store, run, create=create, local_server=True, take_over=take_over)
 
 
-async def _until_told(store: SegmentStore) -> None:
+async def _until_reported(store: SegmentStore) -> None:
     """Wait for a signal. Raises what stopped the last container that ran."""
     loop = asyncio.get_running_loop()
     told = asyncio.Event()
@@ -68,16 +68,16 @@ async def _until_told(store: SegmentStore) -> None:
     try:
         while not told.is_set():
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(CHECK_S):
                     await told.wait()
             except TimeoutError:
-                await _insist_on_one(store, names)
+                await _require_one(store, names)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
 
-async def _insist_on_one(store: SegmentStore, names: dict[int, str]) -> None:
+async def _require_one(store: SegmentStore, names: dict[int, str]) -> None:
     """Pass as long as a container runs; one that stopped is named once."""
     stopped: SegmentStoreError | None = None
     for container_id, name in list(names.items()):

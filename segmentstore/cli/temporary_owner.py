@@ -25,7 +25,7 @@ from tier2.object_storage import StorageUnavailableError
 
 _log = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 ANSWER_POLL_S: Final = 0.5
 """Of the owner for the time of the job: somebody waits for it."""
 
@@ -82,7 +82,7 @@ class TemporaryOwner:
         while not self._ended.is_set():
             if await self._is_asked():
                 await self._answer(self._ended)
-            await _wait(self._ended, LOOK_S)
+            await _wait(self._ended, CHECK_S)
 
     async def _is_asked(self) -> bool:
         storage = open_object_storage(self._url, Runtime())

@@ -35,7 +35,7 @@ _SHORT = struct.Struct(">H")
 _COUNT = struct.Struct(">I")
 _EVENT = struct.Struct(">16sq")
 _SEGMENT = struct.Struct(">QQQBI")
-_WELCOME = struct.Struct(">HQ")
+_HANDSHAKE_REPLY = struct.Struct(">HQ")
 
 
 class Code(enum.IntEnum):
@@ -51,7 +51,7 @@ class Code(enum.IntEnum):
     TOO_LARGE = 4
     BUSY = 5
     """Too many connections, or too many writers on one. Nothing was done; later it may be."""
-    GREETING_FIRST = 6
+    HANDSHAKE_FIRST = 6
 
     REFUSED = 16
     """The store says no, and nothing was changed; `error` is the class of contracts/errors.py."""
@@ -157,22 +157,20 @@ class ListNames:
 
 
 @dataclass(frozen=True, slots=True)
-class LookAtMailbox:
+class CheckMailbox:
     """Have the store look into its mailbox in Tier 2 now: there are messages.
 
     Answered by Done, before it looks.
     """
 
 
-Request = (
-    Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames | LookAtMailbox
-)
+Request = Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames | CheckMailbox
 
 # --- answers ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class HandshakeReply:
     """What the other side must know of the store."""
 
     version: int
@@ -233,7 +231,7 @@ class Refused:
     message: str
 
 
-Answer = Welcome | EventNumber | Stored | Duplicate | Done | Description | Names | Refused
+Answer = HandshakeReply | EventNumber | Stored | Duplicate | Done | Description | Names | Refused
 
 _PROSE_MAX = 4000
 
@@ -363,9 +361,9 @@ def _decode_merge(body: _Body) -> Merge:
     return Merge(target, body.text(), writer_id if has_writer else None, number)  # type: ignore[arg-type]
 
 
-def _decode_welcome(body: _Body) -> Welcome:
-    version, append_bytes_max = body.unpack(_WELCOME)
-    return Welcome(version, body.text(), append_bytes_max)
+def _decode_handshake_reply(body: _Body) -> HandshakeReply:
+    version, append_bytes_max = body.unpack(_HANDSHAKE_REPLY)
+    return HandshakeReply(version, body.text(), append_bytes_max)
 
 
 def _decode_description(body: _Body) -> Description:
@@ -394,10 +392,10 @@ _REQUESTS: dict[int, Callable[[_Body], object]] = {
     6: _decode_merge,
     7: lambda body: Delete(body.text()),
     8: lambda body: ListNames(body.text(), body.text()),
-    9: lambda _body: LookAtMailbox(),
+    9: lambda _body: CheckMailbox(),
 }
 _ANSWERS: dict[int, Callable[[_Body], object]] = {
-    129: _decode_welcome,
+    129: _decode_handshake_reply,
     130: lambda body: EventNumber(*body.unpack(_NUMBER)),
     131: lambda body: Stored(*body.unpack(_NUMBER)),
     132: lambda _body: Duplicate(),
@@ -422,8 +420,11 @@ _ENCODERS: dict[type, Callable[..., tuple[int, bytes]]] = {
     ),
     Delete: lambda m: (7, _text(m.segment)),
     ListNames: lambda m: (8, _text(m.prefix) + _text(m.after)),
-    LookAtMailbox: lambda _m: (9, b""),
-    Welcome: lambda m: (129, _WELCOME.pack(m.version, m.append_bytes_max) + _text(m.store_id)),
+    CheckMailbox: lambda _m: (9, b""),
+    HandshakeReply: lambda m: (
+        129,
+        _HANDSHAKE_REPLY.pack(m.version, m.append_bytes_max) + _text(m.store_id),
+    ),
     EventNumber: lambda m: (130, _NUMBER.pack(m.number)),
     Stored: lambda m: (131, _NUMBER.pack(m.offset)),
     Duplicate: lambda _m: (132, b""),

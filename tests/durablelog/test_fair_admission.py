@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from durablelog.fair_admission import LOOKS_MAX, RELIEF_BYTES, FairAdmission
+from durablelog.fair_admission import CHECKS_MAX, RELIEF_BYTES, FairAdmission
 from durablelog.frame_packer import OperationRequest, Request
 from durablelog.operations import (
     CreateOperation,
@@ -188,8 +188,8 @@ def test_a_pause_looks_at_a_bounded_number_again() -> None:
 
     fair = FairAdmission(unflushed_of)
     fair.begin(1 << 30, 10)
-    fair.sort(deque((number, b"x", future, None, None, None) for number in range(3 * LOOKS_MAX)))
+    fair.sort(deque((number, b"x", future, None, None, None) for number in range(3 * CHECKS_MAX)))
     looks.clear()
     fair.begin(1 << 30, 10)
-    assert looks == list(range(LOOKS_MAX))
+    assert looks == list(range(CHECKS_MAX))
     loop.close()

@@ -29,7 +29,7 @@ from recovery.harness.simulation.bookkeeper_bookies import (
     CLOSED,
     COLLECTED_S,
     FENCED,
-    GATEWAY_GONE,
+    GATEWAY_LOST,
     NO_RECOVERY,
     NOT_ENOUGH_BOOKIES,
     QUORUM_LATE,
@@ -323,9 +323,9 @@ def test_a_killed_gateway_leaves_every_outcome_open_and_the_next_call_starts_ano
         with fake_world(seed) as world:
             stage = Stage(world)
             world.plan("bookkeeper.gateway.killed", after=3)
-            assert set(stage.append(6)) <= {OK, GATEWAY_GONE}
+            assert set(stage.append(6)) <= {OK, GATEWAY_LOST}
             good = stage.codes().count(OK)
-            assert stage.codes() == [OK] * good + [GATEWAY_GONE] * (9 - good)
+            assert stage.codes() == [OK] * good + [GATEWAY_LOST] * (9 - good)
             found = stage.process.run(stage.store.recover(stage.writer.ledger_id))
             assert good - 1 <= found.last_entry <= 6
             lasts.add(found.last_entry)
@@ -344,7 +344,7 @@ def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_t
         writer = SimulatedWriter(stage.store, gateway, ledger_id, stage.servers.records[ledger_id])
         results = Results(writer)
         writer.append([data(0)])
-        assert [result.code for result in await results.until(1)] == [GATEWAY_GONE]
+        assert [result.code for result in await results.until(1)] == [GATEWAY_LOST]
 
     stage.process.run(case())
 

@@ -19,7 +19,7 @@ from recovery.harness.runs.directed import BUSY
 from recovery.harness.runs.plan import Tier1, draw_plan, on_bookkeeper
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.seen_tiers import SeenTiers
-from recovery.harness.tier_observer import file_look, observe_tiers
+from recovery.harness.tier_observer import file_probe, observe_tiers
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import log_directory
 from tests.store.harness import TINY
@@ -84,7 +84,7 @@ class Files:
         runtime = Runtime()
         storage = open_object_storage(self.tier2.as_uri(), runtime)
         try:
-            logs = {0: file_look(log_directory(str(self.root), 0), runtime.disk)}
+            logs = {0: file_probe(log_directory(str(self.root), 0), runtime.disk)}
             return await observe_tiers(
                 self.history, logs, storage, runtime, deep=True, settled=True
             )

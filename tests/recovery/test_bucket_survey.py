@@ -11,7 +11,7 @@ import pytest
 
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
-from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, survey, unknown_objects
+from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, scan, unknown_objects
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject
@@ -56,7 +56,7 @@ async def walked(
     storage: MemoryObjectStorage, *objects: StoredObject
 ) -> tuple[list[FoundBlock], list[Damage]]:
     seen: list[int] = []
-    found = await survey(storage, 2, list(objects), seen.append)
+    found = await scan(storage, 2, list(objects), seen.append)
     assert sum(seen) == len(objects)
     return found
 

@@ -166,7 +166,7 @@ class Owner(FakeContainer):
     async def ask(self, message: Mailed) -> Answer | None:
         """Put a message, have the owner look once, and read the answer."""
         assert await put_message(self.storage, self.runtime, message)
-        await self.keeper.look_now()
+        await self.keeper.check_now()
         return await self.answer(message)
 
     async def answer(self, message: Mailed) -> Answer | None:

@@ -21,7 +21,7 @@ from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
 from storagewriter import consolidator, object_uploader
 from storagewriter.deletion_clock import READINGS_PER_LAG
-from storagewriter.garbage_collector import DELETES_MAX, MARKERS_SPACING_S
+from storagewriter.garbage_collector import DELETES_MAX, MARKERS_INTERVAL_S
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 from tests.support.loop_clock import LoopBoot, LoopClock
 from tier2.object_names import UNIQUE_ID_BYTES, object_name
@@ -422,7 +422,7 @@ def test_a_marker_that_stays_is_not_asked_for_in_every_pass() -> None:
         name = object_name(c.metadata.container_id, 1, "flush", bytes(UNIQUE_ID_BYTES))
         await c.commit(StorageUpdateOperation(objects=[ObjectRecord(name, 1, 0)]))
         collector.notice()
-        await asyncio.sleep(LAG_S + 10 * MARKERS_SPACING_S)
+        await asyncio.sleep(LAG_S + 10 * MARKERS_INTERVAL_S)
         assert 5 <= asked <= 11
         assert list(c.metadata.garbage) == [name]
         (own,) = await _garbage(c)

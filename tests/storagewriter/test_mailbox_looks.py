@@ -34,14 +34,14 @@ def test_what_nobody_answers_is_tried_for_a_week_and_deleted(
         await put_message(o.storage, o.runtime, foreign)
         o.writer.orphan_sweeper.shared_with = not_alone
         await asyncio.sleep(7 * DAY_MS / 1000 - 60)
-        assert await o.keeper.look_now() == 0
+        assert await o.keeper.check_now() == 0
         assert len(await list_messages(o.storage, 7)) == 2
         assert o.writer.health() is not None
         await asyncio.sleep(120)
         # Both tried once more. The one that was set aside is deleted then, for it says that it is
         # ours.
         for _ in range(2):
-            await o.keeper.look_now()
+            await o.keeper.check_now()
             assert [entry.key for entry in await list_messages(o.storage, 7)] == [foreign.key]
         assert o.writer.health() is None
 
@@ -53,7 +53,7 @@ def test_what_is_answered_at_last_keeps_its_message_as_long_as_its_answer() -> N
         request = ExportRequest(7, OTHER_JOB, "export")
         await put_message(o.storage, o.runtime, request)
         await asyncio.sleep(8 * DAY_MS / 1000)
-        assert await o.keeper.look_now() == 1
+        assert await o.keeper.check_now() == 1
         (entry,) = await list_messages(o.storage, 7)
         assert None not in (entry.message, entry.answer)
 
@@ -85,14 +85,14 @@ def test_what_tier2_never_answers_for_holds_up_neither_orphans_nor_the_clean_up(
         o.hooks.before = refuse
         for _ in range(3):
             with pytest.raises(StorageUnavailableError, match="archive"):
-                await o.keeper.look_now()
+                await o.keeper.check_now()
         assert len(heads) == 3 * request_processor.FAILURES_IN_A_ROW
         # In turn: one that is to be had again does not wait behind those that never are.
         assert set(heads) == held
         assert orphan in o.metadata.garbage
         assert "old" not in [entry.key.message_id for entry in await list_messages(o.storage, 7)]
         held.clear()
-        assert await o.keeper.look_now() == 12
+        assert await o.keeper.check_now() == 12
 
     owned(body)
 
@@ -108,7 +108,7 @@ def test_an_export_is_answered_with_the_name_of_the_snapshot() -> None:
         o.keeper._export = export
         request = ExportRequest(7, JOB, "export")
         await put_message(o.storage, o.runtime, request)
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         answer = await read_answer(o.storage, *request.key)
         assert answer is not None
         assert (answer.verdict, answer.detail) == (
@@ -137,7 +137,7 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
         messages: list[Message] = [*requests, proposal, mark_for_deletion]
         for message in messages:
             await put_message(o.storage, o.runtime, message)
-        assert await o.keeper.look_now() == 7
+        assert await o.keeper.check_now() == 7
         assert seen == [(True, True)]
         answers = [await read_answer(o.storage, *request.key) for request in requests]
         assert {answer.detail["manifest"] for answer in answers if answer} == {
@@ -159,7 +159,7 @@ def test_an_export_with_a_bug_sets_all_requests_aside() -> None:
         o.keeper._export = export
         for number in range(3):
             await put_message(o.storage, o.runtime, ExportRequest(7, JOB, f"export-{number}"))
-        assert [await o.keeper.look_now() for _ in range(2)] == [0, 0]
+        assert [await o.keeper.check_now() for _ in range(2)] == [0, 0]
         assert len(calls) == 1
         assert "3 messages" in (o.writer.health() or "")
 
@@ -177,7 +177,7 @@ def test_an_export_that_fails_is_answered_too(error: Exception) -> None:
         o.keeper._export = export
         request = ExportRequest(7, JOB, "export")
         await put_message(o.storage, o.runtime, request)
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         answer = await read_answer(o.storage, *request.key)
         assert answer is not None
         assert answer.verdict == "failed"

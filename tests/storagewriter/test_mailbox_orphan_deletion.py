@@ -132,7 +132,7 @@ def test_proposals_are_judged_first_whatever_the_messages_are_called() -> None:
         assert JOB > OTHER_JOB
         for message in (request, proposal):
             assert await put_message(o.storage, o.runtime, message)
-        assert await o.keeper.look_now() == 2
+        assert await o.keeper.check_now() == 2
         assert _left(await o.answer(request)) == {name: "segments refer to it"}
 
     owned(body)
@@ -162,7 +162,7 @@ def test_nothing_is_condemned_beside_another_store() -> None:
         assert await o.ask(request) is None
         assert not o.metadata.garbage
         o.writer.orphan_sweeper.shared_with = _alone
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         answer = await o.answer(request)
         assert answer is not None
         assert answer.detail["condemned"] == [name]
@@ -212,7 +212,7 @@ def test_while_too_much_waits_tier2_is_asked_for_no_more_orphans(
 def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_are_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_processor, "MESSAGES_PER_LOOK", 3)
+    monkeypatch.setattr(request_processor, "MESSAGES_PER_CHECK", 3)
 
     async def body(o: Owner) -> None:
         orphan = o.plant(o.compaction_name(), age_ms=OLD_MS)
@@ -225,12 +225,12 @@ def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_a
         assert await put_message(o.storage, o.runtime, request)
         for proposal in proposals:
             assert await put_message(o.storage, o.runtime, proposal)
-        assert await o.keeper.look_now() == 3
+        assert await o.keeper.check_now() == 3
         answer = await o.answer(request)
         assert _left(answer) == {last: "a proposal names it that has no answer yet"}
         assert answer is not None
         assert answer.detail["condemned"] == [orphan]
-        assert await o.keeper.look_now() == 2
+        assert await o.keeper.check_now() == 2
 
     owned(body)
 
@@ -238,7 +238,7 @@ def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_a
 def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_once_a_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_processor, "MESSAGES_PER_LOOK", 10)
+    monkeypatch.setattr(request_processor, "MESSAGES_PER_CHECK", 10)
 
     async def body(o: Owner) -> None:
         names = [o.plant(o.compaction_name(), age_ms=OLD_MS) for _ in range(25)]
@@ -252,12 +252,12 @@ def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_
                 calls[method] += 1
 
         o.hooks.before = note
-        assert await o.keeper.look_now() == 10
+        assert await o.keeper.check_now() == 10
         # Each of this look's once, each of the others once; the look's own listing, and one for
         # what is proposed.
         assert calls["get_range"] == 25
         assert calls["list"] == 4
-        assert [await o.keeper.look_now() for _ in range(3)] == [10, 5, 0]
+        assert [await o.keeper.check_now() for _ in range(3)] == [10, 5, 0]
         assert set(names) == set(o.metadata.garbage)
 
     owned(body)
@@ -279,7 +279,7 @@ def test_of_a_job_with_a_message_that_cannot_be_read_nothing_is_condemned() -> N
 
         o.hooks.before = refuse
         with pytest.raises(StorageUnavailableError, match="archive"):
-            await o.keeper.look_now()
+            await o.keeper.check_now()
         answer = await o.answer(request)
         assert _left(answer) == {of_job: "a proposal names it that has no answer yet"}
         assert list(o.metadata.garbage) == [of_other]

@@ -74,11 +74,11 @@ def test_an_answer_that_another_store_gave_is_left_to_it() -> None:
             keys.append(request.key)
         await asyncio.sleep(8 * DAY_MS / 1000)
         o.writer.orphan_sweeper.shared_with = not_alone
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         assert [entry.key for entry in await list_messages(o.storage, 7)] == [keys[0], keys[2]]
         # Who wrote the last one nobody knows, but if nobody else was ever here.
         o.writer.orphan_sweeper.shared_with = _alone
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         assert [entry.key for entry in await list_messages(o.storage, 7)] == [keys[0]]
 
     owned(body)
@@ -91,7 +91,7 @@ def test_what_is_for_this_store_is_answered_where_others_are_too() -> None:
         request = ExportRequest(7, JOB, "export", STORE_ID)
         await put_message(o.storage, o.runtime, request)
         await put_message(o.storage, o.runtime, ExportRequest(7, OTHER_JOB, "export"))
-        assert await o.keeper.look_now() == 1
+        assert await o.keeper.check_now() == 1
         answer = await read_answer(o.storage, *request.key)
         assert answer is not None
         assert (answer.verdict, answer.store_id) == ("exported", STORE_ID)

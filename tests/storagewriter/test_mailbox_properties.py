@@ -125,7 +125,7 @@ def test_changes_between_a_proposal_and_its_commit_never_change_the_bytes(seed: 
         if rng.random() < 0.2:
             o.runtime.clock.offset_ms += 2 * DAY_MS  # type: ignore[attr-defined] # a LoopClock
         _with_changes_between(o, rng)
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         o.hooks.before = o.on_commit = None
         for message in messages:
             answer = await o.answer(message)
@@ -136,7 +136,7 @@ def test_changes_between_a_proposal_and_its_commit_never_change_the_bytes(seed: 
                 )
         await asyncio.gather(*o.collections)
         o.check_stored()
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         assert all(entry.answer is not None for entry in await list_messages(o.storage, 7))
         await o.writer.flush()
         await o.writer.garbage_collector.collect_now()
@@ -165,7 +165,7 @@ def test_a_forged_proposal_never_changes_the_bytes(seed: int) -> None:
                 await put_message(o.storage, o.runtime, forged)
             except ValueError:
                 continue
-            await o.keeper.look_now()
+            await o.keeper.check_now()
             answer = await o.answer(forged)
             assert answer is not None
             o.check_stored()

@@ -154,7 +154,7 @@ def test_two_jobs_that_propose_the_same_chunks_get_one_commit() -> None:
         one, other = o.compact(segment_id), o.compact(segment_id, job_id=OTHER_JOB)
         for proposal in (one, other):
             assert await put_message(o.storage, o.runtime, proposal)
-        assert await o.keeper.look_now() == 2
+        assert await o.keeper.check_now() == 2
         # In the order of names: that of the other job comes first.
         assert _said(await o.answer(other))[0] == "committed"
         assert _said(await o.answer(one))[0] == "refused_changed"
@@ -203,7 +203,7 @@ def test_what_was_committed_and_merged_away_before_the_answer_is_not_called_refu
         await _committed_unanswered(o, proposal)
         o.merge(target, source)
         await o.writer.flush()
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         answer = await o.answer(proposal)
         assert _said(answer)[0] == "committed_in_part"
         assert answer is not None
@@ -218,7 +218,7 @@ async def _committed_unanswered(o: Owner, proposal: ReplaceProposal) -> None:
     await put_message(o.storage, o.runtime, proposal)
     o.storage.fail("put", 1)
     with pytest.raises(StorageUnavailableError):
-        await o.keeper.look_now()
+        await o.keeper.check_now()
 
 
 def test_of_two_messages_for_one_object_the_second_may_bring_more() -> None:
@@ -478,10 +478,10 @@ def test_what_is_no_message_is_malformed(data: bytes) -> None:
     async def body(o: Owner) -> None:
         key = MessageKey(7, JOB, "broken")
         o.storage.bucket.objects[message_name(key)] = MemoryObject(data, bytes(16), 0)
-        assert await o.keeper.look_now() == 1
+        assert await o.keeper.check_now() == 1
         answer = o.storage.bucket.objects["mailbox/00000007/00000000feedbeef/broken.answer.json"]
         assert b'"refused_malformed"' in answer.data
-        assert await o.keeper.look_now() == 0
+        assert await o.keeper.check_now() == 0
 
     owned(body)
 
@@ -512,7 +512,7 @@ def test_a_message_put_under_another_name_is_malformed() -> None:
         data = objects.pop(message_name(proposal.key))
         wrong = proposal.key._replace(message_id="other")
         objects[message_name(wrong)] = data
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         verdict, reason = _said(await o.answer(dataclasses.replace(proposal, message_id="other")))
         assert verdict == "refused_malformed"
         assert "group-1" in reason

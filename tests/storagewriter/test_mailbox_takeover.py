@@ -132,11 +132,11 @@ def test_a_stale_owner_refuses_nothing_that_it_only_does_not_know() -> None:
         # Of the new owner's epoch, and of chunks the old one has never heard of.
         proposal = await place.compact(owner, segment_id, "group-1")
         with pytest.raises(NotPrimaryError):
-            await stale._writer.mailbox.look_now()
+            await stale._writer.mailbox.check_now()
         assert await place.verdict(proposal) is None
         await stale.stop()
         assert isinstance(stale.failure, NotPrimaryError)
-        assert await owner._writer.mailbox.look_now() == 1
+        assert await owner._writer.mailbox.check_now() == 1
         assert await place.verdict(proposal) == "committed"
         assert await _read(owner, segment_id) == b"onetwothreefour"
         await owner.stop()
@@ -154,11 +154,11 @@ def test_a_stale_owner_commits_nothing_though_it_seems_to_fit() -> None:
         await owner.truncate("a", 4)
         # Whether the operation is in the log, only the new owner can tell: it answers.
         with pytest.raises(AppendOutcomeUnknownError):
-            await stale._writer.mailbox.look_now()
+            await stale._writer.mailbox.check_now()
         assert await place.verdict(proposal) is None
         await stale.stop()
         assert stale.state is ContainerState.STOPPED
-        assert await owner._writer.mailbox.look_now() == 1
+        assert await owner._writer.mailbox.check_now() == 1
         assert await place.verdict(proposal) == "refused_changed"
         assert proposal.object.name in owner.metadata.garbage
         assert await _read(owner, segment_id) == b"wothree"
@@ -175,7 +175,7 @@ def test_a_new_owner_knows_from_its_log_what_the_old_one_did_not_answer() -> Non
         proposal = await place.compact(old, segment_id, "group-1")
         place.storage_of[0].fail("put", 1)
         with pytest.raises(StorageUnavailableError):
-            await old._writer.mailbox.look_now()
+            await old._writer.mailbox.check_now()
         assert proposal.object.name in old.metadata.objects
         assert await place.verdict(proposal) is None
         owner = await place.owner()

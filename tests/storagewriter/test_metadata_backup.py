@@ -14,7 +14,7 @@ from durablelog.checkpoint_codec import decode_checkpoint
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from storagewriter.metadata_backup import KEPT, SPACING_S, MetadataBackup
+from storagewriter.metadata_backup import INTERVAL_S, KEPT, MetadataBackup
 from tests.support.loop_clock import LoopClock
 from tier2.checkpoint_object import CheckpointHeader, parse_checkpoint_object
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
@@ -95,7 +95,7 @@ def test_requests_that_come_soon_become_one_copy_of_what_is_newest_then() -> Non
             world.backup.request()
             await asyncio.sleep(1)
         assert world.puts == 1
-        await asyncio.sleep(SPACING_S)
+        await asyncio.sleep(INTERVAL_S)
         assert world.puts == 2
         assert world.read(world.names[-1])[1].sequence_number == 30
 

@@ -34,8 +34,8 @@ from tier2.object_storage import (
     UnfinishedUpload,
 )
 
-SPACING_S = 1.0
-SWEEP_S = 2 * SHARDS * SPACING_S
+INTERVAL_S = 1.0
+SWEEP_S = 2 * SHARDS * INTERVAL_S
 """Long enough for a sweep to begin and to go through all shards."""
 LAG_S = 1000.0
 EPOCH = 3
@@ -186,7 +186,7 @@ def test_a_probe_left_behind_goes_after_a_day() -> None:
 
 def test_orphans_of_dead_owners_become_garbage_and_go_after_the_lag() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         orphans = [_plant(c, _name(epoch), 10) for epoch in (1, 2, 2, 2)]
         foreign = [
             _plant(c, "stores/" + "0" * 32),
@@ -220,7 +220,7 @@ def test_orphans_of_dead_owners_become_garbage_and_go_after_the_lag() -> None:
 
 def test_what_was_condemned_survives_a_crash_in_the_log() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         orphan = _plant(c, _name(1))
         await asyncio.sleep(SWEEP_S)
         await c.writer.stop()
@@ -236,7 +236,7 @@ def test_what_was_condemned_survives_a_crash_in_the_log() -> None:
 
 def test_an_object_of_the_running_epoch_is_condemned_only_when_seen_again_after_the_lag() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         await asyncio.sleep(1)
         suspect = _plant(c, _name(EPOCH))
         await asyncio.sleep(LAG_S - SWEEP_S)
@@ -251,7 +251,7 @@ def test_an_object_of_the_running_epoch_is_condemned_only_when_seen_again_after_
 
 def test_an_object_of_the_running_epoch_from_before_it_began_is_of_a_lost_log_and_stays() -> None:
     async def main() -> None:
-        config = make_config(orphan_sweep_interval_s=SPACING_S)
+        config = make_config(orphan_sweep_interval_s=INTERVAL_S)
         c = FakeContainer(config)
         await asyncio.sleep(5)
         _plant(c, _name(c.epoch))
@@ -282,7 +282,7 @@ def test_uploads_under_way_and_live_objects_are_never_condemned() -> None:
         assert list(c.metadata.objects) == list(c.storage.bucket.objects)
         assert not c.writer.in_flight_names
 
-    run(body, orphan_sweep_interval_s=SPACING_S)
+    run(body, orphan_sweep_interval_s=INTERVAL_S)
 
 
 def test_a_stale_owner_touches_nothing() -> None:
@@ -303,7 +303,7 @@ def test_a_stale_owner_touches_nothing() -> None:
 
 def test_where_another_store_has_objects_nothing_is_swept() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
 
         async def shared_with() -> str | None:
             return "another store is here"
@@ -321,7 +321,7 @@ def test_where_another_store_has_objects_nothing_is_swept() -> None:
 
 def test_a_store_that_came_during_the_sweep_is_noticed_before_anything_is_condemned() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         answers: list[str | None] = [None]
 
         async def shared_with() -> str | None:
@@ -377,7 +377,7 @@ def test_sweeping_can_be_switched_off() -> None:
 
 def test_an_outage_delays_and_is_counted() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         orphan = _plant(c, _name(1))
         c.storage.fail("list", 10**9)
         await asyncio.sleep(3600)
@@ -398,7 +398,7 @@ def test_what_waits_for_deletion_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(orphan_sweeper, "BATCH_OBJECTS", 4)
 
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         for _ in range(50):
             _plant(c, _name(2))
         most = 0
@@ -435,7 +435,7 @@ def test_two_searches_at_once_condemn_once() -> None:
 
 def test_a_log_that_ended_ends_the_writer() -> None:
     async def main() -> None:
-        c = await _later_owner(orphan_sweep_interval_s=SPACING_S)
+        c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         _plant(c, _name(1))
         c.commit_error = RuntimeError("the log is gone")
         await asyncio.sleep(SWEEP_S)
@@ -472,7 +472,7 @@ def test_uploads_of_dead_owners_are_aborted_once_a_sweep() -> None:
 
 
 def _sweeper(c: FakeContainer, storage: ObjectStorage) -> OrphanSweeper:
-    config = make_config(orphan_sweep_interval_s=SPACING_S)
+    config = make_config(orphan_sweep_interval_s=INTERVAL_S)
     return OrphanSweeper(c, storage, config, c.runtime, c.writer.in_flight_names, lambda: None)
 
 

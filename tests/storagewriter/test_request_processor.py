@@ -74,7 +74,7 @@ def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_
         for _ in range(1000):
             o.keeper.pace.wake()
             await asyncio.sleep(0.01)
-        assert 20 <= len(looks) / 2 <= 10 / mailbox_pace.WAKE_SPACING_S + 1
+        assert 20 <= len(looks) / 2 <= 10 / mailbox_pace.WAKE_INTERVAL_S + 1
 
     owned(body, mailbox_poll_interval_s=30.0)
 
@@ -252,7 +252,7 @@ def test_an_object_that_never_answers_holds_up_no_other_message() -> None:
 def test_messages_that_cannot_be_answered_leave_room_for_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(request_processor, "MESSAGES_PER_LOOK", 3)
+    monkeypatch.setattr(request_processor, "MESSAGES_PER_CHECK", 3)
 
     async def body(o: Owner) -> None:
         segment_id = await o.written()
@@ -267,7 +267,7 @@ def test_messages_that_cannot_be_answered_leave_room_for_others(
             await put_message(o.storage, o.runtime, proposal)
         # Beside another store nothing is refused.
         o.writer.orphan_sweeper.shared_with = _not_alone
-        assert [await o.keeper.look_now() for _ in range(6)] == [0, 0, 1, 0, 0, 0]
+        assert [await o.keeper.check_now() for _ in range(6)] == [0, 0, 1, 0, 0, 0]
         answer = await o.answer(good)
         assert answer is not None
         assert answer.verdict == "committed"
@@ -297,7 +297,7 @@ def test_our_own_fault_sets_a_message_aside_and_ends_nothing(
         monkeypatch.undo()
         # The next owner tries again.
         o = o.next_owner()
-        assert await o.keeper.look_now() == 1
+        assert await o.keeper.check_now() == 1
         await o.writer.stop()
 
     owned(body, mailbox_poll_interval_s=30.0)
@@ -308,10 +308,10 @@ def test_answered_messages_are_deleted_after_a_week() -> None:
         proposal = o.compact(await o.written())
         await o.ask(proposal)
         await asyncio.sleep(7 * DAY_MS / 1000 - 60)
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         assert len(await list_messages(o.storage, 7)) == 1
         await asyncio.sleep(120)
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         assert not await list_messages(o.storage, 7)
 
     owned(body)
@@ -327,10 +327,10 @@ def test_an_answer_whose_message_is_gone_already_goes_too() -> None:
         await asyncio.sleep(8 * DAY_MS / 1000)
         o.storage.fail("delete", 1, after_effect=True)
         with pytest.raises(StorageUnavailableError):
-            await o.keeper.look_now()
+            await o.keeper.check_now()
         (entry,) = await list_messages(o.storage, 7)
         assert entry.message is None
-        await o.keeper.look_now()
+        await o.keeper.check_now()
         assert not await list_messages(o.storage, 7)
 
     owned(body)
@@ -349,7 +349,7 @@ def test_a_close_begins_nothing_more() -> None:
             o.keeper.draining = committed
 
         o.on_commit = drain
-        assert await o.keeper.look_now() == 1
+        assert await o.keeper.check_now() == 1
         assert await o.answer(first) is not None
         assert await o.answer(second) is None
         assert o.keeper.waiting == 1
@@ -372,11 +372,11 @@ def test_who_was_fenced_says_nothing_and_the_next_owner_answers(fits: bool) -> N
         await put_message(o.storage, o.runtime, proposal)
         o.commit_error = NotPrimaryError(7, "another has it")
         with pytest.raises(NotPrimaryError):
-            await o.keeper.look_now()
+            await o.keeper.check_now()
         assert await o.answer(proposal) is None
         await o.writer.stop()
         n = o.next_owner()
-        assert await n.keeper.look_now() == 1
+        assert await n.keeper.check_now() == 1
         answer = await n.answer(proposal)
         assert answer is not None
         assert answer.verdict == ("committed" if fits else "refused_changed")
@@ -475,15 +475,15 @@ def test_cut_off_anywhere_the_next_owner_ends_at_the_same_answers(
         cutter = _Cutter(at)
         o.on_commit, o.hooks.before = cutter.commit, cutter.call
         try:
-            await o.keeper.look_now()
+            await o.keeper.check_now()
             ended = True
         except Cut:
             ended = False
         o.on_commit = o.hooks.before = None
         await o.writer.stop()
         n = o.next_owner()
-        await n.keeper.look_now()
-        await n.keeper.look_now()
+        await n.keeper.check_now()
+        await n.keeper.check_now()
         answers = [await n.answer(message) for message in messages]
         verdicts.append(
             (at, [answer.verdict if answer is not None else "none" for answer in answers])

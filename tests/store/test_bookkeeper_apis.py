@@ -170,7 +170,7 @@ def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_not
 def test_an_idle_store_that_was_overtaken_stops_and_says_so_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership_lease, "_LOOK_AFTER_S", 0.01)
+    monkeypatch.setattr(ownership_lease, "_CHECK_AFTER_S", 0.01)
 
     async def main() -> None:
         world = BookKeeperWorld()

@@ -24,6 +24,7 @@ from segmentstore.contracts.local_protocol import (
     Done,
     Duplicate,
     EventNumber,
+    HandshakeReply,
     Hello,
     LastEvent,
     ListNames,
@@ -33,7 +34,6 @@ from segmentstore.contracts.local_protocol import (
     Refused,
     Request,
     Stored,
-    Welcome,
     decode_answer,
     decode_request,
     encode,
@@ -57,7 +57,7 @@ REQUESTS: st.SearchStrategy[Request] = st.one_of(
     st.builds(ListNames, NAMES, NAMES),
 )
 ANSWERS: st.SearchStrategy[Answer] = st.one_of(
-    st.builds(Welcome, st.integers(0, 65535), NAMES, UNSIGNED),
+    st.builds(HandshakeReply, st.integers(0, 65535), NAMES, UNSIGNED),
     st.builds(EventNumber, NUMBERS),
     st.builds(Stored, NUMBERS),
     st.just(Duplicate()),
@@ -161,7 +161,7 @@ def test_the_pages_example_is_what_is_said() -> None:
     ]
     messages: list[tuple[int, Request | Answer]] = [
         (0, Hello()),
-        (0, Welcome(1, "6f1c", 8 << 20)),
+        (0, HandshakeReply(1, "6f1c", 8 << 20)),
         (1, Append("logs/a", bytes(range(16)), 7, b"hello")),
         (1, Stored(1234)),
     ]

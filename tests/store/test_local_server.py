@@ -241,7 +241,7 @@ class TestBadMessages:
         [
             (b"\0\0\0\0", Code.MALFORMED),
             (b"GET / HTTP/1.1\r\n\r\n", Code.TOO_LARGE),
-            (b"".join(map(bytes, encode(1, Create("x")))), Code.GREETING_FIRST),
+            (b"".join(map(bytes, encode(1, Create("x")))), Code.HANDSHAKE_FIRST),
             (b"".join(map(bytes, encode(1, Hello(2)))), Code.VERSION_UNKNOWN),
             (b"\0\0\0\x05\xff\0\0\0\x01", Code.REQUEST_UNKNOWN),
         ],
@@ -350,7 +350,7 @@ def test_a_connection_that_does_not_greet_in_time_ends(
 
     async def main() -> None:
         async with served(tmp_path / "s"), wire(tmp_path / "s", greet=False) as silent:
-            assert codes(await silent.answers(1)) == [Code.GREETING_FIRST]
+            assert codes(await silent.answers(1)) == [Code.HANDSHAKE_FIRST]
             assert await silent.reader.read() == b""
 
     run(main())

@@ -66,7 +66,7 @@ def test_a_store_is_not_made_known_before_its_check_has_passed() -> None:
     async def case(storage: Storage, start: Tier2Start) -> None:
         for storage.on_check in (refuse, lose):
             with pytest.raises(ConfigError, match="probe"):
-                await start.insist()
+                await start.require_answer()
             assert not storage.bucket.objects
 
     run(case)

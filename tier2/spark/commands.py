@@ -50,7 +50,7 @@ _LOCAL: Final = (
 """Of a master that is this process: nobody reaches it from elsewhere, or looks at its web page, and
 our own progress is shown.
 """
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 _INTERRUPTED_S: Final = 20.0
 """How long a cancelled verb may take to end before it is left behind."""
 
@@ -181,7 +181,7 @@ def _run_interruptibly(verb: Callable[[], int]) -> int:
     threading.Thread(target=work, name="spark-verb", daemon=True).start()
     try:
         # Not for ever at a time: a signal that another thread took wakes nobody here.
-        while not ended.wait(_LOOK_S):
+        while not ended.wait(_CHECK_S):
             pass
     except KeyboardInterrupt:
         _with_session("interrupt_sessions")

@@ -39,7 +39,7 @@ from durablelog.bookkeeper.cluster.addresses import (
     port_is_free,
 )
 from durablelog.bookkeeper.cluster.registrations import (
-    LOOK_ERRORS,
+    CHECK_ERRORS,
     Registrations,
     zookeeper_answers,
 )
@@ -53,7 +53,7 @@ USUAL: Final = ClusterExtras()
 STORE_PATH: Final = "/segmentstore"
 
 _READY_S: Final = 90.0
-_LOOK_S: Final = 0.05
+_CHECK_S: Final = 0.05
 _FORMAT_S: Final = 120.0
 _WATCHDOG: Final = 'cat >/dev/null; exec "$@"'
 
@@ -331,7 +331,7 @@ class LocalCluster:
         try:
             with Registrations(self.addresses.zookeeper, **self._extras.look) as registrations:
                 yield registrations
-        except LOOK_ERRORS as error:
+        except CHECK_ERRORS as error:
             raise LocalClusterError(
                 f"ZooKeeper does not answer ({error!r}):\n{process.trouble()}"
             ) from error
@@ -397,7 +397,7 @@ def _wait_until(absent: Callable[[], Sequence[ServiceProcess]]) -> None:
             raise LocalClusterError(
                 f"{missing[0].name} does not serve after {_READY_S:.0f} s:\n{missing[0].trouble()}"
             )
-        wait_for_any_end(missing, _LOOK_S)
+        wait_for_any_end(missing, _CHECK_S)
 
 
 def _require_free(process: ServiceProcess, port: int) -> None:

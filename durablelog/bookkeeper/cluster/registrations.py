@@ -25,7 +25,7 @@ _LOG = logging.getLogger("segmentstore.bookkeeper.cluster")
 _LOG.addHandler(logging.NullHandler())
 _LOG.propagate = False
 
-LOOK_ERRORS: Final = (KazooException, KazooTimeoutError)
+CHECK_ERRORS: Final = (KazooException, KazooTimeoutError)
 """ZooKeeper did not answer."""
 
 
@@ -41,7 +41,7 @@ def zookeeper_answers(port: int) -> bool:
 
 
 class Registrations:
-    """A session with ZooKeeper, for one look or a few. A context manager; raises LOOK_ERRORS."""
+    """A session with ZooKeeper, for one look or a few. A context manager; raises CHECK_ERRORS."""
 
     def __init__(self, port: int, **arguments: Any) -> None:
         """`arguments` are more of kazoo's: how it authenticates."""

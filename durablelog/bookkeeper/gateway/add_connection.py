@@ -42,7 +42,7 @@ SILENCE_S: Final = 8.0
 """A gateway says something each second. Nothing for so long: it hangs."""
 _SILENCE_SEEN_S: Final = 3.0
 """`health` tells of it from here on."""
-_LOOK_S: Final = 1.0
+_CHECK_S: Final = 1.0
 
 
 class Beat(NamedTuple):
@@ -146,7 +146,7 @@ class AddConnection:
         self._answered = 0
         self._silent_s = 0.0
         self._unanswered_s = 0.0
-        self._watch = self._loop.call_later(_LOOK_S, self._look, 0, 0)
+        self._watch = self._loop.call_later(_CHECK_S, self._look, 0, 0)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         self._loop.add_reader(connected, self._read)
 
@@ -290,16 +290,16 @@ class AddConnection:
     def _look(self, said: int, answered: int) -> None:
         """Time is counted in looks: a process that was stopped has not looked."""
         waits = any(writer.answered != writer.sent for writer in self.writers.values())
-        self._silent_s = self._silent_s + _LOOK_S if said == self._said else 0.0
+        self._silent_s = self._silent_s + _CHECK_S if said == self._said else 0.0
         self._unanswered_s = (
-            self._unanswered_s + _LOOK_S if waits and answered == self._answered else 0.0
+            self._unanswered_s + _CHECK_S if waits and answered == self._answered else 0.0
         )
         if self._silent_s >= SILENCE_S:
             self._hang(f"the gateway said nothing for {SILENCE_S:.0f} s")
         elif self._unanswered_s >= STALL_S:
             self._hang(f"the gateway answered nothing for {STALL_S:.0f} s")
         else:
-            self._watch = self._loop.call_later(_LOOK_S, self._look, self._said, self._answered)
+            self._watch = self._loop.call_later(_CHECK_S, self._look, self._said, self._answered)
 
     def _hang(self, reason: str) -> None:
         self.hangs = True

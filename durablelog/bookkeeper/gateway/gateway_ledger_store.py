@@ -377,7 +377,7 @@ class GatewayLedgerStore(LedgerStore):
             self._attempt = None
 
     async def _connect(self) -> _Link:
-        gateway, connected, session = await self._greet()
+        gateway, connected, session = await self._handshake()
         link = _Link(gateway, session, connected, self)
         try:
             given = self._settings
@@ -399,7 +399,7 @@ class GatewayLedgerStore(LedgerStore):
             raise
         return link
 
-    async def _greet(self) -> tuple[Gateway, socket.socket, int]:
+    async def _handshake(self) -> tuple[Gateway, socket.socket, int]:
         """A gateway, a connection to it, and the session that lives with that.
 
         Its LedgerErrors are all GATEWAY_CLOSED.

@@ -18,7 +18,7 @@ ENTRY_BYTES_MAX: Final = 5 << 20
 
 HELLO: Final = struct.Struct(">IBcH")
 """Magic, version, kind, length of the token that follows."""
-WELCOME: Final = struct.Struct(">iI")
+HANDSHAKE_REPLY: Final = struct.Struct(">iI")
 """Code, number of the session."""
 ENTRY: Final = struct.Struct(">III")
 """Length of the payload that follows, handle of the writer, sequence in its ledger."""

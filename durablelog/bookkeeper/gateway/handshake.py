@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import Final
 
-from durablelog.bookkeeper.gateway.gateway_protocol import WELCOME, hello
+from durablelog.bookkeeper.gateway.gateway_protocol import HANDSHAKE_REPLY, hello
 from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TIMEOUT
 from durablelog.bookkeeper.ledger_store import OK, LedgerError
 
@@ -53,7 +53,7 @@ async def handshake(path: str, token: str) -> tuple[socket.socket, int]:
     connection = await connect(path, hello(b"A", token))
     try:
         async with asyncio.timeout(HANDSHAKE_S):
-            code, session = WELCOME.unpack(await _exactly(connection, WELCOME.size))
+            code, session = HANDSHAKE_REPLY.unpack(await _exactly(connection, HANDSHAKE_REPLY.size))
         if code != OK:
             raise LedgerError(code, "connect", "the gateway takes no session")
         return connection, session

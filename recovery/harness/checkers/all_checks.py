@@ -55,7 +55,7 @@ HARNESS: Final = "harness"
 """What is said to have found a violation that is an error of the harness itself, or of what it
 stands on.
 """
-_FRAMES_TOLD: Final = 4
+_FRAMES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def raised(error: Exception) -> Violation:
     """An error of the harness, as what the run is failed for: with the last lines of its traceback,
     in one line.
     """
-    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES_TOLD:]
+    frames = traceback.extract_tb(error.__traceback__)[-_FRAMES_SHOWN:]
     lines = (
         f"{Path(frame.filename).name}:{frame.lineno} {frame.name}: {frame.line}" for frame in frames
     )

@@ -29,7 +29,7 @@ from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.power_cut import Nothing
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
-from recovery.harness.tier_observer import file_look, observe_tiers
+from recovery.harness.tier_observer import file_probe, observe_tiers
 from recovery.store_check import check_store
 from segmentstore.contracts.errors import SegmentError
 from segmentstore.contracts.findings import harmful_lines
@@ -229,7 +229,7 @@ async def _check(world: StoreWorld, process: SimulatedProcess, history: History)
     storage = world.object_storage(process)
     logs = {0: log_directory(LOCATION, 0)}
     findings = await check_store(logs, storage, process.runtime)
-    look = file_look(logs[0], process.runtime.disk)
+    look = file_probe(logs[0], process.runtime.disk)
     await observe_tiers(history, {0: look}, storage, process.runtime, deep=True)
     await storage.close()
     return harmful_lines(findings)

@@ -17,7 +17,7 @@ from typing import Any, Final
 import segmentstore
 from durablelog.file.log_layout import LOCK_NAME as LOG_LOCK_NAME
 from recovery.harness.history import History
-from recovery.harness.tier_observer import file_look, observe_tiers
+from recovery.harness.tier_observer import file_probe, observe_tiers
 from recovery.store_check import check_store
 from segmentstore.config import FILE_NAME, StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
@@ -62,7 +62,7 @@ async def _check(
     storage = open_object_storage(tier2, runtime)
     try:
         looks = {
-            container_id: file_look(directory, runtime.disk)
+            container_id: file_probe(directory, runtime.disk)
             for container_id, directory in logs.items()
         }
         await observe_tiers(history, looks, storage, runtime, deep=deep, settled=settled)

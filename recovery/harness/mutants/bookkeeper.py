@@ -189,7 +189,7 @@ BOOKKEEPER: Final = (
         (
             Edit(
                 "durablelog.bookkeeper.ownership_lease:OwnershipLease.sure",
-                "if age_s < _LOOK_AFTER_S:",
+                "if age_s < _CHECK_AFTER_S:",
                 "if True:",
             ),
         ),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from recovery.harness.history import History
-from recovery.harness.runs.log_looks import log_looks
+from recovery.harness.runs.log_probes import log_probes
 from recovery.harness.runs.plan import Plan
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
@@ -73,7 +73,7 @@ async def _check(
     with contextlib.suppress(StorageUnavailableError):  # likewise
         await observe_tiers(
             history,
-            log_looks(world, process, containers),
+            log_probes(world, process, containers),
             storage,
             process.runtime,
             deep=deep,

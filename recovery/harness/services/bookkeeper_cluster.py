@@ -23,7 +23,7 @@ from durablelog.bookkeeper.cluster.local_cluster import (
     LocalCluster,
     LocalClusterError,
 )
-from durablelog.bookkeeper.cluster.registrations import LOOK_ERRORS, Registrations
+from durablelog.bookkeeper.cluster.registrations import CHECK_ERRORS, Registrations
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from recovery.harness.services.pausing import pause_process
@@ -251,7 +251,7 @@ class BookKeeperCluster:
                 registrations.forget(self.bookie_id(index))
                 if cookie:
                     registrations.forget_cookie(self.bookie_id(index))
-        except LOOK_ERRORS as error:
+        except CHECK_ERRORS as error:
             raise ServerFailedError(f"ZooKeeper does not answer: {error!r}") from error
 
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ROUND_CALLS: Final = 150
 """Of all clients together; they begin anew until they are told to stop."""
 PACE: Final = 0.002
-_LOOK_S: Final = 0.02
+_CHECK_S: Final = 0.02
 _NUMBERS: Final = itertools.count()
 _CHANGES: Final = (CallKind.APPEND, CallKind.EVENT)
 
@@ -72,7 +72,7 @@ class WorkingStore:
         nothing tells of its changes.
         """
         while not any(all(word in finding for word in words) for finding in self.findings()):  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     async def moves_on(self) -> None:
         """Returns when the log has begun another ledger and was truncated, both since this call.
@@ -85,13 +85,13 @@ class WorkingStore:
                 now.next_sequence == before.next_sequence
                 or now.truncation_address == before.truncation_address
             ):
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_CHECK_S)
                 now = await read()
 
     async def is_well(self) -> None:
         """Returns when health says nothing."""
         while self.findings():  # noqa: ASYNC110
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(_CHECK_S)
 
     def findings(self) -> list[str]:
         """What health says."""

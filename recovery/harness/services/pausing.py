@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-_LOOK_S: Final = 0.001
+_CHECK_S: Final = 0.001
 _STOPPED: Final = frozenset("TtZX")
 
 
@@ -21,7 +21,7 @@ def pause_process(process: int) -> None:
     os.kill(process, signal.SIGSTOP)
     pause = threading.Event()
     while _runs(process):
-        pause.wait(_LOOK_S)
+        pause.wait(_CHECK_S)
 
 
 def _runs(process: int) -> bool:

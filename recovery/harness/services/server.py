@@ -27,7 +27,7 @@ from typing import ClassVar, Final, Self
 HOST: Final = "127.0.0.1"
 
 _STOP_S: Final = 10.0
-_LOOK_S: Final = 0.02
+_CHECK_S: Final = 0.02
 _PORTS_TRIED: Final = 3
 _OUTPUT_MAX: Final = 3000
 _WATCHDOG: Final = 'cat >/dev/null; kill -s KILL -- "-$1"'
@@ -171,7 +171,7 @@ class Server(ABC):
                 raise ServerFailedError(
                     f"{self.name} does not answer after {self.ready_s:.0f} s:\n{self.output()}"
                 )
-            _wait_for_ends([self._process.pid], _LOOK_S)
+            _wait_for_ends([self._process.pid], _CHECK_S)
 
     def _end(self, number: signal.Signals) -> None:
         watchdog, self._watchdog = self._watchdog, None
@@ -201,7 +201,7 @@ class Server(ABC):
         """
         end = time.monotonic() + _STOP_S
         while self.port and _listens(self.port) and time.monotonic() < end:
-            time.sleep(_LOOK_S)
+            time.sleep(_CHECK_S)
 
 
 class StorageServer(Server):

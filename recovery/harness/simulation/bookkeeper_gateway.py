@@ -27,7 +27,7 @@ from durablelog.bookkeeper.ledger_store import EMPTY, OK, AddResult
 from recovery.harness.simulation.bookkeeper_bookies import (
     CLOSED,
     FENCED,
-    GATEWAY_GONE,
+    GATEWAY_LOST,
     NOT_ENOUGH_BOOKIES,
     QUORUM_LATE,
     TIMED_OUT,
@@ -40,7 +40,7 @@ from recovery.harness.simulation.bookkeeper_network import LATE, NetworkClient, 
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 ADD_TIMEOUT_S: Final = 5.0
-TOLD_S: Final = 0.2
+REPORT_DELAY_S: Final = 0.2
 """explicitLacInterval."""
 READ_ANSWER_TIMEOUT_S: Final = 5.0
 METADATA_TIMEOUT_S: Final = 20.0
@@ -124,7 +124,7 @@ class SimulatedGateway(NetworkClient):
     def ask(self, servers: Sequence[int], apply: Callable[[int], Any], timeout_s: float) -> Answers:
         """Ask several servers at once.
 
-        If the gateway ends, GATEWAY_GONE is the last that is heard.
+        If the gateway ends, GATEWAY_LOST is the last that is heard.
         """
         answers = Answers(self.loop)
         self._asked.append(answers)
@@ -152,7 +152,7 @@ class SimulatedGateway(NetworkClient):
             return
         self.die()
         for answers in self._asked:
-            answers.take(-1, GATEWAY_GONE)
+            answers.take(-1, GATEWAY_LOST)
         for handle in self.handles:
             handle.gone()
         self._asked.clear()
@@ -162,7 +162,7 @@ class SimulatedGateway(NetworkClient):
         self, answers: Answers, server: int, apply: Callable[[int], Any], timeout_s: float
     ) -> None:
         if self.dead:
-            answers.take(server, GATEWAY_GONE)
+            answers.take(server, GATEWAY_LOST)
         else:
             self.send(
                 server,
@@ -213,7 +213,7 @@ class Handle:
     def add(self, data: bytes) -> None:
         """Send the next entry to its bookies."""
         if self.closed:
-            self._on_result(AddResult(GATEWAY_GONE if self._gateway.dead else CLOSED, EMPTY))
+            self._on_result(AddResult(GATEWAY_LOST if self._gateway.dead else CLOSED, EMPTY))
             return
         gateway, bookies = self._gateway, self._gateway.servers.bookies
         self._sent_length += len(data)
@@ -234,7 +234,7 @@ class Handle:
         a while later.
         """
         idle = not self._gateway.dead and now_us - self._confirmed_us >= round(
-            TOLD_S * MICROSECONDS
+            REPORT_DELAY_S * MICROSECONDS
         )
         return self.confirmed if idle else EMPTY
 

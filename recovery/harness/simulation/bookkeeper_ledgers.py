@@ -29,7 +29,7 @@ from durablelog.bookkeeper.ledger_store import (
     joined,
 )
 from recovery.harness.simulation.bookkeeper_bookies import (
-    GATEWAY_GONE,
+    GATEWAY_LOST,
     NO_LEDGER,
     NOT_ENOUGH_BOOKIES,
     READ_FAILED,
@@ -166,7 +166,7 @@ class SimulatedLedgers(LedgerStore):
     async def _live(self, operation: str) -> SimulatedGateway:
         """A gateway that runs, started if need be. Raises LedgerError if it is killed just now."""
         if self._closed:
-            raise LedgerError(GATEWAY_GONE, operation, "it was closed")
+            raise LedgerError(GATEWAY_LOST, operation, "it was closed")
         if self._gateway is None or self._gateway.dead:
             if self._starting is None or self._starting.done():
                 self._starting = asyncio.get_running_loop().create_task(
@@ -175,10 +175,10 @@ class SimulatedLedgers(LedgerStore):
             await asyncio.wait([self._starting])
         gateway = self._gateway
         if gateway is None or gateway.dead:
-            raise LedgerError(GATEWAY_GONE, operation, "it was closed, or killed as soon as it ran")
+            raise LedgerError(GATEWAY_LOST, operation, "it was closed, or killed as soon as it ran")
         gateway.weather()
         if self.meet_gateway_death(gateway):
-            raise LedgerError(GATEWAY_GONE, operation, "the gateway was killed")
+            raise LedgerError(GATEWAY_LOST, operation, "the gateway was killed")
         return gateway
 
     async def _start(self) -> SimulatedGateway:
@@ -193,8 +193,8 @@ class SimulatedLedgers(LedgerStore):
         self, gateway: SimulatedGateway, operation: str, apply: Callable[[], Any]
     ) -> Any:
         answer = await gateway.ask_one(gateway.zookeeper, apply, METADATA_TIMEOUT_S)
-        if answer == GATEWAY_GONE:
-            raise LedgerError(GATEWAY_GONE, operation, "the gateway was killed")
+        if answer == GATEWAY_LOST:
+            raise LedgerError(GATEWAY_LOST, operation, "the gateway was killed")
         if answer in (LOST, LATE):
             raise LedgerError(TIMED_OUT, operation, "no answer from ZooKeeper")
         return answer
@@ -309,7 +309,7 @@ class SimulatedWriter(LedgerWriter):
         """What the process has not heard it never hears."""
         self._results.clear()
         for _ in range(self._handed_over):
-            self._take(AddResult(GATEWAY_GONE, EMPTY))
+            self._take(AddResult(GATEWAY_LOST, EMPTY))
 
 
 def _not_listening(_told: object) -> None:

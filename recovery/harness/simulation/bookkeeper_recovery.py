@@ -26,7 +26,7 @@ from durablelog.bookkeeper.ledger_store import (
 )
 from recovery.harness.simulation.bookkeeper_bookies import (
     BOOKIE_AWAY,
-    GATEWAY_GONE,
+    GATEWAY_LOST,
     NO_ENTRY,
     NO_RECOVERY,
     TIMED_OUT,
@@ -46,7 +46,7 @@ _OPERATION: Final = "recover"
 _READ_CODES: Final[Mapping[object, int]] = {
     LOST: BOOKIE_AWAY,
     LATE: TIMED_OUT,
-    GATEWAY_GONE: GATEWAY_GONE,
+    GATEWAY_LOST: GATEWAY_LOST,
 }
 
 
@@ -184,8 +184,8 @@ class LedgerRecovery:
         )
 
     def _check(self, answer: object) -> None:
-        if answer == GATEWAY_GONE:
-            raise self._error(GATEWAY_GONE)
+        if answer == GATEWAY_LOST:
+            raise self._error(GATEWAY_LOST)
 
     def _refused(self) -> LedgerError:
         self._gateway.owner.world.reach("bookkeeper.recover.refused")
@@ -217,6 +217,6 @@ async def read_entries(
             code = _READ_CODES[answer]
         if len(found) == last - first + 1:
             return [found[entry].data for entry in range(first, last + 1)]
-        if code == GATEWAY_GONE:
+        if code == GATEWAY_LOST:
             break
     raise LedgerError(code, "read", f"ledger {ledger_id}, entries {first} to {last}")

@@ -33,7 +33,7 @@ _SLOW_SYNCS: Final = 0.002
 _NAME_S: Final = (15e-6, 10e-6)
 _SYNC_DIRECTORY_S: Final = (100e-6, 200e-6)
 _READ_S: Final = (8e-6, 4e-6)
-_LOOKS_THAT_WAIT: Final = 0.2
+_CHECKS_THAT_WAIT: Final = 0.2
 """What only looks mostly takes no time, as from the page cache: a fifth of the turns suffice to let
 others in between.
 """
@@ -118,7 +118,7 @@ class SimulatedFile:
             raise _error(errno.EISDIR, self._path)
         self._disk.check_read(self._path)
         data = bytes(memoryview(node.current)[offset : offset + length])
-        self._disk.wait_after_look()
+        self._disk.wait_after_check()
         return data
 
     def sync(self) -> None:
@@ -164,7 +164,7 @@ class SimulatedFile:
             there = self._disk.image.find(path)
         except FileNotFoundError:
             there = None
-        self._disk.wait_after_look()
+        self._disk.wait_after_check()
         return there is self._node
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ class SimulatedDisk:
         if late is not None:
             self.wait(_NAME_S, late)
         else:
-            self.wait_after_look()
+            self.wait_after_check()
         return SimulatedFile(self, node, path, write=write)
 
     def lock(self, path: str) -> SimulatedFile:
@@ -286,7 +286,7 @@ class SimulatedDisk:
     def list_directory(self, path: str) -> list[str]:
         names = sorted(self.image.get_directory(path).names)
         self.check_read(path)
-        self.wait_after_look()
+        self.wait_after_check()
         return names
 
     def exists(self, path: str) -> bool:
@@ -297,12 +297,12 @@ class SimulatedDisk:
 
     def size(self, path: str) -> int:
         size = _size(self.image.get(path))
-        self.wait_after_look()
+        self.wait_after_check()
         return size
 
     def modified_ms(self, path: str) -> int:
         modified_ms = self.image.get(path).modified_ms
-        self.wait_after_look()
+        self.wait_after_check()
         return modified_ms
 
     def identity(self, path: str) -> tuple[int, int]:
@@ -379,14 +379,14 @@ class SimulatedDisk:
             draw = self._process.random.random()
         self._process.give_way(least + more * draw + late)
 
-    def wait_after_look(self) -> None:
+    def wait_after_check(self) -> None:
         """Let the time of a call pass that changed nothing."""
         if self._process.dead:
             return
         self._process.looked()
         if self.strikes("disk.stall"):
             self.wait(_READ_S, self._stall_s())
-        elif self._process.random.random() < _LOOKS_THAT_WAIT:
+        elif self._process.random.random() < _CHECKS_THAT_WAIT:
             self.wait(_READ_S)
 
     def now_ms(self) -> int:
@@ -405,7 +405,7 @@ class SimulatedDisk:
             node = self.image.find(path)
         except (FileNotFoundError, NotADirectoryError):
             node = None
-        self.wait_after_look()
+        self.wait_after_check()
         return node
 
     def _stall_s(self) -> float:

@@ -327,7 +327,7 @@ def test_an_opening_gives_up_after_its_patience_and_says_why(call: LedgerCallNam
     run(scenario())
 
 
-@pytest.mark.parametrize("code", rows(LedgerCall.RECOVER, Reaction.GONE))
+@pytest.mark.parametrize("code", rows(LedgerCall.RECOVER, Reaction.NO_LEDGER))
 def test_a_listed_ledger_that_is_gone_is_corruption(code: int) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
@@ -387,7 +387,7 @@ def test_a_reading_goes_on_where_it_was_when_a_bookie_did_not_answer(code: int) 
 
 
 @pytest.mark.parametrize(
-    "code", rows(LedgerCall.READ, Reaction.RETRY, Reaction.MISSING, Reaction.GONE)
+    "code", rows(LedgerCall.READ, Reaction.RETRY, Reaction.MISSING, Reaction.NO_LEDGER)
 )
 def test_a_reading_that_gets_nothing_ends_with_the_reason(code: int) -> None:
     expected = (
@@ -480,7 +480,7 @@ def test_a_reader_whose_ledger_a_new_owner_has_truncated_hears_that_and_not_of_c
 def test_a_truncated_ledger_is_deleted_in_the_end_whatever_comes_between(
     code: int, call: LedgerCallName
 ) -> None:
-    gone = REACTIONS[LedgerCall.DELETE].get(code) is Reaction.GONE
+    gone = REACTIONS[LedgerCall.DELETE].get(code) is Reaction.NO_LEDGER
 
     async def scenario() -> None:
         world = BookKeeperWorld()

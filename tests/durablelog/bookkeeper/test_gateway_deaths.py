@@ -18,7 +18,7 @@ import pytest
 from durablelog.bookkeeper.gateway import gateway_ledger_store
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
-from durablelog.bookkeeper.gateway.gateway_protocol import WELCOME, hello
+from durablelog.bookkeeper.gateway.gateway_protocol import HANDSHAKE_REPLY, hello
 from durablelog.bookkeeper.gateway.gateway_settings import (
     GATEWAY_CLOSED,
     LOG_VARIABLE,
@@ -305,7 +305,7 @@ def test_silent_connections_to_the_data_socket_shut_nobody_out() -> None:
         with socket.socket(socket.AF_UNIX) as late:
             late.connect(gateway.data_socket)  # waits for its turn to be accepted
             late.sendall(hello(b"A", "token"))
-            code, _ = WELCOME.unpack(late.recv(WELCOME.size, socket.MSG_WAITALL))
+            code, _ = HANDSHAKE_REPLY.unpack(late.recv(HANDSHAKE_REPLY.size, socket.MSG_WAITALL))
             assert code == OK
     finally:
         for connection in silent:

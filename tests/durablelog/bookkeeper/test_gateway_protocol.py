@@ -13,10 +13,10 @@ from durablelog.bookkeeper.gateway.gateway_protocol import (
     ACK,
     BEAT,
     ENTRY,
+    HANDSHAKE_REPLY,
     HELLO,
     RANGE,
     RECORD,
-    WELCOME,
     custom_text,
     hello,
     parse_description,
@@ -36,7 +36,7 @@ def test_the_example_of_the_page() -> None:
     ]
     assert said == [
         hello(b"A", "sesame"),
-        WELCOME.pack(OK, 1),
+        HANDSHAKE_REPLY.pack(OK, 1),
         ENTRY.pack(5, 2, 0) + b"hello",
         ENTRY.pack(3, 2, 1) + b"you",
         ENTRY.pack(0, 2, 2),

@@ -27,7 +27,7 @@ from tier2.spark.reconcile.work import (
     Listers,
     Site,
     borders_of,
-    survey_task,
+    scan_task,
     verdict_task,
 )
 
@@ -69,7 +69,7 @@ def dry_run(
         unresponsive=tuple(unresponsive),
     )
     surveyed = _run(
-        survey_task(site, before, parts, listers), pa.table({"id": range(parts + 1)}), SURVEYED
+        scan_task(site, before, parts, listers), pa.table({"id": range(parts + 1)}), SURVEYED
     )
     after = between() if between is not None else before
     place = StoreFacts(

@@ -21,7 +21,7 @@ from tier2.spark.reconcile.plan import (
     BYTES_PER_TASK,
     TASKS_MAX,
     WEIGHED_COLUMNS,
-    look_count,
+    check_count,
     look_work,
     shard_bytes,
 )
@@ -74,7 +74,7 @@ def test_objects_in_few_shards_are_spread_by_their_bytes() -> None:
     ],
 )
 def test_little_that_is_left_makes_no_task(size: int, count: int) -> None:
-    assert look_count(size) == count
+    assert check_count(size) == count
 
 
 def test_what_is_weighed_is_what_is_looked_into(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from tier2.mailbox.messages import ORPHAN_NAMES_MAX, Answer, OrphanDeletionReque
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import MessageKey, new_tagged_id, object_name, store_tag
 from tier2.spark.common.command_options import Exit
-from tier2.spark.reconcile import found_classes, orphan_requests, second_survey
+from tier2.spark.reconcile import found_classes, orphan_requests, second_scan
 from tier2.spark.reconcile import job as reconcile_job
 from tier2.spark.reconcile.findings import FindingKind, FindingRow, findings_table
 from tier2.spark.reconcile.job import reconcile
@@ -291,7 +291,7 @@ def until_gone(paths: set[Path]) -> None:
 def test_orphans_are_condemned_and_the_driver_is_handed_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, slices: int
 ) -> None:
-    monkeypatch.setattr(second_survey, "SLICE_SUSPECTS", -(-ORPHANS // slices))
+    monkeypatch.setattr(second_scan, "SLICE_SUSPECTS", -(-ORPHANS // slices))
     monkeypatch.setattr(reconcile_job, "SUSPECTS_HELD", held)
     monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
     monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 1)

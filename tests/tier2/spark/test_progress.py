@@ -15,7 +15,7 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import MessageKey
 from tier2.spark.common import progress
-from tier2.spark.common.progress import LOOK_S, Progress, StageCounts, TaskCount
+from tier2.spark.common.progress import CHECK_S, Progress, StageCounts, TaskCount
 from tier2.spark.common.waiting import waited_for
 from tier2.spark.reconcile.owners import answers_to
 
@@ -53,7 +53,7 @@ def test_who_is_waited_for_is_shown_while_nothing_runs(spark: SparkSession) -> N
     with Progress(spark, "work", stream=terminal):
         # Nobody answers. It is looked for longer than a line takes to be drawn.
         while "waiting" not in terminal.getvalue():
-            assert asyncio.run(answers_to(storage, [key], 3 * LOOK_S)) == {}
+            assert asyncio.run(answers_to(storage, [key], 3 * CHECK_S)) == {}
     shown = terminal.getvalue().split("\r")
     (line,) = [line for line in shown if line.startswith("work: waiting up to 1.5 s for the owner")]
     assert len(line) < 80
@@ -80,5 +80,5 @@ def test_a_stream_that_is_closed_harms_nothing(spark: SparkSession) -> None:
 
 
 def _slowly(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    time.sleep(2 * LOOK_S)
+    time.sleep(2 * CHECK_S)
     yield from batches

@@ -27,6 +27,7 @@ from segmentstore.contracts.local_protocol import (
     NAMES_BYTES_MAX,
     Answer,
     Append,
+    CheckMailbox,
     Code,
     Create,
     Delete,
@@ -35,17 +36,16 @@ from segmentstore.contracts.local_protocol import (
     Done,
     Duplicate,
     EventNumber,
+    HandshakeReply,
     Hello,
     LastEvent,
     ListNames,
     LocalProtocolError,
-    LookAtMailbox,
     Merge,
     Names,
     Refused,
     Request,
     Stored,
-    Welcome,
     decode_answer,
     encode,
     frame_length,
@@ -230,11 +230,11 @@ class LocalClient:
             return None
         return self._expect(answer, Description)
 
-    async def look_at_mailbox(self) -> bool:
+    async def check_mailbox(self) -> bool:
         """Have the store look into its mailbox now; False if it is of a version that does not know
         how.
         """
-        answer = (await self._ask(LookAtMailbox())).answer
+        answer = (await self._ask(CheckMailbox())).answer
         if isinstance(answer, Refused) and answer.code == Code.REQUEST_UNKNOWN:
             return False
         self._expect(answer, Done)
@@ -385,7 +385,7 @@ class LocalClient:
         if isinstance(answer, Refused) and answer.code in {Code.AWAY, Code.BUSY}:
             raise _AwayError(answer.message)
         try:
-            welcome = self._expect(answer, Welcome)
+            welcome = self._expect(answer, HandshakeReply)
             if self.store_id not in {"", welcome.store_id}:
                 raise StoreNotServedError(
                     self.folder, f"another store is there now: {welcome.store_id}"

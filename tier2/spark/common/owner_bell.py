@@ -44,7 +44,7 @@ async def wake_owner(folder: str, runtime: Runtime) -> bool:
     client = LocalClient(folder, timeout_s=TIMEOUT_S)
     try:
         await client.open()
-        return await client.look_at_mailbox()
+        return await client.check_mailbox()
     except (SegmentStoreError, OSError):
         return False
     finally:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     # Needs grpc, which classic sessions do not.
     from pyspark.sql.connect.shell.progress import ProgressHandler
 
-LOOK_S: Final = 0.5
+CHECK_S: Final = 0.5
 LINE_EVERY_S: Final = 10.0
 
 
@@ -108,7 +108,7 @@ class Progress:
         self._count = TaskCount(0, 0, 0)
         self._shown = ""
         self._drawn = 0
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def __enter__(self) -> Self:
         if not self._show:
@@ -133,7 +133,7 @@ class Progress:
             return
         self._ended.set()
         if self._thread is not None:
-            self._thread.join(2 * LOOK_S)
+            self._thread.join(2 * CHECK_S)
         if is_connect(self._spark):
             self._spark.removeProgressHandler(cast("ProgressHandler", self._told))
         self._erase()
@@ -154,7 +154,7 @@ class Progress:
         self._draw()
 
     def _again_and_again(self, look: Callable[[], None]) -> None:
-        while not self._ended.wait(LOOK_S):
+        while not self._ended.wait(CHECK_S):
             try:
                 look()
             except Exception:  # noqa: BLE001 - a session that is stopped meanwhile, however py4j says so
@@ -192,8 +192,8 @@ class Progress:
         if self._terminal:
             self._write("\r" + line.ljust(self._drawn))
             self._drawn = len(line)
-        elif time.monotonic() >= self._told_at + LINE_EVERY_S:
-            self._told_at = time.monotonic()
+        elif time.monotonic() >= self._reported_at + LINE_EVERY_S:
+            self._reported_at = time.monotonic()
             self._write(line + "\n")
 
     def _erase(self) -> None:

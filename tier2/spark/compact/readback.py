@@ -18,7 +18,7 @@ from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_builder import BlockBeginning
 from tier2.object_storage import ObjectStorage
-from tier2.spark.compact.sources import insist, several
+from tier2.spark.compact.sources import several, with_retries
 
 WINDOW_BYTES: Final = 1024 * 1024
 """Most bytes that one GET fetches, but for a beginning that is longer."""
@@ -45,7 +45,7 @@ async def check_written(
     """
 
     async def check(window: _Window) -> None:
-        data = await insist(
+        data = await with_retries(
             runtime, lambda: storage.get_range(name, window.start, window.end - window.start)
         )
         for place, built in window.beginnings:

@@ -117,7 +117,9 @@ class GroupSources:
         ends: dict[tuple[str, int], int] = {}
 
         async def look(place: tuple[str, int]) -> None:
-            ends[place] = await insist(self._runtime, lambda: self._block_end(place, blocks[place]))
+            ends[place] = await with_retries(
+                self._runtime, lambda: self._block_end(place, blocks[place])
+            )
 
         await several(look, list(blocks), PREFIXES_AT_ONCE)
         return ends
@@ -225,10 +227,10 @@ class GroupSources:
         await self._for_each_run(fetch)
 
     async def _read(self, run: BlockRun) -> list[StretchPayload]:
-        return await insist(self._runtime, lambda: self._reader.read_run(run))
+        return await with_retries(self._runtime, lambda: self._reader.read_run(run))
 
 
-async def insist(runtime: Runtime, call: Callable[[], Awaitable[_Result]]) -> _Result:
+async def with_retries(runtime: Runtime, call: Callable[[], Awaitable[_Result]]) -> _Result:
     """What `call` gives, tried again while the storage does not answer: TRIES times in all."""
     backoff = Backoff(runtime.random, min_s=DELAY_MIN_S, max_s=DELAY_MAX_S)
     for _ in range(TRIES - 1):

@@ -45,7 +45,7 @@ from tier2.spark.compact.group import COPY, REWRITE, Group, GroupResult
 from tier2.spark.compact.options import KEEP, CompactionOptions
 from tier2.spark.compact.plan import pieces_of
 from tier2.spark.compact.readback import check_written
-from tier2.spark.compact.sources import ChunkKey, GroupSources, chunk_key, insist
+from tier2.spark.compact.sources import ChunkKey, GroupSources, chunk_key, with_retries
 
 PIECE_BYTES_MIN: Final = 4096
 """Pieces shorter than this on average are joined before they are written."""
@@ -161,7 +161,7 @@ class _Attempt:
     async def is_proposed(self) -> bool:
         """Whether an attempt at this group got as far as its proposal."""
         name = message_name(self._key)
-        return await insist(self._runtime, lambda: self._storage.head(name)) is not None
+        return await with_retries(self._runtime, lambda: self._storage.head(name)) is not None
 
     async def make(self) -> _Made:
         """The new object, by the cheaper way that keeps the promises."""
@@ -174,7 +174,7 @@ class _Attempt:
         proposal = ReplaceProposal(
             *self._key, made.record, made.replacements, made.record.created_ms, self.group.store_id
         )
-        return await insist(
+        return await with_retries(
             self._runtime, lambda: put_message(self._storage, self._runtime, proposal)
         )
 
@@ -291,7 +291,7 @@ class _Attempt:
         name = object_name(
             self.group.container_id, self.group.epoch, "compaction", unique_id, job_id=self._job_id
         )
-        await insist(self._runtime, lambda: send(name, unique_id))
+        await with_retries(self._runtime, lambda: send(name, unique_id))
         return name
 
 

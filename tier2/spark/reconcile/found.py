@@ -24,7 +24,7 @@ from tier2.spark.reconcile.orphan_requests import ASKED, NOT_ASKED
 from tier2.spark.reconcile.work import BORDER, FOUND, GONE
 
 
-class Survey(NamedTuple):
+class Scan(NamedTuple):
     """What the survey of the whole store gave."""
 
     rows: list[dict[str, Any]]

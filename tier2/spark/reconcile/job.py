@@ -40,9 +40,9 @@ from tier2.spark.reconcile.findings import FindingKind, StoreFacts, Suspects, fi
 from tier2.spark.reconcile.findings_files import LAST, check_findings_url, write_part
 from tier2.spark.reconcile.folder_tasks import copies_work
 from tier2.spark.reconcile.folders import bad_manifest
-from tier2.spark.reconcile.found import Proposals, Survey, Verdicts, waiting_of
+from tier2.spark.reconcile.found import Proposals, Scan, Verdicts, waiting_of
 from tier2.spark.reconcile.found_classes import count_classes, shown_by_each, total
-from tier2.spark.reconcile.listing_job import survey_listed, survey_prepared
+from tier2.spark.reconcile.listing_job import scan_listed, scan_prepared
 from tier2.spark.reconcile.marks import HASHES, hashed_within, pack_shards, unpack_shards
 from tier2.spark.reconcile.options import ReconcileOptions, parse_age
 from tier2.spark.reconcile.orphan_requests import Asking, OrphanOutcome, share_of
@@ -54,16 +54,16 @@ from tier2.spark.reconcile.plan import (
     TASKS_MAX,
     WEIGHED_COLUMNS,
     WEIGHED_OBJECTS_MAX,
+    check_count,
     coverage_work,
     in_bins,
     live_bytes,
-    look_count,
     look_work,
     shard_bytes,
     task_count,
 )
 from tier2.spark.reconcile.report import ReconcileSummary, count_kinds, verdict_of
-from tier2.spark.reconcile.second_survey import Again
+from tier2.spark.reconcile.second_scan import Again
 from tier2.spark.reconcile.staleness import behind_unreadable, moved_on
 from tier2.spark.reconcile.tasks import (
     CheckInputs,
@@ -73,8 +73,8 @@ from tier2.spark.reconcile.tasks import (
     unresponsive_findings,
 )
 from tier2.spark.reconcile.work import (
-    GONE_SHOWN,
     MAILBOXES,
+    MISSING_SHOWN,
     RESULTS,
     SURVEYED,
     SUSPECTS_HELD,
@@ -157,26 +157,26 @@ class _Run:
         """The whole of it."""
         if self._options.findings_url is not None:
             check_findings_url(self._options.findings_url, self._url)
-            self._wait_for(self._insist_on_a_free_folder)
+            self._wait_for(self._require_free_folder)
         before = self._owners(lambda owners: owners.snapshots("a"))
         listed_at_ms = self._runtime.clock.time_ms()
-        survey, verdicts, by, after = (
-            Survey([], 0, 0, Counter(), {}, {}, {}),
+        scan, verdicts, by, after = (
+            Scan([], 0, 0, Counter(), {}, {}, {}),
             Verdicts(),
             None,
             before,
         )
         told: list[pa.Table] = []
         if before.manifests:
-            survey = self._survey(before, listed_at_ms)
+            scan = self._scan(before, listed_at_ms)
             proposals = self._proposals(before)
             by, after = self._owners(
-                lambda owners: self._second_look(
-                    owners, before, listed_at_ms, survey, proposals.names
+                lambda owners: self._second_check(
+                    owners, before, listed_at_ms, scan, proposals.names
                 )
             )
-            verdicts = self._verdicts(before, survey, by, proposals.hashes)
-            told += self._afterwards(survey, verdicts, by)
+            verdicts = self._verdicts(before, scan, by, proposals.hashes)
+            told += self._afterwards(scan, verdicts, by)
         unresponsive = dict(sorted({**before.unresponsive, **after.unresponsive}.items()))
         unreadable = {**before.unreadable, **after.unreadable}
         manifests = findings_table(
@@ -186,7 +186,7 @@ class _Run:
         here = pa.concat_tables(
             [*told, unresponsive_findings(unresponsive, self._run_id), manifests]
         )
-        classes = verdicts.classes + survey.waiting + count_classes(here)
+        classes = verdicts.classes + scan.waiting + count_classes(here)
         if self._options.findings_url is not None and here.num_rows:
             write_part(self._options.findings_url, self._run_id, LAST, here)
         findings = _sorted([*verdicts.findings, here])
@@ -202,8 +202,8 @@ class _Run:
             },
             unresponsive=unresponsive,
             outdated={} if by is None else dict(sorted(by.place.outdated.items())),
-            objects=survey.objects,
-            listed=survey.listed,
+            objects=scan.objects,
+            listed=scan.listed,
             chunks=verdicts.counts["chunks"],
             check=self._options.check,
             looked_into=verdicts.counts["looked_into"],
@@ -226,7 +226,7 @@ class _Run:
             condemned=tuple(condemned),
         )
 
-    async def _insist_on_a_free_folder(self) -> None:
+    async def _require_free_folder(self) -> None:
         """A file that is there would be taken for one of this run."""
         storage = open_object_storage(str(self._options.findings_url), self._runtime)
         try:
@@ -292,12 +292,12 @@ class _Run:
             found.setdefault(row["shard"], []).append(row["bits"])
         return Proposals(hashes={shard: b"".join(each) for shard, each in found.items()})
 
-    async def _second_look(
+    async def _second_check(
         self,
         owners: Owners,
         before: Snapshots,
         listed_at_ms: int,
-        survey: Survey,
+        scan: Scan,
         open_names: frozenset[str],
     ) -> tuple[CheckInputs, Snapshots]:
         """Snapshot B, after the listing and `open_names`."""
@@ -329,10 +329,8 @@ class _Run:
             asked=asked,
         )
         if not asked:
-            surveyed = (
-                Suspects(unpack(row["before"]), unpack(row["listed"])) for row in survey.rows
-            )
-            outdated = survey.moved | moved_on(surveyed, after.manifests, place)
+            surveyed = (Suspects(unpack(row["before"]), unpack(row["listed"])) for row in scan.rows)
+            outdated = scan.moved | moved_on(surveyed, after.manifests, place)
             outdated |= behind_unreadable(after.unreadable, after.manifests)
             place = place._replace(outdated=outdated)
         confirm_all = self._listing is not None
@@ -354,12 +352,12 @@ class _Run:
             findings_url=self._options.findings_url or "",
             confirms=self._listing is not None,
             held=SUSPECTS_HELD,
-            gone_shown=GONE_SHOWN,
+            missing_shown=MISSING_SHOWN,
         )
 
     # --- the two queries --------------------------------------------------------------------------
 
-    def _survey(self, before: Snapshots, listed_at_ms: int) -> Survey:
+    def _scan(self, before: Snapshots, listed_at_ms: int) -> Scan:
         site = self._site(sorted(before.unresponsive))
         if self._options.snapshots != ASK and before.store_id is not None:
             site = replace(
@@ -371,7 +369,7 @@ class _Run:
         moved: dict[int, str] = {}
         for row in rows:
             moved |= {int(number): why for number, why in json.loads(row["moved"]).items()}
-        return Survey(
+        return Scan(
             [row for row in rows if row["suspects"] and row["before"] is not None],
             objects,
             listed,
@@ -386,24 +384,22 @@ class _Run:
         per_task = OBJECTS_PER_TASK if self._listing is None else PREPARED_PER_TASK
         parts = self._options.tasks or task_count(objects, per_task)
         if self._listing is None:
-            return survey_listed(self._spark, site, before.manifests, parts, again)
+            return scan_listed(self._spark, site, before.manifests, parts, again)
         mode = self._options.prefix_mismatch_mode
-        return survey_prepared(
-            self._spark, site, before.manifests, self._listing, parts, mode, again
-        )
+        return scan_prepared(self._spark, site, before.manifests, self._listing, parts, mode, again)
 
     def _verdicts(
-        self, before: Snapshots, survey: Survey, by: CheckInputs, hashes: Mapping[int, bytes]
+        self, before: Snapshots, scan: Scan, by: CheckInputs, hashes: Mapping[int, bytes]
     ) -> Verdicts:
         if self._options.execute:
-            self._asking = self._asks(by.place, len(survey.rows) + len(survey.again))
+            self._asking = self._asks(by.place, len(scan.rows) + len(scan.again))
         work: list[dict[str, Any]] = [
             {
                 "item": "judge",
                 **{name: row[name] for name in ("first", "end", "before", "listed")},
                 "names": hashed_within(hashes, range(row["first"], row["end"])),
             }
-            for row in survey.rows
+            for row in scan.rows
         ]
         work += self._owners(lambda owners: self._second_work(owners.storage, by))
         verdicts = Verdicts()
@@ -416,9 +412,9 @@ class _Run:
         ]
         if broken:
             self._work_at(verdicts, broken, by)
-        if survey.again:
-            site = self._site(sorted(before.unresponsive), shown_by_each(len(survey.again)))
-            again = Again(by, survey.again, survey.absent, hashes)
+        if scan.again:
+            site = self._site(sorted(before.unresponsive), shown_by_each(len(scan.again)))
+            again = Again(by, scan.again, scan.absent, hashes)
             verdicts.add(arrow_of(self._surveyed(site, before, again), RESULTS))
         return verdicts
 
@@ -451,18 +447,18 @@ class _Run:
         elif self._options.check == "bodies":
             weights = await _weights(storage, by) if objects <= WEIGHED_OBJECTS_MAX else None
             size = await _live_bytes(storage, by) if weights is None else sum(weights)
-            work += look_work(self._options.tasks or look_count(size), weights)
+            work += look_work(self._options.tasks or check_count(size), weights)
         return work
 
     # --- afterwards -------------------------------------------------------------------------------
 
-    def _afterwards(self, survey: Survey, verdicts: Verdicts, by: CheckInputs) -> list[pa.Table]:
+    def _afterwards(self, scan: Scan, verdicts: Verdicts, by: CheckInputs) -> list[pa.Table]:
         """What neither query could say alone: judged here, or by tasks where it is much."""
         gone = set(verdicts.gone)
-        if not survey.again and not verdicts.gone_marks:
+        if not scan.again and not verdicts.gone_marks:
             if not by.confirm_all and gone:
                 # What was not listed has been judged.
-                for row in survey.rows:
+                for row in scan.rows:
                     gone -= absent_names(Suspects(unpack(row["before"]), unpack(row["listed"])))
             names = sorted(gone)
             return (
@@ -475,14 +471,16 @@ class _Run:
         every = (shards_of_part(part, parts) for part in range(parts))
         work = [
             row
-            for row in (_gone_row(shards, gone, verdicts, survey) for shards in every)
+            for row in (_missing_row(shards, gone, verdicts, scan) for shards in every)
             if row is not None
         ]
         if work:
-            self._work_at(verdicts, work, self._owners(lambda owners: self._third_look(owners, by)))
+            self._work_at(
+                verdicts, work, self._owners(lambda owners: self._third_check(owners, by))
+            )
         return []
 
-    async def _third_look(self, owners: Owners, by: CheckInputs) -> CheckInputs:
+    async def _third_check(self, owners: Owners, by: CheckInputs) -> CheckInputs:
         """Live in B, and not there when it was asked for or looked into: judged by a snapshot taken
         since.
         """
@@ -497,7 +495,7 @@ class _Run:
     async def _checked_missing(
         self, owners: Owners, by: CheckInputs, names: Sequence[str]
     ) -> pa.Table:
-        return await check_missing(owners.storage, names, await self._third_look(owners, by))
+        return await check_missing(owners.storage, names, await self._third_check(owners, by))
 
     # --- orphans ----------------------------------------------------------------------------------
 
@@ -543,20 +541,20 @@ async def _live_bytes(storage: ObjectStorage, by: CheckInputs) -> int:
         size += live_bytes(
             await read_table(storage, manifest, "segments", columns=list(LENGTH_COLUMNS))
         )
-        if look_count(size) == TASKS_MAX:
+        if check_count(size) == TASKS_MAX:
             break
     return size
 
 
-def _gone_row(
-    shards: range, names: Collection[str], verdicts: Verdicts, survey: Survey
+def _missing_row(
+    shards: range, names: Collection[str], verdicts: Verdicts, scan: Scan
 ) -> dict[str, Any] | None:
     """A row `gone` of WORK; None if nothing was gone of these shards."""
     some = sorted(name for name in names if int(name[:2], 16) in shards)
     gone = [(shard, bits) for shard in shards for bits in verdicts.gone_marks.get(shard, ())]
     if not some and not gone:
         return None
-    checked = [(shard, survey.absent[shard]) for shard in shards if shard in survey.absent]
+    checked = [(shard, scan.absent[shard]) for shard in shards if shard in scan.absent]
     return {
         "item": "gone",
         "first": shards.start,

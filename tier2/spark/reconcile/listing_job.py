@@ -42,15 +42,15 @@ from tier2.spark.reconcile.inventory_rows import (
 )
 from tier2.spark.reconcile.listing import shards_of
 from tier2.spark.reconcile.listing_table import LISTING
-from tier2.spark.reconcile.second_survey import Again, again_shards, again_task
+from tier2.spark.reconcile.second_scan import Again, again_shards, again_task
 from tier2.spark.reconcile.work import (
     RESULTS,
     SURVEYED,
     Listers,
     Site,
+    scan_shards,
+    scan_task,
     shards_of_part,
-    survey_shards,
-    survey_task,
 )
 
 _Batches = Iterator[pa.RecordBatch]
@@ -70,7 +70,7 @@ task.
 """
 
 
-def survey_listed(
+def scan_listed(
     spark: SparkSession,
     site: Site,
     manifests: Mapping[int, Manifest],
@@ -85,7 +85,7 @@ def survey_listed(
     return _by_shard(spark, site, manifests, parts, None, again)
 
 
-def survey_prepared(
+def scan_prepared(
     spark: SparkSession,
     site: Site,
     manifests: Mapping[int, Manifest],
@@ -99,7 +99,7 @@ def survey_prepared(
     Raises InventoryError, and ObjectStorageError for an inventory that cannot be read.
     """
     if not isinstance(listing, str):
-        return survey_frame(spark, site, manifests, listing, mode, again)
+        return scan_frame(spark, site, manifests, listing, mode, again)
     inventory = open_inventory(listing, site.url, prefix_mismatch_mode=mode)
     by_shard = _parts_of(inventory, parts)
     if by_shard is not None:
@@ -113,7 +113,7 @@ def survey_prepared(
     rows = spark.range(0, files, 1, min(files, FILES_TASKS_MAX)).mapInArrow(
         _file_task(inventory), ddl(SHARDED)
     )
-    return survey_sharded(spark, site, manifests, rows, again)
+    return scan_sharded(spark, site, manifests, rows, again)
 
 
 def _parts_of(inventory: Inventory, parts: int) -> int | None:
@@ -145,7 +145,7 @@ def _by_shard(
     every = spark.range(0, parts + 1, 1, parts + 1)
     if again is not None:
         return every.mapInArrow(again_task(site, again, parts, listers), ddl(RESULTS))
-    return every.mapInArrow(survey_task(site, manifests, parts, listers), ddl(SURVEYED))
+    return every.mapInArrow(scan_task(site, manifests, parts, listers), ddl(SURVEYED))
 
 
 def _file_task(inventory: Inventory) -> Callable[[_Batches], _Batches]:
@@ -159,7 +159,7 @@ def _file_task(inventory: Inventory) -> Callable[[_Batches], _Batches]:
     return run
 
 
-def survey_frame(
+def scan_frame(
     spark: SparkSession,
     site: Site,
     manifests: Mapping[int, Manifest],
@@ -176,10 +176,10 @@ def survey_frame(
     rows = listing.select(*(f"`{name}`" for name in columns)).mapInArrow(
         _conform_task(key_rules(site.url, mode=mode)), ddl(SHARDED)
     )
-    return survey_sharded(spark, site, manifests, rows, again)
+    return scan_sharded(spark, site, manifests, rows, again)
 
 
-def survey_sharded(
+def scan_sharded(
     spark: SparkSession,
     site: Site,
     manifests: Mapping[int, Manifest],
@@ -194,7 +194,7 @@ def survey_sharded(
     grouped = rows.unionByName(every).repartition("shard").sortWithinPartitions("shard")
     if again is not None:
         return grouped.mapInArrow(again_shards(site, again, _rows), ddl(RESULTS))
-    return grouped.mapInArrow(survey_shards(site, manifests, _rows), ddl(SURVEYED))
+    return grouped.mapInArrow(scan_shards(site, manifests, _rows), ddl(SURVEYED))
 
 
 def _plain_columns() -> Iterator[tuple[str, str]]:

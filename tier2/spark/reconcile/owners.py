@@ -117,7 +117,7 @@ class Owners:
                 known, dict.fromkeys(lacking, "there is no snapshot of it"), containers, unreadable
             )
         if not containers:
-            await self._insist_on_a_store()
+            await self._require_store()
         # A store that was never exported does not say how many containers it has: its first one
         # will.
         answers = await self._exported(name, range(containers or 1))
@@ -137,7 +137,7 @@ class Owners:
                 unresponsive[number] = reason
         return Snapshots(manifests, unresponsive, containers, unreadable)
 
-    async def _insist_on_a_store(self) -> None:
+    async def _require_store(self) -> None:
         """Nobody would answer where nobody is; and a message would begin a folder, which the maker
         of a store then refuses.
         """

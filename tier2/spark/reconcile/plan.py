@@ -108,7 +108,7 @@ def shard_bytes(objects: Iterable[pa.Table]) -> list[int]:
     return held
 
 
-def look_count(size: int) -> int:
+def check_count(size: int) -> int:
     """Tasks that look into so many bytes, with about BYTES_PER_TASK for each; up to TASKS_MAX.
 
     Not TASKS_MIN at the least, nor one for the little that is left: what a task costs by itself is

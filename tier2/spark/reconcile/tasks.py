@@ -82,7 +82,7 @@ class Surveyed(NamedTuple):
 # --- the survey -----------------------------------------------------------------------------------
 
 
-async def survey(
+async def scan(
     storage: ObjectStorage,
     manifests: Mapping[int, Manifest],
     shards: range,

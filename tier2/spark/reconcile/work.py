@@ -64,7 +64,7 @@ from tier2.spark.reconcile.tasks import (
     passed_over,
     read_shard,
     sample_waiting,
-    survey,
+    scan,
     told_by_looks,
 )
 
@@ -124,10 +124,10 @@ shown or not.
 """
 
 GONE: Final = "gone_marks"
-"""The counter of a row whose evidence are marks over snapshot B, of more than GONE_SHOWN objects
+"""The counter of a row whose evidence are marks over snapshot B, of more than MISSING_SHOWN objects
 that were gone.
 """
-GONE_SHOWN: Final = 64
+MISSING_SHOWN: Final = 64
 
 _MAILBOXES: Final[list[pa.Field[Any]]] = [
     pa.field("bin", pa.int32()),
@@ -171,7 +171,7 @@ class Site:
     confirms: bool = False
     """The listing is of another time: what it lacks is marked nowhere."""
     held: int = SUSPECTS_HELD
-    gone_shown: int = GONE_SHOWN
+    missing_shown: int = MISSING_SHOWN
 
 
 def _together(shards: range) -> list[range]:
@@ -207,7 +207,7 @@ def with_storage(url: str, work: Callable[[ObjectStorage], Awaitable[_T]]) -> _T
 # --- the survey -----------------------------------------------------------------------------------
 
 
-def survey_task(
+def scan_task(
     site: Site, manifests: Mapping[int, Manifest], parts: int, listers: Listers | None = None
 ) -> Callable[[_Batches], _Batches]:
     """Over batches with the numbers of parts of the shards: SURVEYED.
@@ -219,7 +219,7 @@ def survey_task(
         for batch in batches:
             parts_here: list[Any] = batch.column(0).to_pylist()
             for part in parts_here:
-                yield _survey_part(site, manifests, part, parts, listers)
+                yield _scan_part(site, manifests, part, parts, listers)
 
     return run
 
@@ -229,7 +229,7 @@ def shards_of_part(part: int, parts: int) -> range:
     return range(256 * part // parts, 256 * (part + 1) // parts) if part < parts else REST
 
 
-def _survey_part(
+def _scan_part(
     site: Site, manifests: Mapping[int, Manifest], part: int, parts: int, listers: Listers | None
 ) -> pa.RecordBatch:
     shards = shards_of_part(part, parts)
@@ -244,7 +244,7 @@ def _survey_part(
     try:
         found = with_storage(
             site.url,
-            lambda storage: survey(
+            lambda storage: scan(
                 storage,
                 manifests,
                 shards,
@@ -299,7 +299,7 @@ def surveyed_row(
     return pa.RecordBatch.from_pylist([row], schema=SURVEYED)
 
 
-def survey_shards(
+def scan_shards(
     site: Site, manifests: Mapping[int, Manifest], prepare: Callable[[pa.Table], pa.Table]
 ) -> Callable[[_Batches], _Batches]:
     """Over a prepared listing (`shard`, and the columns of LISTING), each shard's rows together:
@@ -308,7 +308,7 @@ def survey_shards(
 
     def run(batches: _Batches) -> _Batches:
         for shard, group in by_shard(batches):
-            yield _survey_shard(site, manifests, shard, prepare(group))
+            yield _scan_shard(site, manifests, shard, prepare(group))
 
     return run
 
@@ -331,7 +331,7 @@ def by_shard(batches: _Batches) -> Iterator[tuple[str, pa.Table]]:
         yield shard, pa.Table.from_batches(held)
 
 
-def _survey_shard(
+def _scan_shard(
     site: Site, manifests: Mapping[int, Manifest], shard: str, listed: pa.Table
 ) -> pa.RecordBatch:
     if not shard:
@@ -433,7 +433,7 @@ async def _one(
             by = by._replace(place=by.place._replace(open_names=names))
         return await results_of_suspects(storage, site, by, suspects, shards, executor)
     if row["item"] == "gone":
-        return _results(await _look_again(storage, row, by))
+        return _results(await _check_again(storage, row, by))
     if row["item"] == "cover":
         manifest = by.after[row["container_id"]]
         covered = await cover_range(storage, manifest, row["first"], row["end"], site.run_id)
@@ -465,7 +465,9 @@ async def _one(
         "blocks": checked.blocks,
         "bytes_read": checked.bytes_read,
     }
-    return await _with_gone(storage, by, _results(findings, counts), checked.gone, site.gone_shown)
+    return await _with_missing(
+        storage, by, _results(findings, counts), checked.gone, site.missing_shown
+    )
 
 
 async def results_of_suspects(
@@ -490,14 +492,14 @@ async def results_of_suspects(
             at_once=site.objects_at_once,
             executor=executor,
         )
-    results = await _with_gone(storage, by, _results(findings), gone, site.gone_shown)
+    results = await _with_missing(storage, by, _results(findings), gone, site.missing_shown)
     if site.asking is None:
         return results
     asked = await ask_owners(storage, site.asking, site.run_id, findings, shards)
     return pa.concat_tables([results, pa.Table.from_pylist(asked, schema=RESULTS)])
 
 
-async def _with_gone(
+async def _with_missing(
     storage: ObjectStorage, by: CheckInputs, results: pa.Table, gone: Collection[str], most: int
 ) -> pa.Table:
     """RESULTS, with the names of what was gone; of many with marks of them."""
@@ -510,7 +512,7 @@ async def _with_gone(
     return pa.concat_tables([results, pa.Table.from_pylist([row], schema=RESULTS)])
 
 
-async def _look_again(storage: ObjectStorage, row: Mapping[str, Any], by: CheckInputs) -> pa.Table:
+async def _check_again(storage: ObjectStorage, row: Mapping[str, Any], by: CheckInputs) -> pa.Table:
     """FINDINGS of a row `gone`: marks over B, those over A that were judged before, and names.
 
     A shard at a time.

@@ -26,35 +26,37 @@ from durablelog.durable_data_log import LogFrame
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
 from recovery.harness.simulation.store_world import BOOKKEEPER, LOCATION, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
-from recovery.harness.tier_observer import LogLook, LookedLog, file_look
+from recovery.harness.tier_observer import LogContents, LogProbe, file_probe
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.store_folder import log_directory
 
 _ROOT: Final = BookKeeperLocation.parse(BOOKKEEPER).path
 
 
-def log_looks(world: StoreWorld, process: SimulatedProcess, containers: int) -> dict[int, LogLook]:
+def log_probes(
+    world: StoreWorld, process: SimulatedProcess, containers: int
+) -> dict[int, LogProbe]:
     """A look at the log of each container; of those in files in this process."""
     # Here, not in a look: what this meets in the model is no damage of a log.
     world.bookkeeper.timeline.settle(world.time.now_us)
-    looks: dict[int, LogLook] = {}
+    looks: dict[int, LogProbe] = {}
     for number in range(containers):
         if world.tier1 == "ledger":
             ledger = world.ledgers.ledger(number)
             ledger.settle(world.time.now_us)
-            looks[number] = partial(LookedLog, ledger.epoch, list(ledger.frames))
+            looks[number] = partial(LogContents, ledger.epoch, list(ledger.frames))
         elif world.tier1 == "bookkeeper":
-            looks[number] = partial(_look_at_bookies, world.bookkeeper, number)
+            looks[number] = partial(_probe_bookies, world.bookkeeper, number)
         else:
-            looks[number] = file_look(log_directory(LOCATION, number), process.runtime.disk)
+            looks[number] = file_probe(log_directory(LOCATION, number), process.runtime.disk)
     return looks
 
 
-def _look_at_bookies(servers: BookKeeperServers, container_id: int) -> LookedLog:
+def _probe_bookies(servers: BookKeeperServers, container_id: int) -> LogContents:
     path = container_path(_ROOT, container_id)
     content = servers.tree.content(path)
     if content is None or not content.data:
-        return LookedLog(0, ())
+        return LogContents(0, ())
     record = decode_record(content.data, path)
     first_sequence, first_entry = split_address(record.truncation_address)
     checks = EntryChecks(container_id)
@@ -66,7 +68,7 @@ def _look_at_bookies(servers: BookKeeperServers, container_id: int) -> LookedLog
             servers, item, first_entry if item.sequence == first_sequence else 0, checks
         )
     ]
-    return LookedLog(record.epoch, frames)
+    return LogContents(record.epoch, frames)
 
 
 def _frames(

@@ -21,7 +21,7 @@ from recovery.harness.history import History, Life
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.directed import BUSY
-from recovery.harness.runs.log_looks import log_looks
+from recovery.harness.runs.log_probes import log_probes
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.store_world import BOOKKEEPER, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
@@ -78,7 +78,7 @@ class LeftBehind:
         process = self.world.process("look")
 
         async def work() -> SeenTiers:
-            looks = log_looks(self.world, process, 1)
+            looks = log_probes(self.world, process, 1)
             storage = self.world.object_storage(process)
             return await observe_tiers(self.history, looks, storage, process.runtime, deep=True)
 
@@ -89,7 +89,7 @@ class LeftBehind:
     def look_at_frames(self) -> list[LogFrame]:
         """Of the log, where it is not in files."""
         process = self.world.process("look")
-        frames = list(log_looks(self.world, process, 1)[0]().frames)
+        frames = list(log_probes(self.world, process, 1)[0]().frames)
         self.world.kill(process)
         return frames
 
@@ -186,7 +186,7 @@ def test_a_log_in_files_that_rotted_is_left_out() -> None:
 @pytest.mark.parametrize("tier1", ["ledger", "bookkeeper"])
 def test_where_nobody_ever_had_a_store_there_is_no_log(tier1: str) -> None:
     world = StoreWorld("nothing", tier1=tier1)
-    (look,) = log_looks(world, world.process("look"), 1).values()
+    (look,) = log_probes(world, world.process("look"), 1).values()
     looked = look()
     assert (looked.epoch, list(looked.frames)) == (0, [])
     world.close()

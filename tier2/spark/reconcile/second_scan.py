@@ -45,8 +45,8 @@ from tier2.spark.reconcile.tasks import (
     passed_over,
     read_shard,
     sample_waiting,
+    scan,
     still_absent,
-    survey,
 )
 from tier2.spark.reconcile.work import (
     FOUND,
@@ -95,7 +95,7 @@ class Again(NamedTuple):
 def again_task(
     site: Site, again: Again, parts: int, listers: Listers | None = None
 ) -> Callable[[_Batches], _Batches]:
-    """Over batches with the numbers of parts of the shards, as `survey_task`: RESULTS of those in
+    """Over batches with the numbers of parts of the shards, as `scan_task`: RESULTS of those in
     `again`.
     """
 
@@ -113,7 +113,7 @@ def again_task(
 def again_shards(
     site: Site, again: Again, prepare: Callable[[pa.Table], pa.Table]
 ) -> Callable[[_Batches], _Batches]:
-    """Over a prepared listing as `survey_shards` takes it: RESULTS of the shards in `again`.
+    """Over a prepared listing as `scan_shards` takes it: RESULTS of the shards in `again`.
 
     Holds a shard.
     """
@@ -143,7 +143,7 @@ def _part_of(
         by = lister_of(site, shards, listers)
         executor: Executor = Runtime().executor("listing", by.ahead)
         try:
-            surveyed = await survey(
+            surveyed = await scan(
                 storage, again.by.before, shards, by, executor, unresponsive=site.unresponsive
             )
         finally:

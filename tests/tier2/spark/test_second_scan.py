@@ -14,7 +14,7 @@ from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, PAYLOAD, World
 from tier2.spark.common.command_options import Exit
-from tier2.spark.reconcile import found_classes, second_survey
+from tier2.spark.reconcile import found_classes, second_scan
 from tier2.spark.reconcile import job as reconcile_job
 from tier2.spark.reconcile.listing import list_rest, list_shard
 
@@ -34,9 +34,9 @@ def world(tmp_path: Path) -> World:
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
     """All that comes to the driver. It takes next to nothing."""
     monkeypatch.setattr(reconcile_job, "SUSPECTS_HELD", 0)
-    monkeypatch.setattr(reconcile_job, "GONE_SHOWN", 2)
+    monkeypatch.setattr(reconcile_job, "MISSING_SHOWN", 2)
     # What many objects are to a task.
-    monkeypatch.setattr(second_survey, "SLICE_SUSPECTS", 30)
+    monkeypatch.setattr(second_scan, "SLICE_SUSPECTS", 30)
     monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
     monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 2)
     tables: list[pa.Table] = []
@@ -181,7 +181,7 @@ def test_the_same_by_spark_of_the_place_and_of_a_listing_that_is_shuffled(
     spark: SparkSession, world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(reconcile_job, "SUSPECTS_HELD", 0)
-    monkeypatch.setattr(reconcile_job, "GONE_SHOWN", 2)
+    monkeypatch.setattr(reconcile_job, "MISSING_SHOWN", 2)
     lost, orphan = world.names(0)[:5], world.orphan(1)
     world.snapshot()
     for name in lost:
