@@ -143,7 +143,7 @@ async def _scan_s(folder: Path) -> float:
     begun = time.perf_counter()
     async for batch in log.read():
         for frame in batch:
-            for record, _, _ in reader.feed(frame):
+            for record, *_ in reader.feed(frame):
                 decode_operation(record)
     seconds = time.perf_counter() - begun
     await log.close()

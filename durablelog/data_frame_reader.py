@@ -38,6 +38,10 @@ class Record(NamedTuple):
     data: memoryview | bytes
     first_frame_address: LogAddress
     last_frame_address: LogAddress
+    address: LogAddress | None = None
+    """Of its first byte, the others follow; None if it lies in several frames, or its log cannot
+    `read_ranges`.
+    """
 
 
 class _OpenRecord:
@@ -95,6 +99,7 @@ class DataFrameReader:
         records: list[Record] = []
         payload = frame.payload
         address = frame.address
+        payload_address = frame.payload_address
         size = len(payload)
         position = 0
         # Taken once per frame: while it is False an entry that is whole needs nothing else looked
@@ -109,7 +114,8 @@ class DataFrameReader:
             if not start < position <= size:
                 raise _corrupt(frame, f"an entry at payload position {start} claims {length} bytes")
             if flags == ENTRY_WHOLE and not open_record:
-                records.append(Record(payload[start:position], address, address))
+                place = None if payload_address is None else LogAddress(payload_address + start)
+                records.append(Record(payload[start:position], address, address, place))
             else:
                 self._started = self._started or bool(records)
                 record = self._piece(frame, payload[start:position], flags)
@@ -129,7 +135,8 @@ class DataFrameReader:
     def _accept(self, frame: LogFrame) -> bool:
         """False if the frame is a repetition; raises if it is out of place."""
         expected = frame.sequence if self._sequence is None else self._sequence + 1
-        content = (frame.sequence, len(frame.payload), crc32c(frame.payload))
+        checksum = crc32c(frame.payload) if frame.checksum is None else frame.checksum
+        content = (frame.sequence, len(frame.payload), checksum)
         if frame.sequence != expected:
             if content in self._recent:
                 self.repeated += 1

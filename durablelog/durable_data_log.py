@@ -45,6 +45,14 @@ class LogFrame(NamedTuple):
     """Frame sequence number: +1 from frame to frame, across epochs."""
     epoch: int
     payload: memoryview
+    payload_address: LogAddress | None = None
+    """Of the payload's first byte, the others follow; None if the log cannot `read_ranges`."""
+    checksum: int | None = None
+    """CRC32C of the payload, where it was verified when the frame was read."""
+
+
+LogRange = tuple[int, int, int]
+"""Bytes inside one frame's payload: the address of the first, how many, their CRC32C."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +166,18 @@ class DurableDataLog(ABC):
         A frame's payload stays valid while it is referenced. Raises DataCorruptionError, naming the
         place.
         """
+
+    @property
+    def reads_ranges(self) -> bool:
+        """Whether `read_ranges` finds bytes as long as the log is not truncated behind them."""
+        return False
+
+    async def read_ranges(self, ranges: Sequence[LogRange]) -> list[bytes | None]:
+        """The bytes at each place; None for what is not there whole, for whatever reason.
+
+        Raises ContainerStoppedError.
+        """
+        return [None] * len(ranges)
 
     @abstractmethod
     async def truncate(self, address: LogAddress) -> None:

@@ -99,8 +99,27 @@ def encode_operation(operation: Operation) -> list[Buffer]:
     return [prefix, body]
 
 
-def decode_operation(data: Buffer) -> Operation:
-    """The operation in `data`, all of it. Raises OperationFormatError."""
+def decode_operation(data: Buffer, *, copy: bool = True) -> Operation:
+    """The operation in `data`, all of it. Raises OperationFormatError.
+
+    Without `copy` the bytes of an append are a view into `data`, if that is a view.
+    """
+    if len(data) >= APPEND_HEAD_LENGTH:
+        # Nearly all of a log: in one step what the way below does in many.
+        type_id, version, sequence_number, timestamp_ms, length, segment_id, offset, count = (
+            _APPEND.unpack_from(data)
+        )
+        if (
+            type_id == AppendOperation.type_id
+            and version <= VERSION
+            and not count
+            and length == len(data) - _PREFIX.size
+        ):
+            content = data[APPEND_HEAD_LENGTH:]
+            append = AppendOperation(segment_id, offset, bytes(content) if copy else content)
+            append.sequence_number = sequence_number
+            append.timestamp_ms = timestamp_ms
+            return append
     try:
         type_id, version, sequence_number, timestamp_ms, length = _PREFIX.unpack_from(data)
         if version > VERSION:
@@ -122,6 +141,11 @@ def decode_operation(data: Buffer) -> Operation:
     operation.sequence_number = sequence_number
     operation.timestamp_ms = timestamp_ms
     return operation
+
+
+def append_data_start(operation: AppendOperation) -> int:
+    """Where the bytes of an append begin in its encoding. < 0.5 us."""
+    return APPEND_HEAD_LENGTH + ATTRIBUTE_LENGTH * len(operation.attributes or ())
 
 
 def segment_of_append(data: Buffer) -> int | None:

@@ -17,7 +17,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
+from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 
 
@@ -41,8 +43,11 @@ class AppendOperation(Operation):
 
     segment_id: int
     offset: int
-    data: bytes
+    data: Buffer
+    """In replay a view into a frame: whoever keeps it, keeps the frame."""
     attributes: dict[AttributeKey, int] | None = None
+    address: LogAddress | None = None
+    """Of the first byte of `data` in the log, the others follow; known in replay alone."""
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """CacheManager: what all read indexes of a container hold, counted and bounded (pure).
 
-Three bounded stocks, each with its own order of going:
+Four bounded stocks, each with its own order of going:
 
 - *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is
   dropped, the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are
@@ -8,6 +8,7 @@ Three bounded stocks, each with its own order of going:
 - *fetched*: what came from Tier 2, see FetchedPieces. What goes there and was read twice goes to
   the cache; what was read once, or in sequence, does not churn the cache.
 - *cached*: blocks in the cache, see CachedBlocks.
+- *logged*: replayed bytes that stay in the log until Tier 2 has them, see LoggedBytes.
 
 Every extent of every index is counted in exactly one stock; every change of an extent's home is
 made here.
@@ -25,8 +26,10 @@ from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home, SequentialReader
 from readindex.fetched_pieces import FetchedPieces
+from readindex.logged_bytes import LoggedBytes
 from readindex.segment_read_index import SegmentReadIndex
 from readindex.sequential_readers import SequentialReaders
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 HARD_BOUND = 2
@@ -67,6 +70,7 @@ class CacheManager:
         self.indexes: dict[int, SegmentReadIndex] = {}
         """By segment id; made by the first byte of a segment that comes here."""
         self.cached = CachedBlocks()
+        self.logged = LoggedBytes(config.logged_places_max)
         self.tail_bytes = 0
         """Tail buffers and extents at home in TAIL, or SPILLING from there."""
         self.tail_bytes_flushed = 0
@@ -124,8 +128,10 @@ class CacheManager:
 
     # --- bytes coming in ---
 
-    def append(self, index: SegmentReadIndex, offset: int, data: bytes) -> None:
-        """Add the next bytes of a segment.
+    def append(
+        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int | None = None
+    ) -> None:
+        """Add the next bytes of a segment, which lie at `address` of the log.
 
         About 0.5 us when they are few. DataCorruptionError at a wrong offset.
         """
@@ -144,9 +150,14 @@ class CacheManager:
             index.check_next(offset)
             if index.tail is not None:
                 self.cut(index)
-            extent = index.grow_last(offset, data, self._config.block_bytes)
+            if address is not None and not self.logged.full:
+                self.logged.append(index, offset, data, address, self._config.block_bytes)
+                self._position += length
+                return
+            kept = data if type(data) is bytes else bytes(data)
+            extent = index.grow_last(offset, kept, self._config.block_bytes)
             if extent is None:
-                extent = index.append_block(offset, data)
+                extent = index.append_block(offset, kept)
                 extent.position = self._position
                 self._fifo[extent] = None
             extent.counted_bytes = extent.length
@@ -242,6 +253,8 @@ class CacheManager:
         if home is Home.CACHED:
             self.cached.remove(extent)
             self._forget_blocks((extent.address,))
+        elif home is Home.LOGGED:
+            self.logged.remove(extent)
         elif home is Home.FETCHED:
             self.fetched.remove(extent)
         elif extent.counted_bytes:
@@ -299,7 +312,11 @@ class CacheManager:
         target = self.index_of(target_id)
         for extent in list(source.extents_from(0)):
             start, end = extent.start_offset + offset, extent.end_offset + offset
-            if end <= start_offset or target.gaps(start, end) != [(start, end)]:
+            if (
+                end <= start_offset
+                or extent.home is Home.LOGGED
+                or target.gaps(start, end) != [(start, end)]
+            ):
                 self.release(extent)
                 continue
             self._mark_flushed(extent)
@@ -339,6 +356,7 @@ class CacheManager:
         for extent in index.newly_flushed(storage_length):
             extent.flushed = False
             self._mark_flushed(extent)
+        self.logged.shorten(index, storage_length)
         tail = index.tail
         if tail is not None:
             flushed = max(0, min(storage_length - tail.start_offset, len(tail.data)))
@@ -491,6 +509,10 @@ class CacheManager:
     def _mark_flushed(self, extent: Extent) -> None:
         if extent.flushed:
             return
+        if extent.home is Home.LOGGED:
+            # The log may be truncated from here on.
+            self.release(extent)
+            return
         extent.flushed = True
         if extent.home is Home.CACHED:
             self.cached.mark_flushed(extent)
@@ -544,3 +566,4 @@ class CacheManager:
         self.fetched.check()
         assert homes[Home.FETCHED] == self.fetched.bytes_total <= self._config.fetched_bytes_max
         assert homes[Home.CACHED] == self.cached.bytes_total
+        assert homes[Home.LOGGED] == self.logged.bytes_total

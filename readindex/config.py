@@ -37,6 +37,10 @@ class ReadIndexConfig:
 
     Larger serves a longer backlog without reading the log again.
     """
+    logged_places_max: int = 256 * KIB
+    """Replayed appends of at least `small_bytes` that are read from the log when they are wanted;
+    each costs 24 bytes of memory.
+    """
     spill_batch_bytes: int = 4 * MIB
     """One insert into the cache gathers about so much."""
     spill_retry_s: float = 1.0
@@ -83,6 +87,7 @@ class ReadIndexConfig:
         assert 1 <= self.small_bytes <= self.block_bytes
         assert self.tail_bytes_max >= 1
         assert self.cache_bytes_max >= 0
+        assert self.logged_places_max >= 0
         assert self.spill_batch_bytes >= 1
         assert self.spill_retry_s > 0
         assert self.random_bytes >= 1

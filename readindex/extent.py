@@ -7,11 +7,13 @@ whatever happens to chunks and objects in Tier 2. What moves is its home:
     TAIL ──► SPILLING ──► CACHED ──► REMOVED        appended or refilled bytes
       └────────────────────────────►
     FETCHED ──► SPILLING ──► CACHED ──► REMOVED     bytes that came from Tier 2
+    LOGGED ──► REMOVED                              replayed bytes
 """
 
 from __future__ import annotations
 
 import enum
+from array import array
 from collections import OrderedDict
 
 
@@ -26,6 +28,8 @@ class Home(enum.Enum):
     """In memory still, on its way into the cache."""
     CACHED = "cached"
     """In the cache under `address`; `data` is None."""
+    LOGGED = "logged"
+    """In the log alone, at `places`; `data` is None. Gone once Tier 2 has it."""
     REMOVED = "gone"
     """Removed from its index; whoever still holds it must let go."""
 
@@ -44,6 +48,7 @@ class Extent:
         "length",
         "owner",
         "pieces",
+        "places",
         "position",
         "reread",
         "segment_id",
@@ -60,6 +65,10 @@ class Extent:
         """All its bytes, while in memory and not in `pieces`."""
         self.pieces: list[bytes] | None = None
         """TAIL: its bytes as they were appended, until somebody needs them in one."""
+        self.places: array[int] | None = None
+        """LOGGED: address in the log, length and CRC32C of each piece, one after another; the
+        first may begin before the extent.
+        """
         self.home = home
         self.address = -1
         self.flushed = False

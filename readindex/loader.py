@@ -7,11 +7,14 @@ for may be gone by the time it answers.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.extent import Extent, Home
 from readindex.log_rescanner import LogRescanner
+from readindex.logged_bytes import LogRange, ranges_of
 from readindex.places import Place
 from readindex.prefetcher import Prefetcher
 from readindex.segment_read_index import SegmentReadIndex
@@ -21,11 +24,19 @@ from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.metadata import SegmentMetadata
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
 
+ReadLog = Callable[[Sequence[LogRange]], Awaitable[Sequence[bytes | None]]]
+"""Gives the bytes at places in the log, None for each that is not there whole."""
+
 _CACHED_BLOCKS_PER_READ = 16
 CACHED_BLOCKS_PER_UPLOAD = 128
 """The same for who wants very many: each asking of the cache is a way to another thread and
 back.
 """
+
+
+async def read_nothing(ranges: Sequence[LogRange]) -> Sequence[bytes | None]:
+    """Of a log that cannot be read by place."""
+    return [None] * len(ranges)
 
 
 class Attempt:
@@ -48,6 +59,7 @@ class Loader:
         fetcher: Prefetcher,
         log_rescanner: LogRescanner,
         spiller: Spiller,
+        read_log: ReadLog,
         refill_bytes_max: int,
     ) -> None:
         self._cache_manager = cache_manager
@@ -55,6 +67,7 @@ class Loader:
         self._fetcher = fetcher
         self._log_rescanner = log_rescanner
         self._spiller = spiller
+        self._read_log = read_log
         self._refill_bytes_max = refill_bytes_max
         self.cache_misses = 0
 
@@ -86,15 +99,18 @@ class Loader:
     ) -> list[bytes] | None:
         """The same, not joined."""
         segment, index, offset, length = place
-        if index is not None and index.find(offset) is not None:
-            return await self._load_cached(index, offset, length, blocks_max)
+        extent = None if index is None else index.find(offset)
+        if index is not None and extent is not None:
+            if extent.home is not Home.LOGGED:
+                return await self._load_cached(index, offset, length, blocks_max)
+            return await self._load_logged(index, offset, length, blocks_max)
         data = await self._load_stored(segment, offset, length, attempt)
         return None if data is None else [data]
 
     async def _load_cached(
         self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
     ) -> list[bytes] | None:
-        run = index.cached_run(offset, length, blocks_max)
+        run = index.run_of(Home.CACHED, offset, length, blocks_max)
         # Before the await: a merge that is linked meanwhile moves the extents to other offsets.
         skip = offset - run[0].start_offset
         blocks = await self._cache.get([extent.address for extent in run])
@@ -110,9 +126,30 @@ class Loader:
             skip = 0
         return pieces or None
 
+    async def _load_logged(
+        self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
+    ) -> list[bytes] | None:
+        run = index.run_of(Home.LOGGED, offset, length, blocks_max)
+        wanted = [
+            ranges_of(extent, max(offset, extent.start_offset), offset + length) for extent in run
+        ]
+        found = iter(await self._read_log([each for ranges, _ in wanted for each in ranges]))
+        pieces: list[bytes] = []
+        whole = True
+        for extent, (ranges, before) in zip(run, wanted, strict=True):
+            parts = [part for part in islice(found, len(ranges)) if part is not None]
+            if len(parts) < len(ranges):
+                # All that are lost are forgotten together: one rescan looks for them.
+                self._forget(extent)
+                whole = False
+            elif whole:
+                parts[0] = parts[0][before:]
+                pieces += parts
+        return _cut(pieces, length) or None
+
     def _forget(self, extent: Extent) -> None:
         self.cache_misses += 1
-        if extent.home is Home.CACHED:
+        if extent.home in (Home.CACHED, Home.LOGGED):
             self._cache_manager.release(extent)
 
     async def _forget_lost(self) -> None:
@@ -152,6 +189,14 @@ class Loader:
         if self._cache_manager.has_demoted:
             self._spiller.trim()
         return data
+
+
+def _cut(pieces: list[bytes], length: int) -> list[bytes]:
+    """The first `length` bytes of these pieces, of which the last alone may reach further."""
+    surplus = sum(map(len, pieces)) - length
+    if surplus > 0:
+        pieces[-1] = pieces[-1][:-surplus]
+    return pieces
 
 
 def not_found_in_log(segment: SegmentMetadata, offset: int) -> DataCorruptionError:

@@ -24,7 +24,7 @@ from readindex.cache_manager import HARD_BOUND, CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.extent import Home
-from readindex.loader import Attempt, Loader
+from readindex.loader import Attempt, Loader, ReadLog, read_nothing
 from readindex.log_rescanner import LogRescanner
 from readindex.merged_sources import MergedSources
 from readindex.places import Places
@@ -34,6 +34,7 @@ from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
 from readindex.unflushed_reads import GoneError, UnflushedReads
 from readindex.waiting_reads import WaitingReads
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     BadOffsetError,
     ContainerStoppedError,
@@ -69,7 +70,8 @@ class ReadIndex:
     wanted soon. `wanted` tells of each how many missing bytes are taken without being kept. `cache`
     and `addresses` may be shared with other containers. `unflushed_bytes()` gives all un-flushed
     bytes there are, those included that are not held. `on_spilled()` is called, soon and often,
-    when some of the tail has been moved to the cache.
+    when some of the tail has been moved to the cache. `read_log` gives the bytes at places in the
+    log (address, length, CRC32C), None for each that is not there whole.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class ReadIndex:
         *,
         unflushed_bytes: Callable[[], int] = _none_known,
         on_spilled: Callable[[], None] = _nothing,
+        read_log: ReadLog = read_nothing,
     ) -> None:
         self._metadata = metadata
         self._cache = cache
@@ -99,6 +102,7 @@ class ReadIndex:
             self._fetcher,
             self._log_rescanner,
             self._spiller,
+            read_log,
             config.tail_bytes_max,
         )
         self._unflushed = UnflushedReads(
@@ -112,10 +116,13 @@ class ReadIndex:
 
     # --- commit side ---
 
-    def append(self, segment_id: int, offset: int, data: bytes) -> None:
+    def append(
+        self, segment_id: int, offset: int, data: Buffer, address: int | None = None
+    ) -> None:
         """The segment has grown by `data` at `offset`.
 
-        About 1 us for small data; larger is kept by reference.
+        About 1 us for small data; larger is kept by reference, or left where it lies if `read_log`
+        finds it at `address`.
 
         Raises DataCorruptionError if it does not continue what came before, SegmentNotFoundError.
         """
@@ -123,7 +130,7 @@ class ReadIndex:
         index = cache_manager.indexes.get(segment_id)
         if index is None:
             index = self._first_index(segment_id, offset, len(data))
-        cache_manager.append(index, offset, data)
+        cache_manager.append(index, offset, data, address)
         if cache_manager.tail_bytes > cache_manager.trim_at:
             self._spiller.trim()
         self._waiting.wake(segment_id)
@@ -380,6 +387,7 @@ class ReadIndex:
             tail_bytes_unflushed=cache_manager.tail_bytes - cache_manager.tail_bytes_flushed,
             cached_bytes=cache_manager.cached.bytes_total,
             cached_bytes_unflushed=cache_manager.cached.bytes_unflushed,
+            logged_bytes=cache_manager.logged.bytes_total,
             fetched_bytes=cache_manager.fetched.bytes_total,
             readers_waiting=len(self._waiting),
             fetches_in_flight=self._fetcher.in_flight,

@@ -16,12 +16,14 @@ made with the first extent and given back with the last.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 
 from sortedcontainers import SortedDict
 
 from readindex.extent import Extent, Home
 from readindex.tail_buffer import TailBuffer
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DataCorruptionError
 
 UNKNOWN = -1
@@ -69,7 +71,7 @@ class SegmentReadIndex:
                 f"an append at offset {offset} came where {self.next_offset} was to follow",
             )
 
-    def append_small(self, offset: int, data: bytes, block_bytes: int) -> bool:
+    def append_small(self, offset: int, data: Buffer, block_bytes: int) -> bool:
         """Gather `data` in the tail buffer, which must exist.
 
         True if the buffer has become a full block. < 0.5 us.
@@ -120,6 +122,24 @@ class SegmentReadIndex:
         self.put(extent)
         self.next_offset = offset + len(data)
         return extent
+
+    def append_logged(self, offset: int) -> Extent:
+        """Begin an extent, empty yet, whose bytes stay in the log. The tail buffer must have been
+        cut.
+        """
+        assert self.tail is None
+        extent = self.last = Extent(self.segment_id, offset, 0, None, Home.LOGGED)
+        extent.places = array("Q")
+        self.put(extent)
+        return extent
+
+    def move_start(self, extent: Extent, offset: int) -> None:
+        """Let go of what an extent has before `offset`."""
+        assert self.extents is not None
+        del self.extents[extent.start_offset]
+        extent.length = extent.end_offset - offset
+        extent.start_offset = offset
+        self.put(extent)
 
     def split(self, extent: Extent, offset: int) -> Extent:
         """Make the part of a gathered extent from `offset` on an extent of its own, the one that
@@ -208,8 +228,8 @@ class SegmentReadIndex:
             pieces.append(tail.slice(offset, max_length))
         return pieces
 
-    def cached_run(self, offset: int, max_length: int, blocks_max: int) -> list[Extent]:
-        """Cached extents from the one at `offset` on that follow each other and are wanted for
+    def run_of(self, home: Home, offset: int, max_length: int, blocks_max: int) -> list[Extent]:
+        """Extents of one home from the one at `offset` on that follow each other and are wanted for
         `max_length` bytes.
         """
         run: list[Extent] = []
@@ -220,10 +240,7 @@ class SegmentReadIndex:
         values = extents.values()
         while at < len(extents) and offset < end and len(run) < blocks_max:
             extent: Extent = values[at]
-            if (
-                extent.home is not Home.CACHED
-                or not extent.start_offset <= offset < extent.end_offset
-            ):
+            if extent.home is not home or not extent.start_offset <= offset < extent.end_offset:
                 break
             run.append(extent)
             offset = extent.end_offset
@@ -289,7 +306,7 @@ class SegmentReadIndex:
         if not extents:
             self.extents = None
         extent.home = Home.REMOVED
-        extent.data = extent.pieces = None
+        extent.data = extent.pieces = extent.places = None
 
     def newly_flushed(self, storage_length: int) -> list[Extent]:
         """Mark what now lies wholly below `storage_length` as flushed; the extents this is new for.
@@ -320,6 +337,11 @@ class SegmentReadIndex:
             if extent.home is Home.CACHED:
                 assert not extent.in_memory, extent
                 assert extent.address >= 0, extent
+            elif extent.home is Home.LOGGED:
+                assert not extent.in_memory, extent
+                assert extent.places is not None, extent
+                assert extent.length <= sum(extent.places[1::3]), extent
+                assert sum(extent.places[4::3]) < extent.length, extent
             else:
                 assert (extent.data is None) != (extent.pieces is None), extent
                 assert (

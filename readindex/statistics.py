@@ -18,6 +18,8 @@ class ReadIndexStatistics:
     tail_bytes_unflushed: int
     cached_bytes: int
     cached_bytes_unflushed: int
+    logged_bytes: int
+    """Un-flushed, and neither in memory nor in the cache: read from the log by place."""
     fetched_bytes: int
     readers_waiting: int
     fetches_in_flight: int
@@ -44,7 +46,9 @@ class ReadIndexStatistics:
     """Reads of fetched bytes that gave way to others in the loop."""
     refills: int
     cache_misses: int
-    """Blocks the cache did not have any more when they were asked for."""
+    """Blocks the cache did not have any more when they were asked for, or the log where it is read
+    by place.
+    """
     spilled_bytes: int
     dropped_unflushed_bytes: int
     """Un-flushed bytes dropped from memory and cache by their bounds; a refill brings them back

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from durablelog.data_frame_reader import DataFrameReader
-from durablelog.durable_data_log import DurableDataLog
+from durablelog.durable_data_log import DurableDataLog, LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_codec import append_data_start
 from durablelog.operations import AppendOperation, Operation
 from recovery.replay import Replay
 
@@ -68,9 +69,13 @@ async def recover(
             frames += 1
             appends: list[Operation] = []
             run_bytes = 0
-            for record, first_address, last_address in reader.feed(frame):
-                operation = replay.decode(record, first_address)
+            for record, first_address, last_address, address in reader.feed(frame):
+                operation = replay.decode(record, first_address, copy=False)
                 is_append = type(operation) is AppendOperation
+                if address is not None and log.reads_ranges and type(operation) is AppendOperation:
+                    begin = append_data_start(operation)
+                    if begin + len(operation.data) == len(record):
+                        operation.address = LogAddress(address + begin)
                 run_bytes += len(record)
                 if appends and (not is_append or run_bytes > home.room_bytes):
                     # As live (`commit_runs`): what is told of an operation sees the metadata as of

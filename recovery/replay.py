@@ -35,10 +35,13 @@ class Replay:
         self.checkpoint_bytes = 0
 
     @staticmethod
-    def decode(record: Buffer, first_address: LogAddress) -> Operation:
-        """The operation in a record. Raises DataCorruptionError naming the address."""
+    def decode(record: Buffer, first_address: LogAddress, *, copy: bool = True) -> Operation:
+        """The operation in a record; without `copy` the bytes of an append may be a view into it.
+
+        Raises DataCorruptionError naming the address.
+        """
         try:
-            return decode_operation(record)
+            return decode_operation(record, copy=copy)
         except OperationFormatError as error:
             raise DataCorruptionError(f"log address {first_address:#x}", str(error)) from error
 

@@ -59,7 +59,7 @@ class LogRescan:
         try:
             async for batch in frames:
                 for frame in batch:
-                    for record, _, _ in reader.feed(frame):
+                    for record, *_ in reader.feed(frame):
                         self._offer(record, looked_for)
                     # One step, however crowded: writers fill the tail too, and whoever waits for
                     # this pass must get on.
@@ -126,4 +126,5 @@ class LogRescan:
                 < operation.offset + len(operation.data)
                 <= segment.length
             ):
-                self._index.insert_refilled(operation.segment_id, operation.offset, operation.data)
+                data = bytes(operation.data)
+                self._index.insert_refilled(operation.segment_id, operation.offset, data)

@@ -98,6 +98,7 @@ class ReadIndexStats(TypedDict):
     tail_bytes_unflushed: int
     cached_bytes: int
     cached_bytes_unflushed: int
+    logged_bytes: int
     fetched_bytes: int
     readers_waiting: int
     fetches_in_flight: int

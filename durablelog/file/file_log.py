@@ -31,12 +31,13 @@ from durablelog.durable_data_log import (
     LogAddress,
     LogFrame,
     LogFullError,
+    LogRange,
 )
 from durablelog.file.file_preparer import FilePreparer, Need
 from durablelog.file.group_writer import GroupWriter, WrittenGroup
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH, PAYLOAD_BYTES_MAX
-from durablelog.file.log_reading import LogReading
+from durablelog.file.log_reading import LogReading, read_ranges
 from durablelog.file.room import NoRoomError
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -206,6 +207,16 @@ class FileLog(DurableDataLog):
 
     def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
         return self._read(start)
+
+    @property
+    def reads_ranges(self) -> bool:
+        return True
+
+    async def read_ranges(self, ranges: Sequence[LogRange]) -> list[bytes | None]:
+        loop, _, helper = self._running()
+        return await loop.run_in_executor(
+            helper, read_ranges, self._runtime.disk, self._folder.path_of, ranges
+        )
 
     async def truncate(self, address: LogAddress) -> None:
         if address <= self._folder.truncation_address:

@@ -28,6 +28,7 @@ from durablelog.file.log_layout import (
     PAYLOAD_BYTES_MAX,
     PREPARED_SUFFIX,
     LogState,
+    file_name,
     file_number,
     make_address,
     maker_epoch,
@@ -292,6 +293,10 @@ class LogFolder:
             if reason is error:
                 raise
             raise reason from error
+
+    def path_of(self, number: int) -> str:
+        """Of a file of this log."""
+        return os.path.join(self.directory, file_name(number))
 
     def grow(self, group: WrittenGroup) -> None:
         """Take note of a durable group."""

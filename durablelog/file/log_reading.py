@@ -1,19 +1,60 @@
-"""Sequential reading of the frames of a file log that are known to be there.
+"""Reading of the frames of a file log that are known to be there, in sequence or by place.
 
-Blocking, one step at a time, on an executor of the log. What lies in [first, end) of the plan was
-acknowledged or found whole at opening: anything missing in it is corruption, whatever the reason.
+Blocking, one step at a time, on an executor of the log. Read in sequence, what lies in [first, end)
+of the plan was acknowledged or found whole at opening: anything missing in it is corruption,
+whatever the reason. Read by place, it is just not there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from durablelog.durable_data_log import LogFrame
+from durablelog.durable_data_log import LogAddress, LogFrame, LogRange
 from durablelog.file.frame_pieces import PIECE_BYTES, read_piece
-from durablelog.file.log_layout import make_address
+from durablelog.file.log_layout import make_address, split_address
+from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.disk import Disk, DiskFile
 from segmentstore.contracts.errors import DataCorruptionError
+
+
+def read_ranges(
+    disk: Disk, path_of: Callable[[int], str], ranges: Sequence[LogRange]
+) -> list[bytes | None]:
+    """The bytes at each place; None for what is not there whole.
+
+    Files may go or be written over meanwhile.
+    """
+    found: list[bytes | None] = []
+    files: dict[int, DiskFile | None] = {}
+    try:
+        for address, length, checksum in ranges:
+            number, position = split_address(LogAddress(address))
+            if number not in files:
+                files[number] = _opened(disk, path_of(number))
+            found.append(_whole(files[number], position, length, checksum))
+    finally:
+        for file in files.values():
+            if file is not None:
+                file.close()
+    return found
+
+
+def _opened(disk: Disk, path: str) -> DiskFile | None:
+    try:
+        return disk.open(path)
+    except OSError:
+        return None
+
+
+def _whole(file: DiskFile | None, position: int, length: int, checksum: int) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        data = file.pread(position, length)
+    except OSError:
+        return None
+    return data if len(data) == length and crc32c(data) == checksum else None
 
 
 @dataclass(slots=True)
@@ -83,7 +124,16 @@ class LogReading:
                 detail = f"frame {header.sequence} of container {header.container_id} lies there"
                 raise self._error(stretch, position, expected, detail)
             address = make_address(stretch.number, position)
-            frames.append(LogFrame(address, header.sequence, header.epoch, payload))
+            frames.append(
+                LogFrame(
+                    address,
+                    header.sequence,
+                    header.epoch,
+                    payload,
+                    make_address(stretch.number, position + header.header_length),
+                    header.payload_checksum,
+                )
+            )
             stretch.expected = expected + 1
         if not frames:
             raise self._error(

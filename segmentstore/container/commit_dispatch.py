@@ -53,7 +53,9 @@ class CommitDispatch:
         index = self._index
         for operation in operations:
             if type(operation) is AppendOperation:
-                index.append(operation.segment_id, operation.offset, operation.data)
+                index.append(
+                    operation.segment_id, operation.offset, operation.data, operation.address
+                )
             else:
                 self._other(operation)
         self._writer.add(operations)

@@ -155,6 +155,7 @@ class SegmentContainer:
             self._refill,
             read_index_config(config, storage),
             runtime,
+            read_log=log.read_ranges,
             unflushed_bytes=lambda: self._writer.unflushed_bytes,
             on_spilled=self._throttle_changed,
         )

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFrame
+from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     NotPrimaryError,
@@ -58,6 +59,44 @@ async def append_all(log: DurableDataLog, numbers: range) -> list[LogAddress]:
 
 class DurableDataLogContract(ABC):
     world: LogWorld
+
+    def test_ranges_of_payloads_are_read_by_place(self) -> None:
+        async def main() -> None:
+            log = await self.opened()
+            await append_all(log, range(50))
+            frames = await read_all(log)
+            places = [frame.payload_address for frame in frames]
+            if not log.reads_ranges:
+                assert await log.read_ranges([(1, 1, 1)]) == [None]
+                await log.close()
+                return
+            wanted = [
+                (place + begin, length, crc32c(frame.payload[begin : begin + length]))
+                for frame, place in zip(frames, places, strict=True)
+                if place is not None
+                for begin, length in ((0, len(frame.payload)), (3, 10))
+            ]
+            assert len(wanted) == 2 * len(frames)
+            expected = [
+                bytes(frame.payload[begin : begin + length])
+                for frame in frames
+                for begin, length in ((0, len(frame.payload)), (3, 10))
+            ]
+            assert await log.read_ranges(wanted) == expected
+            address, length, checksum = wanted[0]
+            beyond = [(address, length, checksum ^ 1), (1 << 62, 1, 0), (address, 1 << 30, 0)]
+            assert await log.read_ranges(beyond) == [None, None, None]
+            # What is truncated may be there or not, and is never anything else.
+            await log.truncate(frames[-1].address)
+            await append_all(log, range(50, 100))
+            for found, content in zip(await log.read_ranges(wanted), expected, strict=True):
+                assert found in (None, content)
+            assert (await log.read_ranges(wanted))[-2:] == expected[-2:]
+            await log.close()
+            with pytest.raises(ContainerStoppedError):
+                await log.read_ranges(wanted)
+
+        self.run(main())
 
     @abstractmethod
     def make_world(self, tmp_path: Path) -> LogWorld: ...

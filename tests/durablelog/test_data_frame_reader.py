@@ -67,8 +67,22 @@ def test_addresses_of_a_record_over_three_frames() -> None:
     reader.feed(frame(1, (ENTRY_WHOLE, b"a"), (ENTRY_FIRST, b"b")))
     reader.feed(frame(2, (MIDDLE, b"c")))
     (spanning, whole) = reader.feed(frame(3, (ENTRY_LAST, b"d"), (ENTRY_WHOLE, b"e")))
-    assert spanning == (b"bcd", 1000, 3000)
-    assert (bytes(whole.data), *whole[1:]) == (b"e", 3000, 3000)
+    assert spanning[:3] == (b"bcd", 1000, 3000)
+    assert (bytes(whole.data), *whole[1:3]) == (b"e", 3000, 3000)
+
+
+def test_a_record_that_lies_whole_in_a_frame_knows_where() -> None:
+    reader = DataFrameReader()
+    placed = frame(1, (ENTRY_WHOLE, b"abc"), (ENTRY_WHOLE, b"de"), (ENTRY_FIRST, b"f"))
+    first, second = reader.feed(placed._replace(payload_address=LogAddress(5000)))
+    payload = bytes(placed.payload)
+    for record in (first, second):
+        assert record.address is not None
+        begin = record.address - 5000
+        assert payload[begin : begin + len(record.data)] == record.data
+    placed = frame(2, (ENTRY_LAST, b"g"))
+    (spanning,) = reader.feed(placed._replace(payload_address=LogAddress(6000)))
+    assert (spanning.data, spanning.address) == (b"fg", None)
 
 
 def test_many_small_parts_are_joined_and_large_ones_left_alone() -> None:

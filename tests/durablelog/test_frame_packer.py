@@ -116,7 +116,7 @@ class Bench:
         for number, frame in enumerate(self.frames, 1):
             payload = memoryview(b"".join(frame.payload))
             records = reader.feed(LogFrame(LogAddress(number), number, 1, payload))
-            operations += [replay.apply(*record) for record in records]
+            operations += [replay.apply(*record[:3]) for record in records]
         replay.finish()
         return metadata, operations
 

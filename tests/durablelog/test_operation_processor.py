@@ -92,7 +92,7 @@ class Bench:
         """The operations in the log, as a reader finds them."""
         reader = DataFrameReader()
         frames: list[LogFrame] = self.store.frames(0)
-        return [decode_operation(record) for frame in frames for record, _, _ in reader.feed(frame)]
+        return [decode_operation(record) for frame in frames for record, *_ in reader.feed(frame)]
 
 
 async def outcomes(futures: Sequence[asyncio.Future[int | None]]) -> list[object]:

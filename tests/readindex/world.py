@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from readindex.cache_addresses import CacheAddresses
 from readindex.config import ReadIndexConfig
 from readindex.memory_cache import MemoryCache
 from readindex.read_index import ReadIndex
 from recovery.harness.simulation.virtual_loop import inline_executor
+from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
@@ -83,6 +84,10 @@ class World:
         self.log: list[tuple[int, int, bytes]] = []
         self.refills = 0
         self.log_lost = False
+        self.logged = bytearray()
+        """What lies in the log, by place."""
+        self.log_cut = 0
+        """Below this place the log is truncated."""
         self.index = ReadIndex(
             self.metadata,
             self.cache,
@@ -91,6 +96,7 @@ class World:
             self.refill,
             config,
             Runtime(random=random.Random(1), executor=inline_executor),
+            read_log=self.read_log,
         )
 
     async def open(self) -> World:
@@ -109,6 +115,17 @@ class World:
             if any(start < offset + len(data) and offset < end for start, end in missing):
                 self.index.insert_refilled(logged_id, offset, data)
 
+    async def read_log(self, ranges: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
+        await asyncio.sleep(0.001)
+        found = [
+            bytes(self.logged[address : address + length]) if address >= self.log_cut else b""
+            for address, length, _ in ranges
+        ]
+        return [
+            data if len(data) == length and crc32c(data) == checksum else None
+            for data, (_, length, checksum) in zip(found, ranges, strict=True)
+        ]
+
     async def unflushed(self, segment_id: int, offset: int, length: int) -> bytes:
         """What an upload of this range is given; raises what stands in its place."""
         (read,) = await self.index.read_unflushed([(segment_id, offset, length)])
@@ -125,13 +142,20 @@ class World:
         self.truth[segment_id] = bytearray()
         return segment_id
 
-    def append(self, segment_id: int, data: bytes) -> None:
+    def append(self, segment_id: int, data: bytes, *, replayed: bool = False) -> None:
         segment = self.segment(segment_id)
         offset = segment.length
         segment.length += len(data)
         self.truth[segment_id] += data
         self.log.append((segment_id, offset, data))
-        self.index.append(segment_id, offset, data)
+        address = len(self.logged)
+        self.logged += data
+        if replayed:
+            # As replay does: a view, which nobody may keep.
+            with memoryview(bytearray(data)) as view:
+                self.index.append(segment_id, offset, view, address)
+        else:
+            self.index.append(segment_id, offset, data)
 
     def flush(self, segment_id: int, length: int | None = None) -> None:
         segment = self.segment(segment_id)

@@ -17,6 +17,7 @@ from readindex.memory_cache import MemoryCache
 from segmentstore import SegmentStore
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.stats_types import ReadIndexStats
@@ -128,6 +129,67 @@ def test_recovery_waits_for_the_spiller_and_drops_nothing(tmp_path: Path) -> Non
             assert numbers["tail_bytes"] + numbers["cached_bytes"] == BACKLOG
             await check_all_in_tier2(store)
             assert reading(store)["refills"] == 0
+
+    run(main())
+
+
+@pytest.mark.parametrize("cache", ["sound", "broken"])
+def test_large_appends_stay_in_the_log_until_they_are_wanted(tmp_path: Path, cache: str) -> None:
+    """Each was copied to memory, to the cache, and from there to Tier 2."""
+
+    async def main() -> None:
+        put_off = dict.fromkeys(("flush_bytes", "object_bytes", "upload_bytes_max"), 1 << 20)
+        sizes = {**PUT_OFF, **put_off, "log_file_bytes": 256 * KIB, "frame_bytes_max": 32 * KIB}
+        store = await segmentstore.open(tmp_path / "s", **sizes)
+        pieces = [bytes([number]) * 5000 for number in range(120)]
+        await store.create_segment("x")
+        await store.create_segment("y")
+        for number, data in enumerate(pieces):
+            await store.append("xy"[number % 2], data)
+        await store.close()
+        held = GatedCache(SIZES["cache_bytes_max"])
+        held.broken = cache == "broken"
+        async with await opened(tmp_path / "s", held, **put_off) as store:
+            numbers = reading(store)
+            assert numbers["logged_bytes"] > 400_000
+            assert numbers["tail_bytes"] + numbers["logged_bytes"] == 600_000
+            assert numbers["spilled_bytes"] == 0
+            assert await read_all(store, "x") == b"".join(pieces[::2])
+            await store.append("x", b"more")
+            await store.flush()
+            await store.checkpoint()
+            for segment, content in (("x", pieces[::2]), ("y", pieces[1::2])):
+                expected = b"".join(content) + (b"more" if segment == "x" else b"")
+                assert await read_all(store, segment) == expected
+            numbers = reading(store)
+            assert (numbers["logged_bytes"], numbers["refills"]) == (0, 0)
+
+    run(main())
+
+
+def test_what_is_damaged_in_the_log_after_replay_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await segmentstore.open(tmp_path / "s", **PUT_OFF)
+        await store.create_segment("x")
+        await store.append("x", b"content." * 700)
+        await store.close()
+        async with await opened(
+            tmp_path / "s", GatedCache(64 * KIB), unflushed_target_bytes=1 << 30
+        ) as store:
+            assert reading(store)["logged_bytes"] == 5600
+            # The opening copied the frame, which may never have been synced.
+            files = {
+                path: path.read_bytes() for path in (tmp_path / "s").rglob("*") if path.is_file()
+            }
+            for path, data in files.items():
+                if b"content.content." in data:
+                    path.write_bytes(data.replace(b"content.", b"cOntent."))
+            with pytest.raises(DataCorruptionError, match="checksum"):
+                await store.read("x", 0, 100)
+            for path, data in files.items():
+                if b"content.content." in data:
+                    path.write_bytes(data)
+            assert await read_all(store, "x") == b"content." * 700
 
     run(main())
 

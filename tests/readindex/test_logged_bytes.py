@@ -1,0 +1,117 @@
+"""Replayed bytes that stay in the log: neither memory nor the cache gets them, and whoever wants
+them has them from their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.errors import DataCorruptionError
+from tests.readindex.world import TINY, World
+
+
+async def replayed_world(count: int = 12, **changes: int) -> tuple[World, int]:
+    world = await World(replace(TINY, **changes)).open()
+    segment_id = world.create()
+    for number in range(count):
+        world.append(segment_id, bytes([number]) * 10, replayed=True)
+    return world, segment_id
+
+
+async def close(world: World) -> None:
+    world.index.check()
+    await world.index.close()
+
+
+def test_they_are_read_from_their_place_whoever_asks() -> None:
+    async def main() -> None:
+        world, segment_id = await replayed_world()
+        numbers = world.index.statistics()
+        assert (numbers.tail_bytes, numbers.cached_bytes, numbers.logged_bytes) == (0, 0, 120)
+        truth = bytes(world.truth[segment_id])
+        for start, end in ((0, 120), (3, 9), (5, 25), (19, 20), (110, 120)):
+            assert await world.unflushed(segment_id, start, end - start) == truth[start:end]
+            data = await world.index.read(segment_id, start, end - start)
+            assert data
+            assert data == truth[start : start + len(data)]
+        assert world.refills == 0
+        assert world.cache.statistics().inserts == 0
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_live_appends_go_on_behind_them() -> None:
+    async def main() -> None:
+        world, segment_id = await replayed_world(3)
+        world.append(segment_id, b"small")
+        world.append(segment_id, b"large enough")
+        assert world.index.statistics().logged_bytes == 30
+        assert await world.unflushed(segment_id, 0, 47) == world.truth[segment_id]
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_what_is_small_and_what_is_too_much_goes_the_way_of_live_appends() -> None:
+    async def main() -> None:
+        world, segment_id = await replayed_world(5, logged_places_max=3)
+        world.append(segment_id, b"small", replayed=True)
+        numbers = world.index.statistics()
+        assert (numbers.logged_bytes, numbers.tail_bytes) == (30, 25)
+        assert await world.unflushed(segment_id, 0, 55) == world.truth[segment_id]
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_they_are_forgotten_once_tier2_has_them() -> None:
+    """The log may be truncated from then on: nobody looks there any more."""
+
+    async def main() -> None:
+        world, segment_id = await replayed_world()
+        world.flush(segment_id, 35)
+        world.log_cut = 30
+        assert await world.index.read(segment_id, 31, 4) == world.truth[segment_id][31:35]
+        assert await world.unflushed(segment_id, 35, 85) == world.truth[segment_id][35:]
+        assert world.refills == 0
+        world.flush(segment_id)
+        assert world.index.statistics().logged_bytes == 0
+        await close(world)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("damage", ["gone", "changed"])
+def test_what_is_not_there_whole_is_looked_for_by_a_pass(damage: str) -> None:
+    async def main() -> None:
+        world, segment_id = await replayed_world()
+        if damage == "gone":
+            world.log_cut = len(world.logged)
+        else:
+            world.logged[17] ^= 1
+        assert await world.unflushed(segment_id, 0, 120) == world.truth[segment_id]
+        assert world.refills == 1
+        world.log_lost = True
+        world.logged[:] = bytes(len(world.logged))
+        with pytest.raises(DataCorruptionError, match="a rescan of the log did not find them"):
+            await world.unflushed(segment_id, 0, 120)
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_many_readers_of_one_place() -> None:
+    async def main() -> None:
+        world, segment_id = await replayed_world()
+        reads = [world.index.read(segment_id, offset, 50) for offset in range(0, 120, 7)]
+        world.truncate(segment_id, 0)
+        for offset, data in zip(range(0, 120, 7), await asyncio.gather(*reads), strict=True):
+            assert data == world.truth[segment_id][offset : offset + len(data)]
+        await close(world)
+
+    run_virtual(main())
