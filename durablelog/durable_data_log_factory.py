@@ -3,13 +3,13 @@
 What every implementation promises (proved by
 tests/contracts/durable_data_log_factory_contract.py):
 
-- before `open` nothing outside is asked; after `close` nothing is left open;
-- logs that were made are found by every later factory of the same place; those of other containers
-  are apart;
-- where the place is shared by many folders, it keeps the store's identity: one root is one store,
-  for ever, and all factories agree on whose it is;
-- a store is restored in three steps: the place is reserved, the logs are written, the store is
-  published. Nobody opens it before the last step.
+- a factory contacts no service before `open`, and holds no connection after `close`;
+- a later factory of the same place finds every log that was written; the logs of different
+  containers are separate;
+- a place that many folders share keeps the store's identity. One place is one store, for ever, and
+  all factories agree on its identity;
+- a restore has three steps: reserve the place, write the logs, publish the store. No process opens
+  the store before the last step.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class StoreIdentity(NamedTuple):
     """A UUID."""
     containers: int
     tier2: str
-    """An absolute URL; of a store of old it may hold a password."""
+    """An absolute URL; that of an old store may hold a password."""
     shared_tier2: bool = False
-    """Whether other stores were meant to be there: what a folder that joins goes by."""
+    """Other stores may use the same Tier 2; a folder that joins the store takes this over."""
 
     def __repr__(self) -> str:
         return (
@@ -82,28 +82,28 @@ class OrphanLedger(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OrphanSearch:
-    """Orphans found; nothing was changed."""
+    """The result of a search, which changes nothing."""
 
     orphans: tuple[OrphanLedger, ...] = ()
     problems: tuple[str, ...] = ()
-    """What could not be understood, and was left alone; a sentence each."""
+    """Ledgers that were skipped, and why; a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanDeletion:
-    """What became of orphans."""
+    """The result of a deletion."""
 
     deleted: tuple[OrphanLedger, ...] = ()
     kept: tuple[OrphanLedger, ...] = ()
-    """They could not be deleted; `problems` says why."""
+    """Their deletion failed; `problems` says why."""
     problems: tuple[str, ...] = ()
 
 
 class DurableDataLogFactory(ABC):
     """Tier 1 of one store. All methods but `abandon` are called on one event loop.
 
-    The defaults are those of a place that is one folder's alone: there the folder's store.toml is
-    the store's identity, and who holds the folder's lock is the only owner.
+    The defaults are those of a place that belongs to one folder: the folder's store.toml is the
+    store's identity there, and the process that holds the folder's lock is the only owner.
     """
 
     is_shared: ClassVar[bool] = False
@@ -155,12 +155,13 @@ class DurableDataLogFactory(ABC):
         *,
         take_over: bool,
     ) -> None:
-        """See that no container that is to be opened has a living owner, before the first one is
-        taken; with `take_over` nobody is asked.
+        """Check that no container that is to be opened has a living owner, before the first one
+        is opened; `take_over` skips the check.
 
-        `location` is the store's folder, whose lock is ours, and `folder` its device and inode.
-        Logs made afterwards say who we are. Raises ContainerOwnedError, ConfigError,
-        DataCorruptionError, TierUnavailableError.
+        `location` is the store's folder, which the caller has locked, and `folder` its device and
+        inode. Logs made afterwards announce this process as their owner.
+
+        Raises ContainerOwnedError, ConfigError, DataCorruptionError, TierUnavailableError.
         """
 
     @abstractmethod
@@ -176,51 +177,51 @@ class DurableDataLogFactory(ABC):
 
     @abstractmethod
     async def stored_logs(self, containers: int) -> StoredLogs:
-        """The logs of all containers as they lie there, nobody having them open.
+        """The logs of all containers for `check_store`; no process has them open.
 
         Raises TierUnavailableError, ConfigError.
         """
 
     async def find_orphans(self, store_id: str, containers: Collection[int]) -> OrphanSearch:
-        """What the logs of these containers left behind; changes nothing.
+        """Ledgers of these containers that no log lists.
 
         Raises TierUnavailableError, ConfigError, DataCorruptionError.
         """
         return OrphanSearch()
 
     async def delete_orphans(self, store_id: str, containers: Collection[int]) -> OrphanDeletion:
-        """Delete what the logs of these containers left behind, all of them ours by now.
+        """Delete ledgers of these containers that no log lists; the caller owns the containers.
 
-        Raises as `find_orphans`; what cannot be deleted is told in the result.
+        Raises as `find_orphans`; the result lists what could not be deleted.
         """
         return OrphanDeletion()
 
     # --- the store's identity, where the place is shared ------------------------------------------
 
     async def read_identity(self) -> StoreIdentity | None:
-        """Whose the place is; None if it is nobody's, or keeps no identity.
+        """The identity that the place keeps; None if it has none.
 
         Raises NotAStoreError (reserved), DataCorruptionError, ConfigError, TierUnavailableError.
         """
         return None
 
     async def make_or_join_store(self, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
-        """Make the place the store's that is wished for, unless it is a store's: the identity, and
-        whether the store was made by this very call.
+        """Make the place the store `wished`, or join the store that it is already. Returns the
+        identity, and whether this call made the store.
 
-        `wished` has an id drawn for this call alone. Raises as `read_identity`.
+        `wished` has an id that was drawn for this call. Raises as `read_identity`.
         """
         return wished, True
 
     async def confirm_store(self, identity: StoreIdentity) -> bool:
-        """See to it that nobody withdraws the store any more; False if somebody did: it is gone
-        for good. Raises as `read_identity`.
+        """Prevent a withdrawal of the store. False if the store was withdrawn before: then it is
+        gone for good. Raises as `read_identity`.
         """
         return True
 
     async def withdraw_store(self, identity: StoreIdentity) -> bool:
-        """Take back a store that was just made, unless another folder confirmed it; whether it is
-        gone for good.
+        """Remove a store that this factory has just made, unless another folder confirmed it.
+        True if it is gone for good.
         """
         return True
 
@@ -233,9 +234,12 @@ class DurableDataLogFactory(ABC):
         """
 
     async def reserve_store(self, store_id: str) -> None:
-        """Take the place for a store whose id nobody else has: until `publish_store` nobody opens
-        it. Raises as `check_unused`.
+        """Reserve the place for a store with a new id: no process opens it before
+        `publish_store`. Raises as `check_unused`.
         """
 
     async def publish_store(self, identity: StoreIdentity) -> None:
-        """All logs are written and closed: the place is the store's. Raises as `check_unused`."""
+        """Make the reserved place the store; all its logs are written and closed.
+
+        Raises as `check_unused`.
+        """

@@ -66,14 +66,14 @@ class Requested(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class LockedFolder:
-    """A folder that is ours now."""
+    """A folder that this process has locked."""
 
     location: str
     lock: DiskFile
     file: StoreFile | None
-    """None of a folder that is no store's yet."""
+    """None of a folder that is no store yet."""
     config: StoreConfig
-    """As far as it is known before the place of the logs was asked."""
+    """As far as it is known before Tier 1 was asked for the store's identity."""
     logs: DurableDataLogFactory
     """Not opened yet."""
     identity: tuple[int, int]
@@ -82,10 +82,10 @@ class LockedFolder:
     """Those that were made for it, the lowest first."""
     runtime: Runtime
     is_store: bool = False
-    """The store was opened: what is in the folder stays when the lock is released."""
+    """The store was opened: `release` leaves the folder as it is."""
 
     async def release(self) -> None:
-        """Release the lock, of a folder that did not become a store with nothing left in it."""
+        """Release the lock; a folder that did not become a store is left empty, or removed."""
         try:
             if self.file is None and not self.is_store:
                 files = self.runtime.executor("open", 1)
@@ -98,7 +98,7 @@ class LockedFolder:
 
 
 def lock_store_folder(requested: Requested) -> LockedFolder:
-    """Lock the folder, which is made if it is absent, and see whether it is a store's.
+    """Lock the folder, which is made if it is absent, and read its store.toml.
 
     Blocking. Raises StoreInUseError, NotAStoreError, ConfigError, OSError; then the folder is as it
     was.
@@ -107,8 +107,8 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
     disk = runtime.disk
     file = read_store_file(location, runtime)
     config, logs = _known_settings(requested, file)
-    # Before store.toml keeps it for ever: a store made with a tier2 nobody can open could never be
-    # mended.
+    # Before store.toml keeps it for ever: a store with a tier2 that cannot be opened could never be
+    # repaired.
     check_object_storage_url(tier2_url(location, config), new=file is None)
     if file is not None and not config.tier2:
         check_tier2_is_not_misplaced(location, runtime)
@@ -119,7 +119,7 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
         if file is not None:
             config, logs = _known_settings(requested, file)
             keep_to_ourselves(location, file, runtime)
-            # Who made it may have died between giving it its name and making that durable.
+            # Its writer may have died after the rename and before the folder's sync.
             disk.sync_directory(location)
         identity = disk.identity(location)
     except BaseException:
@@ -141,9 +141,9 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
 def _known_settings(
     requested: Requested, file: StoreFile | None
 ) -> tuple[StoreConfig, DurableDataLogFactory]:
-    """What is known before anybody but this folder was asked."""
+    """What the folder and the caller say, before Tier 1 is asked."""
     if file is None:
-        # Which containers there are to serve, the place of the logs may know better.
+        # `serve` is checked later: Tier 1 may know how many containers there are.
         config = requested.without("serve").merged({}, existing=False)
     else:
         if requested.logs(str(file.settings["tier1"])).is_shared:
@@ -159,10 +159,10 @@ async def on_disk(
     *arguments: object,
     on_result: Callable[[T], object] | None = None,
 ) -> T:
-    """What a call that blocks gives, made in a thread; `on_result` hears of it first.
+    """Run a blocking call in a thread. `on_result` gets its result, even if this is cancelled.
 
-    Cancelled, it ends when the call has. Raises ReadOnlyFileSystemError, TierUnavailableError, and
-    what the call raises but OSError.
+    Cancelled, it ends when the call has ended. Raises ReadOnlyFileSystemError or
+    TierUnavailableError for an OSError, and what else the call raises.
     """
     files = runtime.executor("open", 1)
     calling = asyncio.get_running_loop().run_in_executor(files, call, *arguments)

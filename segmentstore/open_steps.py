@@ -145,8 +145,8 @@ async def _open_tiers(
 
 
 async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
-    """Refuse a Tier 2 that cannot be one; a store that was just made with it is withdrawn, for it
-    could never be mended: its file names it for ever.
+    """Refuse a Tier 2 that fails its check, and withdraw a store that was just made with it: its
+    store.toml could never be changed.
     """
     try:
         await parts.tier2_start.require_answer()
@@ -160,7 +160,7 @@ async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
 
 
 async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
-    """See to it that nobody withdraws the store any more, in whose folder this may be a new one."""
+    """Prevent a withdrawal of the store, which may have been made by another folder."""
     gone = False
     try:
         gone = not await parts.logs.confirm_store(store.identity)
@@ -172,13 +172,13 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
             raise TierUnavailableError("tier1", f"{parts.logs.url}: {detail}")
     except BaseException:
         if store.new and not store.made and _is_tier2_elsewhere(parts):
-            # Who makes the store may take it back: then this folder would be of a store that is
-            # nowhere. The maker of a store whose objects are in this very folder was of this
-            # folder, and takes nothing back.
+            # The store's maker may withdraw it: then this folder would belong to a store that does
+            # not exist. A store whose objects are in this folder was made by this folder, which
+            # withdraws nothing.
             await _unmake_store_file(parts)
             if gone:
-                # Nobody is of this store. As long as that is not certain, others may have seen the
-                # marker, and go by it.
+                # No folder belongs to the store any more. Unless that is certain, others may rely
+                # on the marker.
                 await parts.markers.withdraw()
         raise
 
@@ -260,7 +260,7 @@ def _is_tier2_elsewhere(parts: StoreParts) -> bool:
 
 
 async def _unmake_store_file(parts: StoreParts) -> bool:
-    """Make the folder one that is no store's yet; whether it is none now."""
+    """Remove store.toml, unless the folder is in use; whether the folder is no store now."""
     location, runtime = parts.location, parts.runtime
     return await on_disk(
         runtime, location, unmake_store_file, location, parts.store_id, parts.config, runtime
@@ -268,8 +268,8 @@ async def _unmake_store_file(parts: StoreParts) -> bool:
 
 
 async def _keep_store_file(parts: StoreParts) -> None:
-    """Put store.toml back if who made the store has withdrawn it, who had lost its lock without
-    knowing: it is ours, and stays.
+    """Write store.toml again if the store's maker removed it: that process had lost the lock
+    without noticing, and the store is open here.
     """
     location, runtime = parts.location, parts.runtime
     if await on_disk(

@@ -1,11 +1,12 @@
-"""Whose store a folder is: by the place of its logs where that is shared, else by store.toml.
+"""The identity of the store in a folder: kept with the logs where they are shared, else in
+store.toml.
 
 Rules of this file:
 
-- what was fixed when the store was made stands with its logs where their place is shared, and there
-  alone is right: a folder's store.toml that says otherwise, or an option, is refused;
-- store.toml is written when it is known whose store it is, and the store is confirmed after its
-  Tier 2 was checked: until then its maker may withdraw it.
+- the identity that is kept with shared logs is the only authority: a store.toml or an option that
+  differs from it is refused;
+- store.toml is written after the identity is agreed. The store is confirmed later, when its Tier 2
+  has passed its check: until then its maker may withdraw it.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from tier2.locations import check_object_storage_url
 
 
 class AgreedStore(NamedTuple):
-    """The store a folder is of, and what it goes by."""
+    """The store that a folder belongs to."""
 
     file: StoreFile
     identity: StoreIdentity
     config: StoreConfig
     made: bool
-    """The store was made by this very opening."""
+    """This opening made the store."""
     new: bool
-    """The folder became a store's by this very opening, which made the store or joined it."""
+    """This opening wrote the folder's store.toml: it made the store or joined it."""
 
 
 async def agree_on_identity(folder: LockedFolder, requested: Requested) -> AgreedStore:
-    """The store of a locked folder, whose logs' place is open; a new folder makes it or joins it.
+    """Agree with Tier 1, which is open, on the store of a locked folder; a new folder makes a store
+    or joins one.
 
     Durable when this returns. Raises ConfigError (the folder is of another store),
     DataCorruptionError (the identity is gone), TierUnavailableError, ReadOnlyFileSystemError.
@@ -67,7 +69,7 @@ async def agree_on_identity(folder: LockedFolder, requested: Requested) -> Agree
         wished.store_id,
     )
     if file.store_id != identity.store_id:
-        # The lock was lost unawares, and another maker was first: it is that one's store.
+        # This process lost the lock without noticing, and another process was first.
         return await _known_store(folder, file, requested)
     return AgreedStore(file, identity, config, made=made, new=True)
 
@@ -80,13 +82,13 @@ async def _known_store(folder: LockedFolder, file: StoreFile, requested: Request
     config = requested.merged(file.settings, existing=True)
     check_object_storage_url(tier2_url(location, config))
     if file.settings["tier1"] != config.tier1:
-        # Another URL of this very store, for its id was seen there.
+        # Another URL of the same store: its id is kept there.
         file = await on_disk(runtime, location, change_tier1, location, file, config.tier1, runtime)
     return AgreedStore(file, identity, config, made=False, new=False)
 
 
 def _fixed_settings(identity: StoreIdentity) -> dict[str, object]:
-    """What nobody can change any more."""
+    """The settings that are fixed with the store."""
     return {
         "containers": identity.containers,
         "tier2": identity.tier2,
@@ -97,12 +99,11 @@ def _fixed_settings(identity: StoreIdentity) -> dict[str, object]:
 async def check_identity(
     logs: DurableDataLogFactory, file: StoreFile | None, location: str
 ) -> StoreIdentity:
-    """The identity of the store in a folder, which is left as it is; `file` is its store.toml, None
-    where there is none.
+    """The identity of the store in a folder; changes nothing. `file` is its store.toml, None if it
+    has none.
 
-    Raises NotAStoreError (neither the folder nor the place of the logs is a store's), ConfigError
-    (the folder is of another store), DataCorruptionError (the identity is gone),
-    TierUnavailableError.
+    Raises NotAStoreError (neither the folder nor Tier 1 has a store), ConfigError (the folder
+    belongs to another store), DataCorruptionError (the identity is lost), TierUnavailableError.
     """
     identity = await logs.read_identity()
     if not logs.is_shared:

@@ -211,6 +211,22 @@ def test_every_class_has_a_name_of_its_own() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == TWINS
 
 
+def test_one_module_tells_the_kinds_of_tier1_apart() -> None:
+    """Others ask the factory of the logs for what they need to know."""
+    asking = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if "is_bookkeeper_url" in path.read_text(encoding="utf-8")
+    }
+    assert asking == {
+        "durablelog/bookkeeper/bookkeeper_location.py",
+        "segmentstore/config.py",  # which URL a store may be moved to
+        "segmentstore/tier1.py",
+        "segmentstore/cli/bookkeeper_store.py",  # the tool for ledgers
+    }
+
+
 def test_links_in_pages_lead_somewhere() -> None:
     broken = []
     for page in [path for path in tracked_files() if path.suffix == ".md"]:
