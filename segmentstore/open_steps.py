@@ -11,7 +11,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from functools import partial
 
 from readindex.cache_addresses import CacheAddresses
@@ -21,6 +20,7 @@ from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import LockedFolder, Requested, lock_store_folder, on_disk
 from segmentstore.store_adapters import DefaultAdapters, StoreAdapters
@@ -63,7 +63,7 @@ async def open_store(
 
 
 async def _open_store(requested: Requested) -> StoreParts:
-    undo = AsyncExitStack()
+    undo = UndoStack()
     try:
         folder = await _lock_folder(requested, undo)
         store = await _agree_on_identity(folder, requested, undo)
@@ -71,7 +71,7 @@ async def _open_store(requested: Requested) -> StoreParts:
         await _start_containers(parts, store)
         await _start_background_work(parts)
     except BaseException:
-        undoing = own_task(undo.aclose(), name="undo opening")
+        undoing = own_task(undo.unwind(), name="undo opening")
         await outlast(undoing)
         if not undoing.cancelled() and (failure := undoing.exception()) is not None:
             _log.error(
@@ -87,9 +87,9 @@ async def _open_store(requested: Requested) -> StoreParts:
 # --- 1 and 2: whose the folder is ---------------------------------------------------------------
 
 
-async def _lock_folder(requested: Requested, undo: AsyncExitStack) -> LockedFolder:
+async def _lock_folder(requested: Requested, undo: UndoStack) -> LockedFolder:
     def locked(folder: LockedFolder) -> None:
-        undo.push_async_callback(folder.release)
+        undo.push(folder.release)
 
     return await on_disk(
         requested.runtime, requested.location, lock_store_folder, requested, on_result=locked
@@ -97,10 +97,10 @@ async def _lock_folder(requested: Requested, undo: AsyncExitStack) -> LockedFold
 
 
 async def _agree_on_identity(
-    folder: LockedFolder, requested: Requested, undo: AsyncExitStack
+    folder: LockedFolder, requested: Requested, undo: UndoStack
 ) -> AgreedStore:
     await folder.logs.open()
-    undo.push_async_callback(folder.logs.close)
+    undo.push(folder.logs.close)
     return await agree_on_identity(folder, requested)
 
 
@@ -108,14 +108,14 @@ async def _agree_on_identity(
 
 
 async def _open_tiers(
-    folder: LockedFolder, store: AgreedStore, requested: Requested, undo: AsyncExitStack
+    folder: LockedFolder, store: AgreedStore, requested: Requested, undo: UndoStack
 ) -> StoreParts:
     config, logs, runtime = store.config, folder.logs, requested.runtime
     has_logs = not config.tier2 or await logs.has_logs()
     storage = requested.adapters.storage(tier2_url(folder.location, config), runtime)
-    undo.push_async_callback(storage.close)
+    undo.push(storage.close)
     cache = requested.adapters.cache(folder.location, config, runtime)
-    undo.push_async_callback(cache.close)
+    undo.push(cache.close)
     markers = StoreMarkers(storage, store.file.store_id, is_meant=config.shared_tier2)
     parts = StoreParts(
         location=folder.location,
@@ -132,7 +132,7 @@ async def _open_tiers(
         undo=undo,
         findings=kept_secrets(store.file, store.identity.tier2 if logs.is_shared else None),
     )
-    undo.push_async_callback(parts.tier2_start.stop)
+    undo.push(parts.tier2_start.stop)
     if has_logs:
         parts.tier2_start.begin()
     else:
@@ -187,11 +187,11 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
 
 
 async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
-    parts.undo.push_async_callback(parts.stop_containers)
+    parts.undo.push(parts.stop_containers)
     exporter = parts.exporter = CatalogExporter(
         parts.storage, parts.containers, parts.runtime, parts.store_id, parts.config
     )
-    parts.undo.push_async_callback(exporter.stop)
+    parts.undo.push(exporter.stop)
     _add_containers(parts, exporter, made=store.made)
     await parts.cache.open()
     await _start_by_turns(parts.containers)
@@ -247,7 +247,7 @@ async def _start_background_work(parts: StoreParts) -> None:
     parts.exporter.start()
     if parts.config.scrub_bytes_per_s:
         parts.scrub = scrub_of(parts)
-        parts.undo.push_async_callback(parts.scrub.stop)
+        parts.undo.push(parts.scrub.stop)
         parts.scrub.start()
     parts.watch = CancellationWatch(parts.location, parts.containers, parts.begin_close)
 

@@ -77,12 +77,12 @@ class OpeningStore:
             parts.endpoint = await MetricsEndpoint.open(
                 host, port, store.stats, registry, self._runtime
             )
-            parts.undo.push_async_callback(parts.endpoint.close)
+            parts.undo.push(parts.endpoint.close)
         if parts.config.local_server:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
             server = await LocalServer.open(store, parts.location, parts.store_id)
-            parts.undo.push_async_callback(server.close)
+            parts.undo.push(server.close)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

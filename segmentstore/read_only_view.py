@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
 from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.bookkeeper_clients import OpenClients, open_clients
@@ -42,6 +41,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import on_disk
 from segmentstore.service import SegmentStore
@@ -94,7 +94,7 @@ async def open_view(
 async def _open_view(
     location: str, environment: Mapping[str, str], runtime: Runtime, clients: OpenClients
 ) -> SegmentStore:
-    undo = AsyncExitStack()
+    undo = UndoStack()
     try:
         file = await on_disk(runtime, location, read_store_file, location, runtime)
         tier1 = environment.get(ENVIRONMENT_PREFIX + "TIER1", "") or "file"
@@ -102,14 +102,14 @@ async def _open_view(
             tier1 = str(file.settings["tier1"])
         logs = make_log_factory(tier1, location, environment, runtime, connect=clients)
         await logs.open()
-        undo.push_async_callback(logs.close)
+        undo.push(logs.close)
         viewed = await _viewed(location, file, logs, environment, runtime)
         parts = _make_parts(location, viewed, logs, runtime, undo)
         await parts.cache.open()
         for container in parts.containers:
             await container.start(view=viewed.reason)
     except BaseException:
-        await outlast(own_task(undo.aclose(), name="undo opening"))
+        await outlast(own_task(undo.unwind(), name="undo opening"))
         raise
     return SegmentStore(parts)
 
@@ -148,7 +148,7 @@ def _make_parts(
     viewed: _Viewed,
     logs: DurableDataLogFactory,
     runtime: Runtime,
-    undo: AsyncExitStack,
+    undo: UndoStack,
 ) -> StoreParts:
     reading = viewed.config.read_index
     config = dataclasses.replace(
@@ -161,9 +161,9 @@ def _make_parts(
     check_object_storage_url(url)
     views = {each: logs.make_view(each, viewed.store_id) for each in config.served}
     storage = ReadOnlyObjectStorage(open_object_storage(url, runtime))
-    undo.push_async_callback(storage.close)
+    undo.push(storage.close)
     cache = MemoryCache(config.read_index.cache_bytes_max)
-    undo.push_async_callback(cache.close)
+    undo.push(cache.close)
     addresses = CacheAddresses()
     markers = StoreMarkers(storage, viewed.store_id)
     parts = StoreParts(
@@ -192,5 +192,5 @@ def _make_parts(
         tier2_start=Tier2Start(storage, markers),
         undo=undo,
     )
-    undo.push_async_callback(parts.stop_containers)
+    undo.push(parts.stop_containers)
     return parts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from segmentstore.container import SegmentContainer
 from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.tier2_start import Tier2Start
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
@@ -48,7 +48,7 @@ class StoreParts:
     markers: StoreMarkers
     """Of the stores whose objects are where ours are."""
     tier2_start: Tier2Start
-    undo: AsyncExitStack = field(default_factory=AsyncExitStack)
+    undo: UndoStack = field(default_factory=UndoStack)
     """What closes each part, pushed when it was opened."""
     scrub: BackgroundScrub | None = None
     losses: LossKeeper | None = None
@@ -71,7 +71,7 @@ class StoreParts:
     def begin_close(self) -> asyncio.Task[None]:
         """The task that closes."""
         if self.closing is None:
-            self.closing = own_task(self.undo.aclose(), name="close store")
+            self.closing = own_task(self.undo.unwind(), name="close store")
             if self.watch is not None:
                 self.closing.add_done_callback(self.watch.end)
         return self.closing

@@ -79,8 +79,8 @@ RUNNING: Final = (
         (
             Edit(
                 "segmentstore.store_parts:StoreParts.begin_close",
-                'own_task(self.undo.aclose(), name="close store")',
-                'asyncio.get_running_loop().create_task(self.undo.aclose(), name="close store")',
+                'own_task(self.undo.unwind(), name="close store")',
+                'asyncio.get_running_loop().create_task(self.undo.unwind(), name="close store")',
             ),
         ),
         Hunt(workload="default", settings=BUSY, cycles=_CANCELLED),
