@@ -17,6 +17,12 @@ from segmentstore.deprecated_settings import CURRENT_NAMES
 from tests.cli.shell import segmentstore as command
 
 NAMES = sorted(CURRENT_NAMES.items())
+IN_TOML = {True: "true", False: "false", 1234.0: "1234", 99.0: "99"}
+
+
+def values(current: str) -> tuple[bool, bool] | tuple[float, float]:
+    """Two values of a setting; the first is not its default."""
+    return (True, False) if current == "local_server" else (1234.0, 99.0)
 
 
 def note(old: str, current: str) -> str:
@@ -33,10 +39,11 @@ def config_of(place: Path, **options: Any) -> StoreConfig:
 
 @pytest.mark.parametrize(("old", "current"), NAMES)
 def test_an_option_by_its_old_name_is_in_force(old: str, current: str, tmp_path: Path) -> None:
-    options: Any = {old: 1234.0}
+    value, _ = values(current)
+    options: Any = {old: value}
     with pytest.warns(DeprecatedSettingWarning, match=note(old, current)) as seen:
         config = config_of(tmp_path / "s", **options)
-    assert config.settings()[current] == 1234.0
+    assert config.settings()[current] == value
     assert [warning.filename for warning in seen] == [__file__], "it names the caller's line"
     assert issubclass(DeprecatedSettingWarning, DeprecationWarning)
 
@@ -49,14 +56,15 @@ def test_the_blocking_api_warns_at_the_line_of_its_caller(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("old", "current"), NAMES)
 def test_a_store_file_with_the_old_name_opens(old: str, current: str, tmp_path: Path) -> None:
+    value, other = values(current)
     config_of(tmp_path)
     with (tmp_path / FILE_NAME).open("a") as file:
-        file.write(f"{old} = 1234\n")
+        file.write(f"{old} = {IN_TOML[value]}\n")
     with pytest.warns(DeprecatedSettingWarning, match="^store.toml: " + note(old, current)):
         config = config_of(tmp_path)
-    assert config.settings()[current] == 1234.0
+    assert config.settings()[current] == value
     with pytest.warns(DeprecatedSettingWarning):
-        assert config_of(tmp_path, **{current: 99.0}).settings()[current] == 99.0
+        assert config_of(tmp_path, **{current: other}).settings()[current] == other
 
 
 @pytest.mark.parametrize(("old", "current"), NAMES)
@@ -64,11 +72,12 @@ def test_a_variable_with_the_old_name_is_in_force(
     old: str, current: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     variable = f"SEGMENTSTORE_{old.upper()}"
-    monkeypatch.setenv(variable, "1234")
+    value, _ = values(current)
+    monkeypatch.setenv(variable, IN_TOML[value])
     said = note(variable, f"SEGMENTSTORE_{current.upper()}")
     with pytest.warns(DeprecatedSettingWarning, match=said) as seen:
         config = config_of(tmp_path / "s")
-    assert (config.settings()[current], len(seen)) == (1234.0, 1)
+    assert (config.settings()[current], len(seen)) == (value, 1)
     monkeypatch.setenv(variable, "soon")
     with pytest.warns(DeprecatedSettingWarning), pytest.raises(ConfigError, match=variable):
         config_of(tmp_path / "s")
