@@ -227,6 +227,14 @@ def test_one_module_tells_the_kinds_of_tier1_apart() -> None:
     }
 
 
+def test_every_decision_has_a_number_of_its_own() -> None:
+    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    numbers = [page.name[:4] for page in pages]
+    assert numbers == [f"{number:04}" for number in range(1, len(pages) + 1)]
+    for page in pages:
+        assert page.read_text(encoding="utf-8").lstrip("# ").startswith(page.name[:4]), page
+
+
 def test_links_in_pages_lead_somewhere() -> None:
     broken = []
     for page in [path for path in tracked_files() if path.suffix == ".md"]:
