@@ -177,6 +177,13 @@ class BackgroundScrub:
             first = self._state.first_harmful
             example = f"; the first: {first.place}: {first.detail}" if first is not None else ""
             found.append(f"scrub: {self._state.harmful:,} harmful findings in Tier 2{example}")
+        refused = self._state.refused
+        if refused:
+            first = refused[0]
+            found.append(
+                f"scrub: {len(refused):,} objects in tier2 are refused, and nothing is known of "
+                f"them; the first: {first.place}: {first.detail}"
+            )
         if self._failure is not None:
             found.append(f"scrub has stopped: {describe(self._failure)}")
         return found

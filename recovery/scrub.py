@@ -11,6 +11,8 @@ Rules of this file:
   store move on;
 - a store that does not answer is never taken for corruption: the walk ends with
   StorageUnavailableError, and goes on from its position when it is run again;
+- one object that the store refuses, while it gives others, is a finding, and holds up no other: the
+  next pass asks for it again;
 - bytes are asked for at a bounded rate, and large metadata are gone through in turns with the rest
   of the loop.
 """
@@ -23,20 +25,31 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
+from typing import Final
 
 from recovery.block_check import ObjectCheck, check_object
 from recovery.scrub_state import ScrubPosition, ScrubState
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.findings import unknown
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Clock
 from tier2.block_walk import PIECE_BYTES
-from tier2.object_storage import ObjectStorage
+from tier2.object_storage import (
+    ObjectStorage,
+    ObjectStorageError,
+    StorageRefusedError,
+    StorageUnavailableError,
+)
 
 CHUNKS_PER_TURN = 10_000
 """Chunks gone through before the event loop gets a turn."""
 PIECE_BYTES_MIN = 64 * 1024
+WITNESSES_MAX: Final = 4
+"""Objects asked for a byte before a refusal is taken for that of one object."""
+_REFUSALS: Final = frozenset(("EACCES", "EPERM", "EIO"))
+"""Kinds by which a folder refuses one file until a person changes something."""
 
 Live = Callable[[], ContainerMetadata | None]
 """The metadata of a container as they are now; None while it does not serve."""
@@ -81,6 +94,8 @@ class Scrub:
         self._limiter = limiter
         self._at_once = objects_at_once
         self._moved_on = moved_on
+        self._witness: str | None = None
+        """The object read last."""
 
     async def run_pass(self) -> None:
         """Go on with the current pass, to its end; nothing happens if it is finished.
@@ -143,8 +158,24 @@ class Scrub:
         self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
     ) -> ObjectCheck | None:
         """Check one object; None if it is gone from the metadata."""
+        try:
+            return await self._look_twice(container_id, name, chunks)
+        except StorageUnavailableError as error:
+            if not await self._refuses_one(container_id, name, error):
+                raise
+            if self._record(container_id, name) is None:
+                return None
+            return ObjectCheck([unknown("unreadable", f"object {name}", str(error))], 0, 0)
+
+    async def _look_twice(
+        self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
+    ) -> ObjectCheck | None:
         looked = await self._check(container_id, name, chunks)
-        if looked is None or not looked.findings:
+        if looked is None:
+            return None
+        if looked.blocks:
+            self._witness = name
+        if not looked.findings:
             return looked
         metadata = self._containers[container_id]()
         if metadata is None:
@@ -157,6 +188,29 @@ class Scrub:
             if chunk.object_name == name
         ]
         return await self._check(container_id, name, fresh)
+
+    async def _refuses_one(
+        self, container_id: int, name: str, error: StorageUnavailableError
+    ) -> bool:
+        """Whether the store refuses this object until a person changes something, and not all of
+        them: another object is given. Expired credentials are refused like a locked object.
+        """
+        if not isinstance(error, StorageRefusedError) and error.kind not in _REFUSALS:
+            return False
+        metadata = self._containers[container_id]()
+        # Names of one epoch lie together: those of the last one are the least likely in an archive.
+        newest = sorted(metadata.objects)[-WITNESSES_MAX:] if metadata is not None else []
+        for witness in (self._witness, *reversed(newest)):
+            if witness is None or witness == name:
+                continue
+            await self._limiter.acquire(PIECE_BYTES_MIN)
+            try:
+                await self._storage.get_range(witness, 0, 1)
+            except ObjectStorageError:
+                continue
+            self._witness = witness
+            return True
+        return False
 
     async def _check(
         self, container_id: int, name: str, chunks: Sequence[ChunkRecord]

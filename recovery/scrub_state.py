@@ -21,6 +21,7 @@ from segmentstore.contracts.findings import Finding, Severity
 
 FILE_NAME = "scrub-state.json"
 FINDINGS_MAX = 1000
+_RANK = {Severity.HARMFUL: 0, Severity.UNKNOWN: 1}
 _FILE = KeptFile(FILE_NAME, 1, "the state of a scrub")
 
 
@@ -47,6 +48,7 @@ class ScrubPass:
     """Objects deleted before they were reached."""
     harmful: int = 0
     notes: int = 0
+    """All that are not harmful."""
     findings: list[Finding] = field(default_factory=list)
     """The first FINDINGS_MAX of them, harmful ones before notes where there are more."""
 
@@ -60,8 +62,13 @@ class ScrubPass:
         self.findings += findings
         if len(self.findings) > FINDINGS_MAX:
             self.findings = sorted(
-                self.findings, key=lambda each: each.severity is not Severity.HARMFUL
+                self.findings, key=lambda each: _RANK.get(each.severity, len(_RANK))
             )[:FINDINGS_MAX]
+
+    @property
+    def refused(self) -> list[Finding]:
+        """Of those kept: what Tier 2 would not give, so that nothing is known of it."""
+        return [each for each in self.findings if each.severity is Severity.UNKNOWN]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +93,13 @@ class ScrubState:
         if self.current.harmful or self.current.finished_at_ms is not None or self.previous is None:
             return self.current.harmful
         return self.previous.harmful
+
+    @property
+    def refused(self) -> list[Finding]:
+        """As `harmful`, of what Tier 2 would not give."""
+        if self.current.refused or self.current.finished_at_ms is not None or self.previous is None:
+            return self.current.refused
+        return self.previous.refused
 
     @property
     def first_harmful(self) -> Finding | None:

@@ -42,6 +42,7 @@ def scrub_command(
     """Read every block of a stopped store's objects and check it; ends with 3 if anything is
     corrupt.
 
+    Ends with 5 if Tier 2 refuses single objects, which are named; the others are checked.
     Interrupted and run again, it goes on where it was. Nothing but the file that says how far it is
     gets written.
     """
@@ -65,6 +66,8 @@ def scrub_command(
         output.out().print(output.pairs(None, counts))
     if current.harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
+    if current.refused:
+        raise typer.Exit(ExitCode.UNAVAILABLE)
 
 
 async def _scrub(

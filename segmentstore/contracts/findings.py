@@ -73,6 +73,7 @@ MOVES: Final[Mapping[str, Move]] = {
     "object-size": Move.PERSON,
     "block": Move.PERSON,
     "unused-block": Move.NOBODY,
+    "unreadable": Move.PERSON,
     "garbage": Move.OWNER,
     "orphans": Move.OWNER,
     "foreign-objects": Move.PERSON,
@@ -90,7 +91,6 @@ MOVES: Final[Mapping[str, Move]] = {
     "wrong_size": Move.PERSON,
     "wrong_identity": Move.PERSON,
     "bad_checksum": Move.PERSON,
-    "unreadable": Move.PERSON,
     "orphan": Move.OWNER,
     "in_flight": Move.OWNER,
     "waiting_for_deletion": Move.OWNER,
@@ -108,6 +108,11 @@ def harmful(kind: str, place: str, detail: str) -> Finding:
 def note(kind: str, place: str, detail: str) -> Finding:
     """A finding that costs nothing."""
     return Finding(Severity.NOTE, kind, place, detail)
+
+
+def unknown(kind: str, place: str, detail: str) -> Finding:
+    """A finding of what could not be looked at."""
+    return Finding(Severity.UNKNOWN, kind, place, detail)
 
 
 def harmful_lines(findings: Iterable[Finding]) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.service import SegmentStore
 from tests.cli.shell import segmentstore
 from tests.store.harness import open_lazy, run, until
+from tier2.file_object_storage import FileObjectStorage
+from tier2.object_storage import StorageRefusedError
 
 SEGMENTS = ("a", "b", "c")
 
@@ -73,6 +75,28 @@ def test_a_flipped_byte_ends_with_3_and_is_named(store: Path) -> None:
     assert segmentstore("verify", store).code == ExitCode.DONE
     flip(bad, -1)
     assert scrub(store)[0] == ExitCode.DONE
+
+
+def test_an_object_that_is_refused_is_named_and_the_others_are_checked(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = objects(store)[1]
+
+    class Archive(FileObjectStorage):
+        async def get_range(self, name: str, offset: int, length: int) -> bytes:
+            if name.endswith(refused.name):
+                raise StorageRefusedError(name, "the object is archived", "InvalidObjectState")
+            return await super().get_range(name, offset, length)
+
+    monkeypatch.setattr(
+        "tier2.locations.open_object_storage",
+        lambda url, runtime: Archive(url.removeprefix("file://"), runtime),
+    )
+    code, done = scrub(store)
+    assert (code, done["objects"]) == (ExitCode.UNAVAILABLE, len(objects(store)))
+    ((severity, kind, place, _),) = [each.values() for each in done["findings"]]
+    assert (severity, kind) == ("unknown", "unreadable")
+    assert refused.name in place
 
 
 def test_an_unfinished_pass_is_gone_on_with_unless_asked_otherwise(store: Path) -> None:

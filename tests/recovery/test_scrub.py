@@ -13,7 +13,7 @@ import pytest
 
 from recovery.background_scrub import REST_S, RETRY_MIN_S, BackgroundScrub, ScrubFile
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from recovery.scrub import Scrub, piece_bytes
+from recovery.scrub import WITNESSES_MAX, Scrub, piece_bytes
 from recovery.scrub_state import (
     FILE_NAME,
     ScrubPass,
@@ -31,7 +31,7 @@ from tests.support.loop_clock import LoopClock
 from tier2.block_object import CODEC_ZSTD
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_storage import StorageUnavailableError
+from tier2.object_storage import StorageRefusedError, StorageUnavailableError
 
 STORE = "000102030405060708090a0b0c0d0e0f"
 CONTAINERS = (0, 2)
@@ -431,6 +431,70 @@ def test_a_store_that_is_away_is_tried_again_and_is_no_corruption() -> None:
             3,
             [],
         )
+        await scrub.stop()
+
+    run(case)
+
+
+class Refusing(MemoryObjectStorage):
+    """Memory that gives no bytes of `refused`."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        super().__init__(runtime)
+        self.refused: set[str] = set()
+        self.kind = "InvalidObjectState"
+        self.asked: list[str] = []
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        self.asked.append(name)
+        if name not in self.refused:
+            return await super().get_range(name, offset, length)
+        if self.kind == "EACCES":
+            raise StorageUnavailableError(name, "Permission denied", self.kind)
+        raise StorageRefusedError(name, "the object is archived", self.kind)
+
+
+@pytest.mark.parametrize("kind", ["InvalidObjectState", "EACCES"])
+@pytest.mark.parametrize(
+    "refused", [{"object-0-0", "object-0-1", "object-0-2"}, {"object-0-4", "object-2-4"}]
+)
+def test_an_object_that_is_refused_holds_up_no_other(refused: set[str], kind: str) -> None:
+    async def case(world: World) -> None:
+        storage = Refusing(world.runtime)
+        storage.bucket.objects.update(world.storage.bucket.objects)
+        storage.refused, storage.kind, world.storage = refused, kind, storage
+        world.flip("object-2-3", 200)
+        scrub = world.background()
+        scrub.start()
+        await asyncio.sleep(1)
+        numbers = scrub.statistics()
+        assert (numbers.objects, numbers.harmful, numbers.notes) == (10, 1, len(refused))
+        (_, said) = scrub.health()
+        assert f"{len(refused)} objects in tier2 are refused" in said
+        assert min(refused) in said
+        storage.refused = set()
+        await asyncio.sleep(REST_S + 1)
+        assert scrub.statistics().notes == 0
+        assert len(scrub.health()) == 1
+        await scrub.stop()
+
+    run(case)
+
+
+def test_a_store_that_refuses_every_object_is_waited_for() -> None:
+    async def case(world: World) -> None:
+        storage = Refusing(world.runtime)
+        storage.bucket.objects.update(world.storage.bucket.objects)
+        storage.refused = set(storage.bucket.objects)
+        world.storage = storage
+        scrub = world.background()
+        scrub.start()
+        await asyncio.sleep(RETRY_MIN_S * 10)
+        assert (scrub.statistics().objects, scrub.statistics().unavailable) == (0, 4)
+        assert len(storage.asked) <= 4 * (1 + WITNESSES_MAX)
+        storage.refused = set()
+        await asyncio.sleep(RETRY_MIN_S * 10)
+        assert (scrub.statistics().objects, scrub.health()) == (10, [])
         await scrub.stop()
 
     run(case)
