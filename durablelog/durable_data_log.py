@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
@@ -159,12 +159,12 @@ class DurableDataLog(ABC):
         """
 
     @abstractmethod
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         """Frames from `start`, or from the truncation point, to the tail as it is now, in batches.
 
         May be called while appends go on: gives at least what was acknowledged when it was called.
-        A frame's payload stays valid while it is referenced. Raises DataCorruptionError, naming the
-        place.
+        A frame's payload stays valid while it is referenced. Whoever leaves before the end closes
+        it. Raises DataCorruptionError, naming the place.
         """
 
     @property

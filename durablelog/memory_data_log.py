@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -158,7 +158,7 @@ class MemoryDataLog(DurableDataLog):
             loop.call_soon(self._complete)
         return future
 
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         frames = self._contents.frames
         return self._batches([frame for frame in frames if start is None or frame.address >= start])
 
@@ -202,7 +202,7 @@ class MemoryDataLog(DurableDataLog):
             files=1,
         )
 
-    async def _batches(self, frames: list[LogFrame]) -> AsyncIterator[Sequence[LogFrame]]:
+    async def _batches(self, frames: list[LogFrame]) -> AsyncGenerator[Sequence[LogFrame], None]:
         for start in range(0, len(frames), _BATCH_FRAMES):
             if self._closed:
                 raise ContainerStoppedError(self._container_id)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
-from durablelog.data_frame_reader import DataFrameReader
+from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import DurableDataLog, LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
@@ -64,33 +65,12 @@ async def recover(
     loop = asyncio.get_running_loop()
     started = loop.time()
     reader, replay, frames = DataFrameReader(), Replay(updater, positions), 0
-    async for batch in log.read():
-        for frame in batch:
-            frames += 1
-            appends: list[Operation] = []
-            run_bytes = 0
-            for record, first_address, last_address, address in reader.feed(frame):
-                operation = replay.decode(record, first_address, copy=False)
-                is_append = type(operation) is AppendOperation
-                if address is not None and log.reads_ranges and type(operation) is AppendOperation:
-                    begin = append_data_start(operation)
-                    if begin + len(operation.data) == len(record):
-                        operation.address = LogAddress(address + begin)
-                run_bytes += len(record)
-                if appends and (not is_append or run_bytes > home.room_bytes):
-                    # As live (`commit_runs`): what is told of an operation sees the metadata as of
-                    # it.
-                    on_commit(appends)
-                    appends, run_bytes = [], len(record)
-                    await home.wait_roomy()
-                replay.apply_operation(operation, len(record), first_address, last_address)
-                if is_append:
-                    appends.append(operation)
-                else:
-                    on_commit((operation,))
-            if appends:
-                on_commit(appends)
-                await home.wait_roomy()
+    async with aclosing(log.read()) as batches:
+        async for batch in batches:
+            for frame in batch:
+                frames += 1
+                records = reader.feed(frame)
+                await _replay_records(records, replay, on_commit, home, placed=log.reads_ranges)
     reader.finish()
     replay.finish()
     return RecoveryReport(
@@ -102,3 +82,37 @@ async def recover(
         bytes_since_checkpoint=replay.bytes_since_checkpoint,
         checkpoint_bytes=replay.checkpoint_bytes,
     )
+
+
+async def _replay_records(
+    records: Sequence[Record],
+    replay: Replay,
+    on_commit: Callable[[Sequence[Operation]], None],
+    home: HomeOfBytes,
+    *,
+    placed: bool,
+) -> None:
+    """Replay those that ended with one frame; `placed`: say of appends where the log has them."""
+    appends: list[Operation] = []
+    run_bytes = 0
+    for record, first_address, last_address, address in records:
+        operation = replay.decode(record, first_address, copy=False)
+        is_append = type(operation) is AppendOperation
+        if address is not None and placed and type(operation) is AppendOperation:
+            begin = append_data_start(operation)
+            if begin + len(operation.data) == len(record):
+                operation.address = LogAddress(address + begin)
+        run_bytes += len(record)
+        if appends and (not is_append or run_bytes > home.room_bytes):
+            # As live (`commit_runs`): what is told of an operation sees the metadata as of it.
+            on_commit(appends)
+            appends, run_bytes = [], len(record)
+            await home.wait_roomy()
+        replay.apply_operation(operation, len(record), first_address, last_address)
+        if is_append:
+            appends.append(operation)
+        else:
+            on_commit((operation,))
+    if appends:
+        on_commit(appends)
+        await home.wait_roomy()

@@ -10,7 +10,8 @@ that lack bytes and go last, and of those that an upload has in hand already.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
 
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import DurableDataLog
@@ -55,8 +56,7 @@ class LogRescan:
         first_needed = self._writer.first_unflushed_sequence()
         start = self._positions.scan_start(first_needed) if first_needed is not None else None
         reader = DataFrameReader()
-        frames = self._log.read(start)
-        try:
+        async with aclosing(self._log.read(start)) as frames:
             async for batch in frames:
                 for frame in batch:
                     for record, *_ in reader.feed(frame):
@@ -67,9 +67,6 @@ class LogRescan:
                         await asyncio.sleep(0)
                 if not beside and self._index.refill_answered:
                     return
-        finally:
-            if isinstance(frames, AsyncGenerator):
-                await frames.aclose()
         if self._index.refill_in_vain:
             # A new owner flushes and truncates: what is not in its log any more is not lost, but
             # not ours to serve.

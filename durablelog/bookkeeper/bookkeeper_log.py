@@ -17,7 +17,8 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
@@ -170,7 +171,7 @@ class BookKeeperLog(DurableDataLog):
             self._pipeline.append(future, payload, length)
         return future
 
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
 
     async def truncate(self, address: LogAddress) -> None:
@@ -326,18 +327,18 @@ class BookKeeperLog(DurableDataLog):
 
     # --- reading ----------------------------------------------------------------------------------
 
-    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+    async def _read(self, start: LogAddress | None) -> AsyncGenerator[Sequence[LogFrame], None]:
         if self._closed or not self._pipeline.begun:
             raise self._stopped()
         self._remover.hold()
         try:
             # What there is to read now.
-            async for frames in self._reader.read(
-                stretches_of(self._keeper.record, start, self._last_entry)
-            ):
-                if self._closed:
-                    raise self._stopped()
-                yield frames
+            stretches = stretches_of(self._keeper.record, start, self._last_entry)
+            async with aclosing(self._reader.read(stretches)) as reading:
+                async for frames in reading:
+                    if self._closed:
+                        raise self._stopped()
+                    yield frames
         finally:
             self._remover.release()
 

@@ -16,7 +16,7 @@ Whoever owns the log goes on undisturbed. Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import Final
 
@@ -122,7 +122,7 @@ class BookKeeperLogView(LogView):
             self._reader.sealed(item.ledger_id)
         await self._begin_whole()
 
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
 
     async def check_primary(self) -> None:
@@ -202,13 +202,14 @@ class BookKeeperLogView(LogView):
     def _stretches(self, start: LogAddress | None) -> list[LedgerStretch]:
         return stretches_of(self.record, start, lambda item: self._ends[item.sequence])
 
-    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+    async def _read(self, start: LogAddress | None) -> AsyncGenerator[Sequence[LogFrame], None]:
         if self._closed or not self._opened:
             raise ContainerStoppedError(self._container_id)
-        async for frames in self._reader.read(self._stretches(start)):
-            if self._closed:
-                raise ContainerStoppedError(self._container_id)
-            yield frames
+        async with aclosing(self._reader.read(self._stretches(start))) as reading:
+            async for frames in reading:
+                if self._closed:
+                    raise ContainerStoppedError(self._container_id)
+                yield frames
 
     async def _read_record(self) -> LogMetadata:
         try:

@@ -18,6 +18,7 @@ A crash in between leaves a higher epoch, fenced ledgers, and maybe a ledger tha
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import Final, NamedTuple, NoReturn
 
 from durablelog.bookkeeper.entry_checks import parse_entry
@@ -134,9 +135,10 @@ async def _last_frame(reader: LedgerReader, container_id: int, last: LedgerStret
     """The number of the last frame of the log."""
     if last is None:
         return 0
-    async for batch in reader.entries(last):
-        header, _ = parse_entry(container_id, last.item, last.first, batch[0])
-        return header.sequence
+    async with aclosing(reader.entries(last)) as batches:
+        async for batch in batches:
+            header, _ = parse_entry(container_id, last.item, last.first, batch[0])
+            return header.sequence
     raise DataCorruptionError(_ledger_place(last.item), f"entry {last.last} is not there")
 
 

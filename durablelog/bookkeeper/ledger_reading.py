@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Final, NamedTuple, NoReturn
 
 from durablelog.bookkeeper.entry_checks import EntryChecks, place
@@ -105,16 +106,18 @@ class LedgerReader:
         checks = EntryChecks(self._container_id)
         for stretch in stretches:
             item, number = stretch.item, stretch.first
-            async for batch in self.entries(stretch):
-                found = [
-                    checks.frame(item, number + index, entry) for index, entry in enumerate(batch)
-                ]
-                number += len(batch)
-                frames = [frame for frame in found if frame is not None]
-                if frames:
-                    yield frames
+            async with aclosing(self.entries(stretch)) as batches:
+                async for batch in batches:
+                    found = [
+                        checks.frame(item, number + index, entry)
+                        for index, entry in enumerate(batch)
+                    ]
+                    number += len(batch)
+                    frames = [frame for frame in found if frame is not None]
+                    if frames:
+                        yield frames
 
-    async def entries(self, stretch: LedgerStretch) -> AsyncIterator[Sequence[memoryview]]:
+    async def entries(self, stretch: LedgerStretch) -> AsyncGenerator[Sequence[memoryview], None]:
         """The entries of one stretch, all of them. Raises as `read` does."""
         item, number, last = stretch
         backoff = Backoff(self._rng, min_s=FIRST_S, max_s=MOST_S)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
 from typing import Final, NamedTuple
 
@@ -205,7 +205,7 @@ class FileLog(DurableDataLog):
             self._start_writer()
         return future
 
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
 
     @property
@@ -477,7 +477,7 @@ class FileLog(DurableDataLog):
             loop, _, helper = self._running()
             await loop.run_in_executor(helper, self._folder.discard, files)
 
-    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+    async def _read(self, start: LogAddress | None) -> AsyncGenerator[Sequence[LogFrame], None]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
         self._readings += 1
         step: asyncio.Future[list[LogFrame] | None] | None = None

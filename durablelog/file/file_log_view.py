@@ -14,7 +14,7 @@ elsewhere may have the same folder writable. Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 
 from durablelog.durable_data_log import LogAddress, LogFrame
@@ -73,7 +73,7 @@ class FileLogView(LogView):
                 "tier1", f"reading the log in {self._folder.directory}: {error}"
             ) from error
 
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
 
     async def check_primary(self) -> None:
@@ -95,7 +95,7 @@ class FileLogView(LogView):
         if files is not None:
             files.shutdown(wait=False)
 
-    async def _read(self, start: LogAddress | None) -> AsyncIterator[Sequence[LogFrame]]:
+    async def _read(self, start: LogAddress | None) -> AsyncGenerator[Sequence[LogFrame], None]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
         loop = asyncio.get_running_loop()
         try:

@@ -383,7 +383,7 @@ def test_a_reader_that_leaves_early_gives_its_file_back(world: FileWorld) -> Non
         await anext(batches)
         await log.truncate(addresses[199])
         assert len(names(world)) > 3
-        await batches.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()
         await log.close()
         await (await opened(world)).close()
         assert len(names(world)) <= 3

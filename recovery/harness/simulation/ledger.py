@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -265,7 +265,7 @@ class SimulatedLedgerLog(DurableDataLog):
             loop.call_soon(self._send)
         return future
 
-    def read(self, start: LogAddress | None = None) -> AsyncIterator[Sequence[LogFrame]]:
+    def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         self._ledger.settle(self._now_us())
         frames = self._ledger.frames
         return self._batches(
@@ -311,7 +311,7 @@ class SimulatedLedgerLog(DurableDataLog):
             files=1,
         )
 
-    async def _batches(self, frames: list[LogFrame]) -> AsyncIterator[Sequence[LogFrame]]:
+    async def _batches(self, frames: list[LogFrame]) -> AsyncGenerator[Sequence[LogFrame], None]:
         await self._travel()
         if self._world.strikes("ledger.read.unavailable"):
             raise TierUnavailableError("tier1", f"{self._place}: the ledger cannot be read now")
