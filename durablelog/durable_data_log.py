@@ -46,7 +46,7 @@ class LogFrame(NamedTuple):
     epoch: int
     payload: memoryview
     payload_address: LogAddress | None = None
-    """Of the payload's first byte, the others follow; None if the log cannot `read_ranges`."""
+    """Of the payload's first byte, the others follow; None in logs that never can `read_ranges`."""
     checksum: int | None = None
     """CRC32C of the payload, where it was verified when the frame was read."""
 

@@ -32,7 +32,16 @@ class LoggedBytes:
     def append(
         self, index: SegmentReadIndex, offset: int, data: Buffer, address: int, block_bytes: int
     ) -> None:
-        """Note the place of the next bytes of a segment, whose tail buffer has been cut."""
+        """Note where the next bytes of a segment lie, by at most a block: a place is read and
+        checked as a whole. Its tail buffer has been cut.
+        """
+        for begin in range(0, len(data), block_bytes):
+            piece = data[begin : begin + block_bytes]
+            self._append(index, offset + begin, piece, address + begin, block_bytes)
+
+    def _append(
+        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int, block_bytes: int
+    ) -> None:
         length = len(data)
         last = index.last
         if (

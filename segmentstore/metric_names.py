@@ -148,7 +148,7 @@ CONTAINER_METRICS = [
         read_index.read_ahead_wasted_bytes | read_index_read_ahead_wasted_bytes | Fetched ahead and dropped unread.
         read_index.delivery_pauses | read_index_delivery_pauses | Reads of fetched bytes that gave way to others.
         read_index.refills | read_index_refills | Rescans of the log for bytes that memory and cache had lost.
-        read_index.cache_misses | read_index_cache_misses | Blocks that were gone from the cache when asked for.
+        read_index.cache_misses | read_index_cache_misses | Blocks that were gone from the cache, or from their place in the log, when asked for.
         read_index.spilled_bytes | read_index_spilled_bytes | Moved from memory to the cache.
         read_index.dropped_unflushed_bytes | read_index_dropped_unflushed_bytes | Un-flushed bytes that memory and cache had no room for.
         storage_writer.objects_written | flush_objects | Objects uploaded and committed.

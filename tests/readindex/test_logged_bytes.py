@@ -105,6 +105,27 @@ def test_what_is_not_there_whole_is_looked_for_by_a_pass(damage: str) -> None:
     run_virtual(main())
 
 
+def test_of_a_large_append_only_the_blocks_are_read_that_are_wanted() -> None:
+    async def main() -> None:
+        world = await World().open()
+        segment_id = world.create()
+        world.append(segment_id, bytes(range(100)), replayed=True)
+        # A block is 16 bytes.
+        assert world.index.statistics().logged_bytes == 100
+        for offset, length, blocks in ((0, 1, 1), (50, 3, 1), (15, 2, 2), (96, 4, 1), (0, 100, 7)):
+            asked = len(world.asked)
+            data = await world.index.read(segment_id, offset, length)
+            assert data == world.truth[segment_id][offset : offset + length]
+            assert sum(length for _, length, _ in world.asked[asked:]) <= 16 * blocks
+        assert await world.unflushed(segment_id, 3, 97) == world.truth[segment_id][3:]
+        world.flush(segment_id, 37)
+        assert world.index.statistics().logged_bytes == 63
+        assert await world.unflushed(segment_id, 37, 63) == world.truth[segment_id][37:]
+        await close(world)
+
+    run_virtual(main())
+
+
 def test_many_readers_of_one_place() -> None:
     async def main() -> None:
         world, segment_id = await replayed_world()

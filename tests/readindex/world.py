@@ -88,6 +88,8 @@ class World:
         """What lies in the log, by place."""
         self.log_cut = 0
         """Below this place the log is truncated."""
+        self.asked: list[tuple[int, int, int]] = []
+        """What was read by place."""
         self.index = ReadIndex(
             self.metadata,
             self.cache,
@@ -116,6 +118,7 @@ class World:
                 self.index.insert_refilled(logged_id, offset, data)
 
     async def read_log(self, ranges: Sequence[tuple[int, int, int]]) -> list[bytes | None]:
+        self.asked += ranges
         await asyncio.sleep(0.001)
         found = [
             bytes(self.logged[address : address + length]) if address >= self.log_cut else b""
