@@ -2,7 +2,8 @@
 
 The event loop owns everything here but the group writer; that belongs to the *writer thread*, an
 executor of one thread on which groups are written one after another. A second executor prepares
-files, reads, and removes.
+files, reads in sequence, and removes. A third reads by place, for callers without number: appends
+must not wait behind them for a file, nor they behind the zeros of one.
 
 How an append goes: `append` queues the frame and, if the writer thread is idle, sends it one
 `_drain`. The drain takes all that waits, writes and syncs it, reports to the loop, and goes on
@@ -101,6 +102,7 @@ class FileLog(DurableDataLog):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer_thread: Executor | None = None
         self._helper: Executor | None = None
+        self._place_reader: Executor | None = None
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
         self._closed = False
         self._closing = asyncio.Lock()
@@ -170,6 +172,7 @@ class FileLog(DurableDataLog):
         self._loop = asyncio.get_running_loop()
         self._writer_thread = self._runtime.executor(f"log-{self._container_id}", 1)
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
+        self._place_reader = self._runtime.executor(f"log-{self._container_id}-places", 1)
         opened = False
         try:
             await self._loop.run_in_executor(
@@ -213,10 +216,8 @@ class FileLog(DurableDataLog):
         return True
 
     async def read_ranges(self, ranges: Sequence[LogRange]) -> list[bytes | None]:
-        loop, _, helper = self._running()
-        return await loop.run_in_executor(
-            helper, read_ranges, self._runtime.disk, self._folder.path_of, ranges
-        )
+        loop, _, _ = self._running()
+        return await loop.run_in_executor(self._place_reader, self._read_places, ranges)
 
     async def truncate(self, address: LogAddress) -> None:
         if address <= self._folder.truncation_address:
@@ -255,15 +256,16 @@ class FileLog(DurableDataLog):
         self._preparer.end()
         self._fail_all(self._stopped)
         async with self._closing:
-            writer_thread, helper = self._writer_thread, self._helper
-            if writer_thread is None or helper is None or self._loop is None:
+            writer_thread, helper, reader = self._writer_thread, self._helper, self._place_reader
+            if writer_thread is None or helper is None or reader is None or self._loop is None:
                 return
             # Each executor is serial: when its turn comes, what it was doing has ended.
+            await self._loop.run_in_executor(reader, _nothing)
             await self._loop.run_in_executor(helper, _nothing)
             await self._loop.run_in_executor(writer_thread, self._release)
-            self._writer_thread = self._helper = None
-            helper.shutdown(wait=False)
-            writer_thread.shutdown(wait=False)
+            self._writer_thread = self._helper = self._place_reader = None
+            for executor in (reader, helper, writer_thread):
+                executor.shutdown(wait=False)
 
     def let_go(self) -> None:
         self._stopping.append(True)
@@ -437,7 +439,14 @@ class FileLog(DurableDataLog):
     def _stopped(self) -> ContainerStoppedError:
         return ContainerStoppedError(self._container_id)
 
-    # --- the second executor ----------------------------------------------------------------------
+    # --- the other executors ----------------------------------------------------------------------
+
+    def _read_places(self, ranges: Sequence[LogRange]) -> list[bytes | None]:
+        """On the third executor."""
+        # However many wait here, a close does not wait for them to be read.
+        if self._closed:
+            raise self._stopped()
+        return read_ranges(self._runtime.disk, self._folder.path_of, ranges)
 
     def _release(self) -> None:
         """On the writer thread, which alone takes the prepared file: give everything back."""

@@ -26,17 +26,21 @@ def read_ranges(
     Files may go or be written over meanwhile.
     """
     found: list[bytes | None] = []
-    files: dict[int, DiskFile | None] = {}
+    opened: int | None = None
+    file: DiskFile | None = None
     try:
         for address, length, checksum in ranges:
             number, position = split_address(LogAddress(address))
-            if number not in files:
-                files[number] = _opened(disk, path_of(number))
-            found.append(_whole(files[number], position, length, checksum))
+            if number != opened:
+                # One at a time: a backlog may lie in more files than a process may open.
+                if file is not None:
+                    file.close()
+                opened, file = number, None
+                file = _opened(disk, path_of(number))
+            found.append(_whole(file, position, length, checksum))
     finally:
-        for file in files.values():
-            if file is not None:
-                file.close()
+        if file is not None:
+            file.close()
     return found
 
 
