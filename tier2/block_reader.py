@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -213,27 +213,6 @@ class BlockReader:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, cut_run, run, data, self._container_id)
 
-    async def read_many(
-        self,
-        object_name: str,
-        object_size: int,
-        chunks: Sequence[ChunkRecord],
-        run_bytes: int = RUN_BYTES_DEFAULT,
-    ) -> AsyncIterator[StretchPayload]:
-        """All bytes of chunks of one object, sorted by `block_offset`, in large GETs one after the
-        other.
-
-        A chunk is one item, or several in order if it is larger than `run_bytes`. As `plan` and
-        `read_run`, which are there for who wants several GETs in flight.
-        """
-        self._hold(object_name)
-        try:
-            for run in self.plan(object_name, object_size, chunks, run_bytes):
-                for payload in await self.read_run(run):
-                    yield payload
-        finally:
-            self._release(object_name)
-
     def _hold(self, object_name: str) -> None:
         self._in_use[object_name] += 1
 
@@ -245,10 +224,6 @@ class BlockReader:
     def in_use(self, object_name: str) -> bool:
         """Whether a read from this object is under way."""
         return object_name in self._in_use
-
-    def objects_in_use(self) -> Counter[str]:
-        """Names of the objects being read, with the number of reads. A copy."""
-        return self._in_use.copy()
 
     def statistics(self) -> BlockReaderStatistics:
         """Numbers as of now. O(1)."""

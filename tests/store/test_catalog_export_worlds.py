@@ -21,7 +21,7 @@ from tests.store.harness import TINY, open_lazy, run
 from tests.store.test_catalog_export import tables_of
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_snapshots import list_snapshots, newest_snapshots, read_manifest
+from tier2.catalog.catalog_snapshots import list_snapshots, manifest_named, newest_snapshots
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import (
@@ -91,7 +91,8 @@ def one_life(seed: str) -> dict[str, Any]:
         for each in await retried(lambda: list_snapshots(storage)):
             if each.manifest is None:
                 continue
-            manifest = await retried(lambda each=each: read_manifest(storage, each))
+            name = each.manifest.name
+            manifest = await retried(lambda name=name: manifest_named(storage, name))
             tables = await retried(lambda manifest=manifest: tables_of(storage, manifest))
             assert tables.segments.num_rows == manifest.tables["segments"].rows
             assert set(tables.chunks["object_name"].to_pylist()) <= set(

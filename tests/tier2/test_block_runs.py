@@ -46,10 +46,10 @@ class Stored:
     async def read(self, chunks: list[ChunkRecord], run_bytes: int = 1 << 20) -> list[bytes]:
         """The bytes of each chunk, put together from its stretches."""
         found: dict[ChunkRecord, bytes] = {}
-        async for chunk, offset, data in self.reader.read_many("o", self.size, chunks, run_bytes):
-            assert offset == chunk.start_offset + len(found.get(chunk, b""))
-            assert self.reader.in_use("o")
-            found[chunk] = found.get(chunk, b"") + bytes(data)
+        for run in self.reader.plan("o", self.size, chunks, run_bytes):
+            for chunk, offset, data in await self.reader.read_run(run):
+                assert offset == chunk.start_offset + len(found.get(chunk, b""))
+                found[chunk] = found.get(chunk, b"") + bytes(data)
         assert not self.reader.in_use("o")
         assert list(found) == chunks
         return list(found.values())

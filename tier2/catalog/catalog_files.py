@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_schema import ADDED_IN, CHUNKS, OBJECTS, SEGMENTS, conform
+from tier2.catalog.catalog_schema import ADDED_IN, conform
 
 ROW_GROUP_ROWS: Final = 16_384
 """Of the others: few enough that who wants the names of some segments' objects, which are most of
@@ -94,21 +94,6 @@ def encode_parquet(table: pa.Table, groups: Sequence[int]) -> bytes:
             writer.write_table(table.slice(position, rows), row_group_size=rows)
             position += rows
     return sink.getvalue().to_pybytes()
-
-
-def read_segments(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table `segments` of a whole file. Raises CatalogFormatError."""
-    return read_whole(data, SEGMENTS, columns)
-
-
-def read_chunks(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table `chunks` of a whole file. Raises CatalogFormatError."""
-    return read_whole(data, CHUNKS, columns)
-
-
-def read_objects(data: bytes, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table `objects` of a whole file. Raises CatalogFormatError."""
-    return read_whole(data, OBJECTS, columns)
 
 
 def read_whole(data: bytes, schema: pa.Schema, columns: Sequence[str] | None = None) -> pa.Table:

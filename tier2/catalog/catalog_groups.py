@@ -41,11 +41,6 @@ class GroupRange(NamedTuple):
     goes_on: bool
     """The last segment goes on in the next range, as `behind`."""
 
-    @property
-    def is_all(self) -> bool:
-        """Whether it is the whole table, also an empty one."""
-        return self.least is None and self.behind is None
-
 
 class TableGroups:
     """Row groups of `segments` or `chunks`, with these columns. Made by `open_groups`."""

@@ -303,22 +303,12 @@ async def _newest_there(
     return None
 
 
-async def read_manifest(storage: ObjectStorage, listed: ListedSnapshot) -> Manifest:
-    """The manifest of a snapshot that has one. One request."""
-    assert listed.manifest is not None, listed
-    return await _read_manifest(storage, listed.manifest.name, listed.manifest.size)
-
-
 async def manifest_named(storage: ObjectStorage, name: str) -> Manifest:
     """The manifest that is this object, as an answer of the mailbox names it. Two requests."""
     stored = await storage.head(name) if parse_manifest_name(name) is not None else None
     if stored is None:
         raise CatalogFormatError(f"there is no manifest {name}")
-    return await _read_manifest(storage, name, stored.size)
-
-
-async def _read_manifest(storage: ObjectStorage, name: str, size: int) -> Manifest:
-    manifest = await _manifest_if_there(storage, name, size)
+    manifest = await _manifest_if_there(storage, name, stored.size)
     if manifest is None:
         raise CatalogFormatError(f"there is no object {name}")
     return manifest

@@ -130,16 +130,13 @@ class ServiceProcess:
         with self._held() as descriptor:
             return descriptor is None or _ends(descriptor, seconds)
 
-    def limit_file_size(self, size: int | None) -> None:
-        """From now on no file of it may grow beyond `size` bytes: writes fail as on a full disk.
-
-        None: no limit.
-        """
+    def limit_file_size(self, size: int) -> None:
+        """From now on no file of it may grow beyond `size` bytes: writes fail as on a full disk."""
         process = self.process_id
         if process is None:
             raise ProcessLookupError(f"{self.name} does not run")
         _, hard = resource.prlimit(process, resource.RLIMIT_FSIZE)
-        resource.prlimit(process, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (size, hard))
 
     def output(self) -> str:
         """The end of its log, and of what it wrote elsewhere in this life."""

@@ -208,11 +208,6 @@ class BookKeeperCluster:
         """
         self._cluster.bookie_process(index).limit_file_size(0)
 
-    def free_bookie(self, index: int) -> None:
-        """After `fill_bookie`, if it is still alive; its next life has no limit anyway."""
-        if self.bookie_runs(index):
-            self._cluster.bookie_process(index).limit_file_size(None)
-
     def wipe_bookie(self, index: int, *, replaced: bool = False) -> None:
         """Kill it, and remove all entries it had, journal and index too.
 

@@ -20,13 +20,11 @@ from tier2.catalog.catalog_files import (
     PartialFile,
     encode_parquet,
     footer_size,
-    read_chunks,
-    read_objects,
-    read_segments,
+    read_whole,
     row_groups,
 )
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.catalog.catalog_schema import CHUNKS, OBJECTS, SCHEMAS
+from tier2.catalog.catalog_schema import CHUNKS, OBJECTS, SCHEMAS, SEGMENTS
 from tier2.catalog.catalog_tables import build_tables
 
 
@@ -47,9 +45,9 @@ def footer_of(data: bytes) -> bytes:
 @given(containers())
 def test_what_was_encoded_is_read_back(metadata: ContainerMetadata) -> None:
     tables = build_tables(metadata)
-    assert read_segments(encoded("segments", tables.segments)) == tables.segments
-    assert read_chunks(encoded("chunks", tables.chunks)) == tables.chunks
-    assert read_objects(encoded("objects", tables.objects)) == tables.objects
+    assert read_whole(encoded("segments", tables.segments), SEGMENTS) == tables.segments
+    assert read_whole(encoded("chunks", tables.chunks), CHUNKS) == tables.chunks
+    assert read_whole(encoded("objects", tables.objects), OBJECTS) == tables.objects
 
 
 def test_equal_tables_are_equal_bytes() -> None:
@@ -87,9 +85,9 @@ def test_chunks_are_cut_by_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_some_columns_are_read_in_the_order_asked_for() -> None:
     objects = some_tables()["objects"]
     data = encoded("objects", objects)
-    assert read_objects(data, ["size", "blocks"]) == objects.select(["size", "blocks"])
+    assert read_whole(data, OBJECTS, ["size", "blocks"]) == objects.select(["size", "blocks"])
     with pytest.raises(ValueError, match="there is no column colour"):
-        read_objects(data, ["colour"])
+        read_whole(data, OBJECTS, ["colour"])
 
 
 @settings(deadline=None)
@@ -178,7 +176,7 @@ def test_bytes_that_are_no_such_table_are_refused_whatever_they_are(name: str) -
         place = source.randrange(len(data))
         damaged[place] ^= 1 << source.randrange(8)
         try:
-            table = catalog_files.read_whole(bytes(damaged), SCHEMAS[name])
+            table = read_whole(bytes(damaged), SCHEMAS[name])
         except CatalogFormatError:
             refused += 1
         else:
@@ -188,14 +186,14 @@ def test_bytes_that_are_no_such_table_are_refused_whatever_they_are(name: str) -
     assert refused > 20
     for broken in (b"", b"PAR1", data[:-1], data[: len(data) // 2], data[4:], b"PAR1" * 10):
         with pytest.raises(CatalogFormatError):
-            catalog_files.read_whole(broken, SCHEMAS[name])
+            read_whole(broken, SCHEMAS[name])
 
 
 def test_a_table_of_another_kind_lacks_columns() -> None:
     tables = some_tables()
     data = encoded("segments", tables["segments"])
     with pytest.raises(CatalogFormatError, match="column shard is missing"):
-        read_objects(data)
+        read_whole(data, OBJECTS)
     with pytest.raises(CatalogFormatError, match="column shard is missing"):
         PartialFile(len(data), footer_of(data), OBJECTS)
 

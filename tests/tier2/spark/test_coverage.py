@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tier2.catalog.catalog_schema import OBJECTS
-from tier2.spark.reconcile.coverage import check_coverage, check_sharing
+from tier2.spark.reconcile.coverage import check_range, check_sharing
 from tier2.spark.reconcile.findings import FINDINGS
 
 
@@ -46,9 +46,16 @@ def table(rows: Sequence[Any], kind: type[Segment | Chunk]) -> pa.Table:
 
 
 def checked(segments: Sequence[Segment], chunks: Sequence[Chunk]) -> list[dict[str, Any]]:
-    found = check_coverage(
-        table(segments, Segment), table(chunks, Chunk), container_id=6, run_id="run"
+    found, borders = check_range(
+        table(segments, Segment),
+        table(chunks, Chunk),
+        container_id=6,
+        part=0,
+        continues=False,
+        goes_on=False,
+        run_id="run",
     )
+    assert not borders
     assert found.schema.equals(FINDINGS)
     rows: list[dict[str, Any]] = found.to_pylist()
     return rows

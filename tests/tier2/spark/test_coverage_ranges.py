@@ -23,7 +23,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_reading import read_table
 from tier2.locations import open_object_storage
 from tier2.spark.reconcile import coverage_tasks
-from tier2.spark.reconcile.coverage import SegmentWalk, broken_segments, check_coverage, check_range
+from tier2.spark.reconcile.coverage import SegmentWalk, broken_segments, check_range
 from tier2.spark.reconcile.coverage_tasks import COVERED, cover_range, cover_segment
 
 _COLUMNS = ("segment_id", "start_offset", "length", "object_name")
@@ -59,7 +59,14 @@ def test_ranges_and_walks_say_what_the_whole_says(
 ) -> None:
     known = {row[0] for row in segments}
     chunks = [row for row in chunks if row[0] in known]
-    whole = check_coverage(segment_table(segments), chunk_table(chunks), container_id=1)
+    whole, _ = check_range(
+        segment_table(segments),
+        chunk_table(chunks),
+        container_id=1,
+        part=0,
+        continues=False,
+        goes_on=False,
+    )
     borders = sorted({0, len(chunks), *(cut for cut in cuts if cut < len(chunks))})
     ranges = list(pairwise(borders)) or [(0, 0)]
     rows, named = [], []

@@ -72,25 +72,6 @@ class Border(NamedTuple):
     """Within the range the chunks follow one another, and none is empty."""
 
 
-def check_coverage(
-    segments: pa.Table, chunks: pa.Table, *, container_id: int, run_id: str = ""
-) -> pa.Table:
-    """FINDINGS over one container, or a range of its segment ids that both tables hold exactly:
-    gaps and overlaps.
-
-    Of `catalog_schema.SEGMENTS` the columns segment_id, start_offset and storage_length are read,
-    of CHUNKS segment_id, start_offset, length and object_name. Tables that are in order are not
-    sorted. A chunk of no bytes has the kind wrong_size, one of a segment that is not there
-    wrong_identity. O(rows).
-    """
-    ours, theirs = _segments(segments), _chunks(chunks)
-    found = _checks(ours, theirs)
-    named = (_with_object(finding, chunks, row) for finding, row in found)
-    return findings_table(
-        (finding._replace(container_id=container_id) for finding in named), run_id
-    )
-
-
 def check_range(
     segments: pa.Table,
     chunks: pa.Table,
@@ -101,11 +82,19 @@ def check_range(
     goes_on: bool,
     run_id: str = "",
 ) -> tuple[pa.Table, list[Border]]:
-    """As `check_coverage`, over a range whose first segment began before it (`continues`) or whose
-    last `goes_on` behind it.
+    """FINDINGS over a range of one container's segments: gaps and overlaps. And the borders of the
+    segments that the range cuts.
 
-    Nothing is said of these two but their borders: `broken_segments` tells, once all ranges have
-    been looked at. Of a segment that the catalog does not know each range says how many chunks it
+    The first segment began before the range if it `continues`; the last one `goes_on` behind it.
+    With neither, both tables hold exactly the same segment ids.
+
+    Of `catalog_schema.SEGMENTS` the columns segment_id, start_offset and storage_length are read,
+    of CHUNKS segment_id, start_offset, length and object_name. Tables that are in order are not
+    sorted. A chunk of no bytes has the kind wrong_size, one of a segment that is not there
+    wrong_identity. O(rows).
+
+    Of the two cut segments there are only borders: `broken_segments` checks them once all ranges
+    have been read. Of a segment that the catalog does not know each range says how many chunks it
     has.
     """
     ours, theirs = _segments(segments), _chunks(chunks)
