@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from functools import partial
 from typing import Any
 
 from durablelog.operations import DeletionClockOperation, OwnersOperation
@@ -205,8 +204,3 @@ def owned(body: Callable[[Owner], Coroutine[Any, Any, None]], **changes: Any) ->
         assert not owner.failures, owner.failures
 
     run_virtual(main())
-
-
-def run_owned(**changes: Any) -> Callable[[Callable[[Owner], Coroutine[Any, Any, None]]], None]:
-    """As `owned`, to be given the body."""
-    return partial(owned, **changes)
