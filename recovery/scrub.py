@@ -159,7 +159,7 @@ class Scrub:
     ) -> ObjectCheck | None:
         """Check one object; None if it is gone from the metadata."""
         try:
-            return await self._look_twice(container_id, name, chunks)
+            return await self._check_twice(container_id, name, chunks)
         except StorageUnavailableError as error:
             if not await self._refuses_one(container_id, name, error):
                 raise
@@ -167,7 +167,7 @@ class Scrub:
                 return None
             return ObjectCheck([unknown("unreadable", f"object {name}", str(error))], 0, 0)
 
-    async def _look_twice(
+    async def _check_twice(
         self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
     ) -> ObjectCheck | None:
         looked = await self._check(container_id, name, chunks)
