@@ -24,7 +24,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentTruncatedError,
 )
-from tests.readindex.world import TINY, World
+from tests.readindex.world import TINY, SlowCache, World
 from tests.support.suites import examples
 
 CONFIGS = (
@@ -66,10 +66,12 @@ class ReadIndexMachine(RuleBasedStateMachine):
             return self.world.metadata.sequence_number
         return data.draw(st.sampled_from(ids))
 
-    @initialize(config=st.sampled_from(CONFIGS))
-    def start(self, config: ReadIndexConfig) -> None:
+    @initialize(config=st.sampled_from(CONFIGS), latency_s=st.sampled_from((0.0, 0.0007)))
+    def start(self, config: ReadIndexConfig, latency_s: float) -> None:
         async def make() -> World:
-            return await World(config).open()
+            cache = SlowCache(config.cache_bytes_max + 20)
+            cache.latency_s = latency_s
+            return await World(config, cache).open()
 
         self.world: World = self.run(make())
         for _ in range(3):
@@ -249,21 +251,46 @@ class ReadIndexMachine(RuleBasedStateMachine):
             assert got == self.world.truth[segment_id][start:end]
 
     @rule(
+        data=st.data(), sizes=st.tuples(st.integers(0, 40), st.integers(17, 60), st.integers(0, 70))
+    )
+    def link_while_reading(self, data: st.DataObject, sizes: tuple[int, int, int]) -> None:
+        """What is moved to other offsets while its bytes are on their way is right all the same."""
+        for _ in sizes:
+            self.act("create")
+        ids = sorted(self.world.metadata.segments)[-3:]
+        for segment_id, size in zip(ids, sizes, strict=True):
+            self.act("append", segment_id, bytes((self.written + i) % 251 for i in range(size)))
+            self.written += size
+        # What was appended first has left memory for the cache by then.
+        self.run(asyncio.sleep(0.1))
+        target, source, _ = ids
+        self.act("merge", target, source)
+        self.act("flush", source)
+        self.act("flush", target)
+        self.race(data, target, "link", from_offset=sizes[0])
+
+    @rule(
         data=st.data(),
         name=st.sampled_from(("flush", "truncate", "append", "consolidate", "delete")),
     )
     def change_while_reading(self, data: st.DataObject, name: str) -> None:
-        segment_id = self.pick(data, open_only=True)
+        self.race(data, self.pick(data, open_only=True), name)
+
+    def race(self, data: st.DataObject, segment_id: int, name: str, from_offset: int = 0) -> None:
+        """Read while the segment is changed."""
         segment = self.world.segment(segment_id)
         if segment.start_offset >= segment.length:
             return
-        offset = data.draw(st.integers(segment.start_offset, segment.length - 1))
+        begin = max(segment.start_offset, from_offset)
+        offset = data.draw(st.integers(begin, segment.length - 1))
         choices: dict[str, list[Any]] = {"truncate": [segment.length], "append": [b"x" * 40]}
         arguments = choices.get(name, [])
 
+        delay_s = data.draw(st.sampled_from((0, 0.0005, 0.001, 0.002)))
+
         async def race() -> bytes | None:
             reading = asyncio.ensure_future(self.world.index.read(segment_id, offset, 50))
-            await asyncio.sleep(data.draw(st.sampled_from((0, 0.0005, 0.002))))
+            await asyncio.sleep(delay_s)
             getattr(self.world, name)(segment_id, *arguments)
             try:
                 return await reading

@@ -13,7 +13,7 @@ from readindex.config import ReadIndexConfig
 from readindex.memory_cache import MemoryCache
 from readindex.read_index import ReadIndex
 from recovery.harness.simulation.virtual_loop import inline_executor
-from segmentstore.contracts.checksum import crc32c
+from segmentstore.contracts.checksum import Buffer, crc32c
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
@@ -68,6 +68,26 @@ class ObjectSource:
             raise ObjectNotFoundError(chunk.object_name, "gone")
         begin = offset - chunk.start_offset
         return payload[begin : begin + length]
+
+
+class SlowCache(MemoryCache):
+    """Memory that takes its time, as a disk does: before it does what it is asked, and before it
+    says so.
+    """
+
+    latency_s = 0.0
+
+    async def insert(self, blocks: Sequence[tuple[int, Buffer]]) -> bool:
+        await asyncio.sleep(self.latency_s)
+        kept = await super().insert(blocks)
+        await asyncio.sleep(self.latency_s)
+        return kept
+
+    async def get(self, addresses: Sequence[int]) -> list[bytes | None]:
+        await asyncio.sleep(self.latency_s)
+        found = await super().get(addresses)
+        await asyncio.sleep(self.latency_s)
+        return found
 
 
 class World:
