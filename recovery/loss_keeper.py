@@ -81,10 +81,12 @@ class ContainerWatch:
         error: Exception,
     ) -> None:
         """A fetch has failed."""
+        known = len(self._losses.places)
         if self._losses.lost(
             segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()
         ):
-            self._keeper.changed(first_look=True)
+            # Of what is known already whoever reads on and on hastens no look.
+            self._keeper.changed(first_look=len(self._losses.places) > known)
 
     def fetched(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:
         """A fetch has succeeded."""
@@ -152,7 +154,7 @@ class LossKeeper:
                 losses.keep(place)
             losses.prune()
         if self._count():
-            self._look_at_s = loop.time() + FIRST_RECHECK_S
+            self._check_within(FIRST_RECHECK_S)
         self._task = own_task(self._run(), name="losses")
 
     async def stop(self) -> None:
@@ -169,10 +171,10 @@ class LossKeeper:
         return self._runtime.clock.time_ms()
 
     def changed(self, *, first_look: bool = False) -> None:
-        """What is known has changed; after a loss a look is due soon."""
+        """What is known has changed; after a new loss a look is due soon."""
         self._version += 1
-        if first_look and self._look_at_s is None:
-            self._look_at_s = asyncio.get_running_loop().time() + FIRST_RECHECK_S
+        if first_look:
+            self._check_within(FIRST_RECHECK_S)
         self._changed.set()
 
     def statistics(self) -> LossStatistics:
@@ -208,6 +210,10 @@ class LossKeeper:
             if losses.places and losses.prune():
                 self.changed()
 
+    def _check_within(self, seconds: float) -> None:
+        at_s = asyncio.get_running_loop().time() + seconds
+        self._look_at_s = at_s if self._look_at_s is None else min(at_s, self._look_at_s)
+
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
@@ -216,8 +222,10 @@ class LossKeeper:
                     await self._changed.wait()
             self._changed.clear()
             if self._look_at_s is not None and loop.time() >= self._look_at_s:
+                self._look_at_s = None
                 await self._check_again()
-                self._look_at_s = loop.time() + self._recheck_s if self._count() else None
+                if self._count():
+                    self._check_within(self._recheck_s)
             await asyncio.sleep(SAVE_AFTER_S)
             await self._save()
 

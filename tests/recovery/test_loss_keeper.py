@@ -87,11 +87,15 @@ class World:
 
     async def start(self) -> None:
         await self.keeper.start()
-        for container_id, metadata in self._metadata.items():
-            watch = self.keeper.watch(container_id)
-            for chunk in metadata.segments[7].chunks:
-                gone = ObjectNotFoundError(chunk.object_name, "no such object")
-                watch.failed(7, chunk, chunk.start_offset, chunk.end_offset, gone)
+        for container_id in CONTAINERS:
+            self.meet(container_id)
+
+    def meet(self, container_id: int) -> None:
+        """A read of everything finds it gone."""
+        watch = self.keeper.watch(container_id)
+        for chunk in self._metadata[container_id].segments[7].chunks:
+            gone = ObjectNotFoundError(chunk.object_name, "no such object")
+            watch.failed(7, chunk, chunk.start_offset, chunk.end_offset, gone)
 
     def put_back(self) -> None:
         self.storage.bucket.objects.update(self._gone)
@@ -198,5 +202,48 @@ def test_a_listing_that_is_refused_does_not_hide_what_is_there_again(tmp_path: P
         world.put_back()
         await asyncio.sleep(FIRST_RECHECK_S + 1)
         assert world.places == 0
+
+    with_world(tmp_path, body)
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_a_new_loss_is_looked_at_soon_whatever_is_due_of_others(
+    tmp_path: Path, under_way: bool
+) -> None:
+    async def body(world: World) -> None:
+        seen = asyncio.Event()
+
+        def stays() -> Exception:
+            if under_way and looks_are_rare and not seen.is_set():
+                see()
+            return ValueError("unthought of")
+
+        def see() -> None:
+            world.meet(0)
+            seen.set()
+
+        # A loss that stays, and makes looks ever more rare.
+        looks_are_rare = False
+        world.storage.met = {world.name(1, 0): stays}
+        world.put_back()
+        await asyncio.sleep(20 * RECHECK_S)
+        assert world.places == 1
+        looks_are_rare = True
+        if not under_way:
+            see()
+        await seen.wait()
+        assert world.places == 2
+        await asyncio.sleep(2 * FIRST_RECHECK_S)
+        assert world.places == 1
+
+    with_world(tmp_path, body)
+
+
+def test_reads_of_what_is_known_to_be_lost_hasten_no_look(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        for _ in range(int(5 * RECHECK_S)):
+            world.meet(0)
+            await asyncio.sleep(1)
+        assert len(world.storage.asked) <= 2 * 6
 
     with_world(tmp_path, body)
