@@ -4,6 +4,7 @@ goes away meanwhile.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
@@ -362,6 +363,20 @@ class TestWhatIsSaid:
         assert document["added_data_files_count"] == len(document["rows"]) == len(result.rows)
         assert document["rows"][0].keys() == set(GROUPS.names)
         assert document["requests"] == sum(row["requests"] for row in document["rows"]) > 0
+
+    def test_as_json_by_names_that_do_not_change(self, place: Place) -> None:
+        place.fragment()
+        result = place.compact()
+        summary = dataclasses.replace(result.summary, unresponsive={1: "no answer"})
+        document = json.loads(json.dumps(summary_json(summary, ())))
+        assert document["untold"] == [{"container_id": 1, "reason": "no answer"}]
+        assert " ".join(document) == (
+            "job_id url dry_run containers untold groups chunks_before chunks_after source_objects "
+            "expected_removed_data_files_count planned_bytes groups_left chunks_left "
+            "rewritten_data_files_count added_data_files_count rewritten_bytes_count "
+            "failed_data_files_count removed_data_files_count requests bytes_received bytes_sent "
+            "bytes_copied verdict exit_code rows"
+        )
 
     @pytest.mark.parametrize(
         "wrong", [{"job_id": "7"}, {"snapshots": "old"}, {"min_input_files": 0}]

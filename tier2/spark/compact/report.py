@@ -210,7 +210,10 @@ def count_statuses(rows: Iterable[GroupRow]) -> dict[str, int]:
 
 def summary_json(summary: CompactionSummary, rows: Iterable[GroupRow]) -> dict[str, Any]:
     """The run as one JSON document."""
-    document = asdict(summary)
+    document = {
+        "untold" if name == "unresponsive" else name: value
+        for name, value in asdict(summary).items()
+    }
     document["containers"] = [
         {"container_id": number, "epoch": epoch, "sequence_number": sequence_number}
         for number, (epoch, sequence_number) in sorted(summary.containers.items())
