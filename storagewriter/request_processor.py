@@ -179,7 +179,7 @@ class RequestProcessor:
             key, reason = next(iter(self._quarantined.items()))
             first = f"{key.job_id}/{key.message_id}: {reason}"
             return (
-                f"{len(self._quarantined)} messages in the mailbox are set aside, "
+                f"{len(self._quarantined)} messages in the mailbox are quarantined, "
                 f"the first: {first}"
             )
         return self.health.describe() if self.waiting else None

@@ -148,7 +148,7 @@ async def _asks(storage: ObjectStorage, entry: MailboxEntry) -> str:
         old = sum(len(each.old) for each in message.replacements)
         return f"replace {old:,} chunks by an object of {format_size(message.object.size)}"
     if isinstance(message, OrphanDeletionRequest):
-        return f"condemn {len(message.names):,} objects"
+        return f"delete {len(message.names):,} orphans"
     return "export the catalog" if isinstance(message, ExportRequest) else ""
 
 

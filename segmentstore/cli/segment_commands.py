@@ -51,7 +51,7 @@ def truncate(
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Let go of a segment's bytes before OFFSET."""
+    """Delete a segment's bytes before OFFSET."""
     with_store(store, lambda opened: opened.truncate(segment, offset), take_over=take_over)
     _say(
         as_json, {"segment": segment, "start_offset": offset}, f"{segment} begins at {offset:,} now"

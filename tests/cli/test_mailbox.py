@@ -117,7 +117,7 @@ def test_what_is_asked_is_shown_and_nothing_changes_by_looking(store: Path) -> N
     rows = _by_message(shown)
     assert shown["waiting"] == 3
     assert rows["group-1"]["asks"].startswith("replace 3 chunks by an object of ")
-    assert rows["orphans"]["asks"] == "condemn 2 objects"
+    assert rows["orphans"]["asks"] == "delete 2 orphans"
     assert rows["broken"]["asks"].startswith("unreadable: not JSON")
     assert all(
         row["put"] and not row["verdict"] and row["answered"] is None for row in rows.values()
