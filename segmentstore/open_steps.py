@@ -70,6 +70,10 @@ async def _open_store(requested: Requested) -> StoreParts:
         parts = await _open_tiers(folder, store, requested, undo)
         await _start_containers(parts, store)
         await _start_background_work(parts)
+    except GeneratorExit:
+        # The event loop was closed during the opening: nothing can be awaited any more.
+        undo.abandon()
+        raise
     except BaseException:
         undoing = own_task(undo.unwind(), name="undo opening")
         await outlast(undoing)
@@ -89,7 +93,7 @@ async def _open_store(requested: Requested) -> StoreParts:
 
 async def _lock_folder(requested: Requested, undo: UndoStack) -> LockedFolder:
     def locked(folder: LockedFolder) -> None:
-        undo.push(folder.release)
+        undo.push(folder.release, abandon=folder.lock.close)
 
     return await on_disk(
         requested.runtime, requested.location, lock_store_folder, requested, on_result=locked
@@ -100,7 +104,7 @@ async def _agree_on_identity(
     folder: LockedFolder, requested: Requested, undo: UndoStack
 ) -> AgreedStore:
     await folder.logs.open()
-    undo.push(folder.logs.close)
+    undo.push(folder.logs.close, abandon=folder.logs.abandon)
     return await agree_on_identity(folder, requested)
 
 
@@ -150,6 +154,8 @@ async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
     """
     try:
         await parts.tier2_start.require_answer()
+    except GeneratorExit:
+        raise
     except BaseException:
         if store.new and _is_tier2_elsewhere(parts):
             # Where the folder's file alone makes the store, the store is gone with it.
@@ -170,6 +176,8 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
                 "check: open it again"
             )
             raise TierUnavailableError("tier1", f"{parts.logs.url}: {detail}")
+    except GeneratorExit:
+        raise
     except BaseException:
         if store.new and not store.made and _is_tier2_elsewhere(parts):
             # The store's maker may withdraw it: then this folder would belong to a store that does
@@ -187,7 +195,7 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
 
 
 async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
-    parts.undo.push(parts.stop_containers)
+    parts.undo.push(parts.stop_containers, abandon=parts.release_logs)
     exporter = parts.exporter = CatalogExporter(
         parts.storage, parts.containers, parts.runtime, parts.store_id, parts.config
     )

@@ -23,7 +23,6 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -85,13 +84,7 @@ class OpenStore:
         Whoever opens the store next fences what may still run.
         """
         self.dropped = True
-        for container in self.parts.containers:
-            with suppress(OSError):
-                container.release_log()
-        if self.parts.lock is not None:
-            with suppress(OSError):
-                self.parts.lock.close()
-        self.parts.logs.abandon()
+        self.parts.undo.abandon()
 
     async def ended(self) -> None:
         """Close it, if nobody has yet, and wait for the end; on any event loop.

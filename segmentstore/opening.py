@@ -56,6 +56,9 @@ class OpeningStore:
             # What serves others must not keep alive what the program uses: it has the store by an
             # object of its own.
             await self._listen(SegmentStore(parts), parts)
+        except GeneratorExit:
+            parts.undo.abandon()  # the event loop was closed
+            raise
         except BaseException:
             closing = parts.begin_close()
             await outlast(closing)

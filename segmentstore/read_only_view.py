@@ -102,12 +102,15 @@ async def _open_view(
             tier1 = str(file.settings["tier1"])
         logs = make_log_factory(tier1, location, environment, runtime, connect=clients)
         await logs.open()
-        undo.push(logs.close)
+        undo.push(logs.close, abandon=logs.abandon)
         viewed = await _viewed(location, file, logs, environment, runtime)
         parts = _make_parts(location, viewed, logs, runtime, undo)
         await parts.cache.open()
         for container in parts.containers:
             await container.start(view=viewed.reason)
+    except GeneratorExit:
+        undo.abandon()  # the event loop was closed
+        raise
     except BaseException:
         await outlast(own_task(undo.unwind(), name="undo opening"))
         raise

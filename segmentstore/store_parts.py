@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -89,3 +90,9 @@ class StoreParts:
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
+
+    def release_logs(self) -> None:
+        """Release the logs of all containers, for an owner whose event loop is closed."""
+        for container in self.containers:
+            with suppress(OSError):
+                container.release_log()

@@ -225,6 +225,8 @@ class SegmentContainer:
                 await self._begin_view(view, self._recovery)
             else:
                 await self._begin_serving(self._recovery)
+        except GeneratorExit:
+            raise  # the event loop was closed: nothing can be awaited any more
         except BaseException as error:
             self.failure = error
             # In a task of its own: whoever is cancelled once more here must not leave half of it

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -31,12 +33,19 @@ class Adapters:
 
     def __init__(self) -> None:
         self.breaks = ""
+        self.hangs = ""
         self.closed: list[str] = []
         self.bucket = MemoryBucket()
 
     def reached(self, call: str) -> None:
         if call == self.breaks:
             raise TierUnavailableError("tier1", call)
+
+    async def hang(self, call: str) -> None:
+        if call == self.hangs:
+            loop = asyncio.get_running_loop()
+            loop.stop()
+            await loop.create_future()
 
     def logs(
         self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
@@ -64,6 +73,9 @@ class _Logs(FileLogFactory):
 
     async def close(self) -> None:
         self._adapters.closed.append("tier1")
+
+    def abandon(self) -> None:
+        self._adapters.closed.append("tier1 abandoned")
 
     async def make_or_join_store(self, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
         self._adapters.reached("identity")
@@ -96,6 +108,7 @@ class _Log(FileLog):
     async def open(self) -> None:
         self._adapters.reached("log")
         await super().open()
+        await self._adapters.hang("log")
 
     async def close(self) -> None:
         self._adapters.closed.append("log 0")
@@ -119,6 +132,7 @@ class _Cache(MemoryCache):
 
     async def open(self) -> None:
         self._adapters.reached("cache")
+        await self._adapters.hang("cache")
         await super().open()
 
     async def close(self) -> None:
@@ -179,5 +193,27 @@ def test_an_opening_that_fails_undoes_what_it_had_done(
         async with await opened(folder, adapters) as store:
             if again:
                 assert await read_all(store, "a") == b"kept"
+
+    run(main())
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("hangs", ["cache", "log"])
+def test_an_opening_that_ends_with_its_event_loop_keeps_nobody_out(
+    tmp_path: Path, hangs: str
+) -> None:
+    adapters, folder = Adapters(), tmp_path / "s"
+    adapters.hangs = hangs
+    loop = asyncio.new_event_loop()
+    opening = loop.create_task(opened(folder, adapters))
+    loop.run_forever()
+    loop.close()
+    del opening
+    gc.collect()
+    assert adapters.closed == ["tier1 abandoned"], "nothing was awaited"
+    adapters.hangs = ""
+
+    async def main() -> None:
+        await (await opened(folder, adapters)).close()
 
     run(main())
