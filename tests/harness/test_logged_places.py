@@ -14,6 +14,7 @@ from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DataCorruptionError,
+    NotPrimaryError,
     TierUnavailableError,
 )
 from segmentstore.service import SegmentStore
@@ -35,6 +36,7 @@ SETTINGS = {
 }
 
 UNAVAILABLE = (TierUnavailableError, ContainerStoppedError)
+STOPPED = (NotPrimaryError, ContainerStoppedError)
 
 
 class Truth:
@@ -192,4 +194,51 @@ def test_rot_under_a_place_is_told_and_goes_nowhere() -> None:
         process = world.process("owner")
         world.run_task(process, life(process))
         world.kill(process)
+    world.close()
+
+
+def test_an_owner_that_was_fenced_never_gives_other_bytes() -> None:
+    """Its places are in files that its successor deletes."""
+    world = StoreWorld("logged/takeover", settings=SETTINGS)
+    content = random.Random(5).randbytes(6000 * 30)
+
+    async def leave(process: SimulatedProcess) -> None:
+        store = await world.open_store(process)
+        await store.create_segment("x")
+        for offset in range(0, len(content), 6000):
+            await store.append("x", content[offset : offset + 6000])
+        await store.close()
+
+    async def follow(process: SimulatedProcess) -> None:
+        store = await world.open_store(process)
+        assert logged_bytes(store) > len(content) // 2
+        await store.flush()
+        await store.checkpoint()
+        await store.create_segment("y")
+        for _ in range(30):
+            # Files that the truncations free are written over by these.
+            await store.append("y", bytes(6000))
+            await store.flush()
+            await store.checkpoint()
+        await store.close()
+
+    async def opened(process: SimulatedProcess) -> SegmentStore:
+        store = await world.open_store(process)
+        assert logged_bytes(store) > len(content) // 2
+        return store
+
+    async def read(store: SegmentStore) -> list[object]:
+        reads = (store.read("x", offset, 6000) for offset in range(0, len(content), 6000))
+        return list(await asyncio.gather(*reads, return_exceptions=True))
+
+    world.run_task(leaver := world.process("first"), leave(leaver))
+    old = world.process("old")
+    store = world.run_task(old, opened(old))
+    world.image.release_locks(old.name)
+    world.run_task(new := world.process("new"), follow(new))
+    for place, found in enumerate(world.run_task(old, read(store))):
+        assert found == content[place * 6000 :][:6000] or isinstance(found, STOPPED), found
+    assert all(isinstance(found, STOPPED) for found in world.run_task(old, read(store)))
+    world.run_task(old, store.close())
+    assert world.unhandled == []
     world.close()
