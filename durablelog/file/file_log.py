@@ -102,7 +102,7 @@ class FileLog(DurableDataLog):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._writer_thread: Executor | None = None
         self._helper: Executor | None = None
-        self._place_reader: Executor | None = None
+        self._place_reader: Executor | None = None  # made when something is read by place
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
         self._closed = False
         self._closing = asyncio.Lock()
@@ -172,7 +172,6 @@ class FileLog(DurableDataLog):
         self._loop = asyncio.get_running_loop()
         self._writer_thread = self._runtime.executor(f"log-{self._container_id}", 1)
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
-        self._place_reader = self._runtime.executor(f"log-{self._container_id}-places", 1)
         opened = False
         try:
             await self._loop.run_in_executor(
@@ -217,6 +216,8 @@ class FileLog(DurableDataLog):
 
     async def read_ranges(self, ranges: Sequence[LogRange]) -> list[bytes | None]:
         loop, _, _ = self._running()
+        if self._place_reader is None:
+            self._place_reader = self._runtime.executor(f"log-{self._container_id}-places", 1)
         return await loop.run_in_executor(self._place_reader, self._read_places, ranges)
 
     async def truncate(self, address: LogAddress) -> None:
@@ -257,15 +258,18 @@ class FileLog(DurableDataLog):
         self._fail_all(self._stopped)
         async with self._closing:
             writer_thread, helper, reader = self._writer_thread, self._helper, self._place_reader
-            if writer_thread is None or helper is None or reader is None or self._loop is None:
+            if writer_thread is None or helper is None or self._loop is None:
                 return
             # Each executor is serial: when its turn comes, what it was doing has ended.
-            await self._loop.run_in_executor(reader, _nothing)
+            if reader is not None:
+                await self._loop.run_in_executor(reader, _nothing)
+                reader.shutdown(wait=False)
+                self._place_reader = None
             await self._loop.run_in_executor(helper, _nothing)
             await self._loop.run_in_executor(writer_thread, self._release)
-            self._writer_thread = self._helper = self._place_reader = None
-            for executor in (reader, helper, writer_thread):
-                executor.shutdown(wait=False)
+            self._writer_thread = self._helper = None
+            helper.shutdown(wait=False)
+            writer_thread.shutdown(wait=False)
 
     def let_go(self) -> None:
         self._stopping.append(True)
