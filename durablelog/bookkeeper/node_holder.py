@@ -5,23 +5,30 @@ Rules of this file:
 - what is wanted is said at once, and brought about one change at a time. A node that is made again
   for a new session is not made behind the back of whoever lets go of it;
 - letting go ends only when the node is gone or the client is closed, also when its caller does not
-  wait any more: what fails is done again with the next connection.
+  wait any more: what fails is done again, with back-off, and with the next connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from durablelog.bookkeeper.metadata_node import (
     NodeConflictError,
     NodeRefusedError,
     NodeUnavailableError,
 )
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.owned_tasks import own_task
 
 _log = logging.getLogger(__name__)
+
+AGAIN_MIN_S: Final = 1.0
+AGAIN_MAX_S: Final = 60.0
+_NOT_DONE: Final = (NodeUnavailableError, NodeRefusedError, NodeConflictError)
 
 
 class NodeHolder:
@@ -31,9 +38,11 @@ class NodeHolder:
         self,
         make: Callable[[str, bytes], Awaitable[None]],
         remove: Callable[[str], Awaitable[None]],
+        rng: random.Random,
     ) -> None:
         self._make = make
         self._remove = remove
+        self._rng = rng
         self._wanted: dict[str, bytes | None] = {}
         """What each node shall hold; None of one that shall go."""
         self._turn = asyncio.Lock()
@@ -41,6 +50,8 @@ class NodeHolder:
         """Connections so far: nodes made before the last one may be gone with their session."""
         self._renewing: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
+        self._trying_again: asyncio.Task[None] | None = None
+        self._closed = False
 
     async def hold(self, path: str, data: bytes) -> None:
         """Have the node from now on. Raises what `make` raises; it is wanted all the same."""
@@ -53,7 +64,7 @@ class NodeHolder:
         Raises what `remove` raises, NodeUnavailableError if the client is closed meanwhile.
         """
         self._wanted[path] = None
-        leaving = own_task(self._bring_about(path), name="let go of node", on_failure=_heard)
+        leaving = own_task(self._leave(path), name="let go of node", on_failure=_heard)
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         try:
@@ -72,13 +83,32 @@ class NodeHolder:
 
     async def close(self) -> None:
         """See to nothing any more; the nodes go with the session."""
+        self._closed = True
         tasks = set(self._leaving)
-        if self._renewing is not None:
-            tasks.add(self._renewing)
+        tasks |= {task for task in (self._renewing, self._trying_again) if task is not None}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    async def _leave(self, path: str) -> None:
+        try:
+            await self._bring_about(path)
+        except _NOT_DONE:
+            if not self._closed and (self._trying_again is None or self._trying_again.done()):
+                self._trying_again = own_task(self._leave_again(), name="let go again")
+            raise
+
+    async def _leave_again(self) -> None:
+        """Until nothing is left to let go of."""
+        backoff = Backoff(self._rng, min_s=AGAIN_MIN_S, max_s=AGAIN_MAX_S)
+        while any(data is None for data in self._wanted.values()):
+            await asyncio.sleep(backoff.next_s())
+            for path in [path for path, data in self._wanted.items() if data is None]:
+                try:
+                    await self._bring_about(path)
+                except _NOT_DONE as error:
+                    _log.warning("%s is not let go of yet: %s", path, error)
 
     async def _renew(self) -> None:
         seen = -1
@@ -87,7 +117,7 @@ class NodeHolder:
             for path in list(self._wanted):
                 try:
                     await self._bring_about(path)
-                except (NodeUnavailableError, NodeRefusedError, NodeConflictError) as error:
+                except _NOT_DONE as error:
                     _log.warning("%s is not as it should be: %s", path, error)
                     if isinstance(error, NodeUnavailableError):
                         break  # the next connection tries again
@@ -106,4 +136,4 @@ class NodeHolder:
 
 
 def _heard(_error: BaseException) -> None:
-    """Whoever waits is told, and the next connection tries again."""
+    """Whoever waits is told, and it is tried again."""

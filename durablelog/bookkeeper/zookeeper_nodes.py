@@ -132,7 +132,9 @@ class ZookeeperNodes(MetadataNodes):
         self._handshakes = Handshakes(len(settings.hosts))
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._holder = NodeHolder(self._make_held, lambda path: self.delete(path, 0))
+        self._holder = NodeHolder(
+            self._make_held, lambda path: self.delete(path, 0), runtime.random
+        )
         self._address = ""
 
     async def open(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
-from durablelog.bookkeeper.node_holder import NodeHolder
+from durablelog.bookkeeper.node_holder import AGAIN_MAX_S, NodeHolder
 from recovery.harness.simulation.virtual_loop import run_virtual
 
 
@@ -21,7 +22,8 @@ class Service:
         self.answers = asyncio.Event()
         self.answers.set()
         self.fails = False
-        self.holder = NodeHolder(self.make, self.remove)
+        self.calls = 0
+        self.holder = NodeHolder(self.make, self.remove, random.Random(1))
 
     async def make(self, path: str, data: bytes) -> None:
         await self._call(path)
@@ -38,6 +40,7 @@ class Service:
         self.holder.connected()
 
     async def _call(self, path: str) -> None:
+        self.calls += 1
         await asyncio.sleep(0)
         await self.answers.wait()
         if self.fails:
@@ -130,6 +133,42 @@ def test_letting_go_that_failed_is_done_with_the_next_connection() -> None:
         service.holder.connected()  # of the same session
         await rest()
         assert service.nodes == {}
+
+    run(scenario())
+
+
+def test_letting_go_that_failed_is_done_again_without_a_new_connection() -> None:
+    async def scenario() -> None:
+        service = Service()
+        for name in ("a", "b"):
+            await service.holder.hold(name, b"me")
+        service.fails = True
+        with pytest.raises(NodeUnavailableError):
+            await service.holder.let_go("a")
+        await asyncio.sleep(100 * AGAIN_MAX_S)
+        assert 100 <= service.calls <= 300, "ever more rarely"
+        service.fails = False
+        await asyncio.sleep(AGAIN_MAX_S)
+        assert service.nodes == {"b": b"me"}
+        calls = service.calls
+        await asyncio.sleep(100 * AGAIN_MAX_S)
+        assert service.calls == calls
+        await service.holder.close()
+
+    run(scenario())
+
+
+def test_a_close_ends_the_tries_to_let_go() -> None:
+    async def scenario() -> None:
+        service = Service()
+        await service.holder.hold("a", b"me")
+        service.fails = True
+        with pytest.raises(NodeUnavailableError):
+            await service.holder.let_go("a")
+        await service.holder.close()
+        calls = service.calls
+        await asyncio.sleep(100 * AGAIN_MAX_S)
+        assert service.calls == calls
 
     run(scenario())
 
