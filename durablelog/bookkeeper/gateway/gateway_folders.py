@@ -5,7 +5,9 @@ A gateway clears up when it ends, or its parent does. Killed together with its p
 whoever makes the next folder removes what belongs to nobody. A name says which process made the
 folder: where its number means it, the number, and its start. The temporary folder may be shared by
 containers and by hosts, whose processes cannot be seen from here: the host's boot is part of the
-name, and what is left from before one is for whoever clears up the temporary folder.
+name. What another boot has left is removed where it can only be an earlier one of this host: if it
+is older than this boot, on a file system that no two hosts can have at a time. Elsewhere it is for
+whoever clears up the temporary folder.
 """
 
 from __future__ import annotations
@@ -16,16 +18,25 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _PREFIX: Final = "segmentstore-gateway-"
-_NAME: Final = re.compile(_PREFIX + r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-\w+")
+_NAME: Final = re.compile(_PREFIX + r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-\w+")
+_OF_ONE_HOST: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"))
+"""File systems that only one kernel has mounted."""
 _PATH_BYTES_MAX: Final = 92
 """A Unix socket's path has room for 107 bytes: mkdtemp adds 8, the socket's own name is 5.
 
 A longer name says no maker.
 """
 _PROC: Final = Path("/proc")
+
+
+class _Place(NamedTuple):
+    boot: str
+    """Of one host."""
+    namespace: str
+    """Of processes, there."""
 
 
 def make_folder() -> Path:
@@ -46,36 +57,67 @@ def _prefix() -> str:
     """
     here, process = _place(), os.getpid()
     start = _start(process)
-    if not here or start is None:
+    if here is None or start is None:
         return _PREFIX
-    return f"{_PREFIX}{here}-{process:x}-{start:x}-"
+    return f"{_PREFIX}{here.boot}-{here.namespace}-{process:x}-{start:x}-"
 
 
 def _sweep(where: Path) -> None:
     here = _place()
+    if here is None:
+        return
+    booted_s = _booted_s() if _is_of_one_host(where) else None
     for folder in where.glob(_PREFIX + "*"):
         maker = _NAME.fullmatch(folder.name)
-        if maker is None or maker[1] != here:
+        if maker is None:
             continue
         try:
-            ours = folder.lstat().st_uid == os.getuid()
+            status = folder.lstat()
         except FileNotFoundError:
             continue
-        if ours and _start(int(maker[2], 16)) != int(maker[3], 16):
+        if maker[1] == here.boot:
+            left = maker[2] == here.namespace and _start(int(maker[3], 16)) != int(maker[4], 16)
+        else:
+            # Containers may be told of boots of their own: theirs are not from before this one.
+            left = booted_s is not None and max(status.st_mtime, status.st_ctime) < booted_s
+        if left and status.st_uid == os.getuid():
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _place() -> str:
-    """Where process numbers mean the same: one boot of one host, and one namespace there.
+def _booted_s() -> float | None:
+    """When the system was started, by the wall clock; None if it does not tell."""
+    try:
+        text = (_PROC / "stat").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"^btime (\d+)$", text, re.MULTILINE)
+    return float(found[1]) if found is not None else None
 
-    Empty if that is not told.
-    """
+
+def _is_of_one_host(where: Path) -> bool:
+    """Whether only processes of this kernel can have anything there now. False if nobody tells."""
+    try:
+        device = where.stat().st_dev
+        mounts = (_PROC / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = {
+        line.partition(" - ")[2].split(" ")[0]
+        for line in mounts.splitlines()
+        if line.split(" ")[2:3] == [number]
+    }
+    return bool(kinds) and kinds <= _OF_ONE_HOST
+
+
+def _place() -> _Place | None:
+    """Where process numbers mean the same; None if that is not told."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_bytes()
         namespace = (_PROC / "self/ns/pid").stat().st_ino
     except OSError:
-        return ""
-    return hashlib.blake2b(b"%b %d" % (boot.strip(), namespace), digest_size=8).hexdigest()
+        return None
+    return _Place(hashlib.blake2b(boot.strip(), digest_size=6).hexdigest(), f"{namespace:x}")
 
 
 def _start(process: int) -> int | None:

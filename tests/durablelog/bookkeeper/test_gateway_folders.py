@@ -92,20 +92,71 @@ def test_a_gateway_killed_with_its_parent_is_cleared_up_by_the_next_folder(tempo
 
 def test_folders_of_others_are_let_be(temporary: Path) -> None:
     ours = make_folder()
-    place, process, start, drawn = ours.name.removeprefix("segmentstore-gateway-").split("-")
+    boot, space, process, start, drawn = ours.name.removeprefix("segmentstore-gateway-").split("-")
     let_be = [
-        temporary / f"segmentstore-gateway-{int(place, 16) ^ 1:x}-{process}-0-{drawn}",
+        temporary / f"segmentstore-gateway-{boot}-{int(space, 16) ^ 1:x}-{process}-0-{drawn}",
+        temporary / f"segmentstore-gateway-{boot}{space}-{process}-0-{drawn}",
         temporary / f"segmentstore-gateway-{drawn}",
         temporary / "segmentstore-gateway-of-somebody",
     ]
     gone = [
-        temporary / f"segmentstore-gateway-{place}-{process}-{int(start, 16) + 1:x}-{drawn}",
-        temporary / f"segmentstore-gateway-{place}-{1 << 30:x}-{start}-{drawn}",
+        temporary / f"segmentstore-gateway-{boot}-{space}-{process}-{int(start, 16) + 1:x}-{drawn}",
+        temporary / f"segmentstore-gateway-{boot}-{space}-{1 << 30:x}-{start}-{drawn}",
     ]
     for folder in (*let_be, *gone):
         folder.mkdir()
     other = make_folder()
     assert sorted(temporary.iterdir()) == sorted([ours, other, *let_be])
+
+
+LATER_S = 1 << 40
+"""Later than anything that a test makes."""
+
+
+def mounted(place: Path, kind: str) -> str:
+    """A line of the system's on the file system that a place is on."""
+    device = place.stat().st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    return f"36 35 {number} / {place} rw,noatime master:1 - {kind} /dev/root rw\n"
+
+
+@pytest.mark.parametrize(
+    ("kinds", "booted_s", "swept"),
+    [
+        (["ext4"], LATER_S, True),
+        (["tmpfs", "tmpfs"], LATER_S, True),
+        (["ext4"], 1_000_000_000, False),
+        (["ext4"], None, False),
+        (["nfs4"], LATER_S, False),
+        (["ext4", "9p"], LATER_S, False),
+        ([], LATER_S, False),
+    ],
+)
+def test_what_an_earlier_boot_left_is_swept_where_it_can_be_of_no_other_host(
+    temporary: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kinds: list[str],
+    booted_s: int | None,
+    swept: bool,
+) -> None:
+    proc = temporary / "proc"
+    (proc / "self/ns").mkdir(parents=True)
+    (proc / "self/ns/pid").symlink_to("/proc/self/ns/pid")
+    (proc / str(os.getpid())).symlink_to(f"/proc/{os.getpid()}")
+    text = "".join(mounted(temporary, kind) for kind in kinds)
+    (proc / "self/mountinfo").write_text(text, encoding="utf-8")
+    (proc / "sys/kernel/random").mkdir(parents=True)
+    if booted_s is not None:
+        (proc / "stat").write_text(f"cpu 1 2\nbtime {booted_s}\n", encoding="utf-8")
+    boot = proc / "sys/kernel/random/boot_id"
+    monkeypatch.setattr(gateway_folders, "_PROC", proc)
+    boot.write_text("before the power was cut\n", encoding="utf-8")
+    left = make_folder()
+    # A process of the same number and start is another one.
+    boot.write_text("after it\n", encoding="utf-8")
+    mine = make_folder()
+    assert mine.exists()
+    assert left.exists() is not swept
 
 
 def test_folders_of_another_host_are_let_be_though_all_its_numbers_are_ours(
@@ -123,6 +174,7 @@ def test_folders_of_another_host_are_let_be_though_all_its_numbers_are_ours(
         )
         (proc / "self/ns").mkdir(parents=True)
         (proc / "self/ns/pid").symlink_to("/proc/self/ns/pid")
+        (proc / "self/mountinfo").write_text(mounted(temporary, "nfs4"), encoding="utf-8")
         (proc / "sys/kernel/random").mkdir(parents=True)
         (proc / "sys/kernel/random/boot_id").write_text(f"{boot}\n", encoding="utf-8")
         return proc
