@@ -39,7 +39,7 @@ class ReadIndexConfig:
     """
     logged_places_max: int = 256 * KIB
     """Replayed appends of at least `small_bytes`, or blocks of larger ones, that are read from the
-    log when they are wanted; each costs 24 bytes of memory beside its extent.
+    log when they are wanted; each costs 50 to 400 bytes of memory.
     """
     spill_batch_bytes: int = 4 * MIB
     """One insert into the cache gathers about so much."""
