@@ -15,7 +15,12 @@ from typing import NamedTuple
 
 from durablelog.durable_data_log_factory import DurableDataLogFactory, StoreIdentity
 from segmentstore.config import FILE_NAME, StoreConfig, StoreFile
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError, NotAStoreError
+from segmentstore.contracts.errors import (
+    ConfigError,
+    DataCorruptionError,
+    NotAStoreError,
+    StoreInUseError,
+)
 from segmentstore.contracts.urls import redacted
 from segmentstore.locked_folder import LockedFolder, Requested, on_disk
 from segmentstore.store_folder import change_tier1, new_store_id, tier2_url, write_store_file
@@ -40,7 +45,8 @@ async def agree_on_identity(folder: LockedFolder, requested: Requested) -> Agree
     or joins one.
 
     Durable when this returns. Raises ConfigError (the folder is of another store),
-    DataCorruptionError (the identity is gone), TierUnavailableError, ReadOnlyFileSystemError.
+    DataCorruptionError (the identity is gone), StoreInUseError (another process was first),
+    TierUnavailableError, ReadOnlyFileSystemError.
     """
     runtime, location, logs = requested.runtime, folder.location, folder.logs
     if folder.file is not None:
@@ -70,6 +76,11 @@ async def agree_on_identity(folder: LockedFolder, requested: Requested) -> Agree
     )
     if file.store_id != identity.store_id:
         # This process lost the lock without noticing, and another process was first.
+        if not logs.is_shared and file.settings["tier1"] != logs.tier1:
+            # Its logs are elsewhere: those here would be a second log of the same store.
+            raise StoreInUseError(
+                location, "another process has just made the store: open it again"
+            )
         return await _known_store(folder, file, requested)
     return AgreedStore(file, identity, config, made=made, new=True)
 

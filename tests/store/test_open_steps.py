@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -16,11 +18,11 @@ from durablelog.file.file_log import FileLog
 from durablelog.file.file_log_factory import FileLogFactory
 from readindex.memory_cache import MemoryCache
 from segmentstore.config import StoreConfig
-from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.errors import StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
-from segmentstore.store_folder import log_directory, logs_folder
+from segmentstore.store_folder import log_directory, logs_folder, write_store_file
 from tests.store.harness import LAZY, read_all, run
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 
@@ -34,6 +36,8 @@ class Adapters:
     def __init__(self) -> None:
         self.breaks = ""
         self.hangs = ""
+        self.overtaken_with = ""
+        """The `tier1` of another process that makes the store first: the lock was lost."""
         self.closed: list[str] = []
         self.bucket = MemoryBucket()
 
@@ -79,6 +83,9 @@ class _Logs(FileLogFactory):
 
     async def make_or_join_store(self, wished: StoreIdentity) -> tuple[StoreIdentity, bool]:
         self._adapters.reached("identity")
+        if self._adapters.overtaken_with:
+            other = StoreConfig(tier1=self._adapters.overtaken_with, tier2="memory://opened")
+            write_store_file(self._location, str(uuid.uuid4()), other, Runtime(), "other")
         return await super().make_or_join_store(wished)
 
     async def confirm_store(self, identity: StoreIdentity) -> bool:
@@ -215,5 +222,30 @@ def test_an_opening_that_ends_with_its_event_loop_keeps_nobody_out(
 
     async def main() -> None:
         await (await opened(folder, adapters)).close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("tier1", ["memory", "bookkeeper://127.0.0.1:2181/other"])
+def test_a_store_that_was_made_meanwhile_with_other_logs_is_not_opened_with_these(
+    tmp_path: Path, tier1: str
+) -> None:
+    async def main() -> None:
+        adapters, folder = Adapters(), tmp_path / "s"
+        adapters.overtaken_with = tier1
+        with pytest.raises(StoreInUseError, match="has just made the store"):
+            await opened(folder, adapters)
+        assert adapters.closed == ["tier1"]
+
+    run(main())
+    assert sorted(os.listdir(tmp_path / "s")) == ["lock", "store.toml"]
+
+
+def test_a_store_that_was_made_meanwhile_is_opened(tmp_path: Path) -> None:
+    async def main() -> None:
+        adapters = Adapters()
+        adapters.overtaken_with = "file"
+        async with await opened(tmp_path / "s", adapters) as store:
+            await store.create_segment("a")
 
     run(main())
