@@ -7,11 +7,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
+from durablelog.bookkeeper import bookkeeper_clients
 from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from durablelog.bookkeeper.ledger_store import Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.cluster_trials import ONE, refused, use, write_properties
@@ -72,9 +76,19 @@ def regions_of_ledgers(url: str) -> list[set[str]]:
     return asyncio.run(asyncio.wait_for(main(), 60))
 
 
+def ask_once(url: str) -> None:
+    """One attempt to connect."""
+
+    async def main() -> None:
+        clients = await open_clients(BookKeeperLocation.parse(url), {}, Runtime())
+        await clients.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
 @slow(25)
 def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placement_by_places(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / "client.properties"
     usual = {
@@ -108,6 +122,15 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
         write_properties(settings, {**usual, **regions})
         use(tmp_path / "regions", f"{cluster.url('/regions')}{url}&ensemble=2")
         assert regions_of_ledgers(f"{cluster.url('/regions')}{url}") == [{"near", "far"}] * LEDGERS
+
+        # One bookie that refuses us says nothing of one that is silent: the opening may try again.
+        cluster.pause_bookie(1)
+        with monkeypatch.context() as patch:
+            patch.setattr(bookkeeper_clients, "OPEN_PATIENCE_S", 0.0)
+            with pytest.raises(TierUnavailableError, match="of 1 more nothing is known") as caught:
+                ask_once(f"{cluster.url('/unknown')}?{ONE}")
+        assert "does not let in whom it does not know" in str(caught.value)
+        cluster.resume_bookie(1)
 
         racks = f"{cluster.url('/racks')}?{ONE}&client_settings={settings}"
         refused(

@@ -5,6 +5,7 @@ import java.util.Collections;
 import java.util.List;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.WatchedBookKeeper;
 import org.apache.bookkeeper.net.BookieId;
@@ -21,8 +22,9 @@ final class Admission {
     private Admission() {}
 
     /**
-     * Throws SettingException if at least one bookie refuses us, and none takes us in. Returns with the first that does; with the
-     * last answer; or, as nothing is known of those that are silent, after so many milliseconds.
+     * Throws SettingException if all of them refuse us. Returns with the first that takes us in. Waits for so many milliseconds: if
+     * some refuse us and of others nothing is known then, TimeoutException, for one bookie may be set up otherwise than the rest;
+     * returns if none refuses us.
      */
     static void check(WatchedBookKeeper client, Refusals refusals, long millis) throws Exception {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
@@ -34,6 +36,7 @@ final class Admission {
             client.direct().getBookieInfo(id, FREE_ROOM, (code, info, context) -> answers.add(new Answer(id, code)), null);
         }
         StringBuilder refused = new StringBuilder();
+        int unknown = asked.size();
         for (int count = 0; count < asked.size(); count++) {
             Answer answer = answers.poll(end - System.nanoTime(), TimeUnit.NANOSECONDS);
             if (answer == null) {
@@ -44,8 +47,12 @@ final class Admission {
             }
             String words = refusals.words(client, answer.id(), answer.code());
             if (words != null) {
+                unknown--;
                 refused.append(refused.isEmpty() ? "bookie " : "; bookie ").append(answer.id()).append(": ").append(words);
             }
+        }
+        if (!refused.isEmpty() && unknown > 0) {
+            throw new TimeoutException(refused + "; of " + unknown + " more nothing is known");
         }
         if (!refused.isEmpty()) {
             throw new SettingException(refused.toString());
