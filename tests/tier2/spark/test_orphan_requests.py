@@ -280,9 +280,9 @@ def left_behind(folder: Path, store_id: str, count: int = ORPHANS) -> set[Path]:
     return made
 
 
-def until_gone(paths: set[Path]) -> None:
+def until_gone(paths: set[Path], *, but_for: int = 0) -> None:
     deadline = time.monotonic() + 60
-    while any(path.exists() for path in paths):
+    while sum(path.exists() for path in paths) > but_for:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -364,10 +364,7 @@ def test_what_a_run_does_not_ask_for_is_told_and_goes_with_later_runs(
 
     for condemned, left in ((40, 30), (30, 0), (0, 0)):
         assert one_run() == (condemned, left)
-        deadline = time.monotonic() + 60
-        while sum(path.exists() for path in paths) > left:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until_gone(paths, but_for=left)
 
 
 def test_an_owner_that_goes_before_it_answers_is_told_and_the_next_one_carries_it_out(
