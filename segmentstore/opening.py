@@ -56,6 +56,10 @@ class OpeningStore:
             # What serves others must not keep alive what the program uses: it has the store by an
             # object of its own.
             await self._listen(SegmentStore(parts), parts)
+            if parts.closing is not None:
+                # Its task was cancelled meanwhile: a port may have been opened after the close.
+                await parts.close()
+                await parts.undo.unwind()
         except GeneratorExit:
             parts.undo.abandon()  # the event loop was closed
             raise
@@ -81,7 +85,7 @@ class OpeningStore:
                 host, port, store.stats, registry, self._runtime
             )
             parts.undo.push(parts.endpoint.close)
-        if parts.config.local_server:
+        if parts.config.local_server and parts.closing is None:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
             server = await LocalServer.open(store, parts.location, parts.store_id)

@@ -9,6 +9,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from segmentstore import (
     ConfigError,
     SegmentStore,
+    SegmentStoreError,
     blocking,
     metrics,
     metrics_endpoint,
     metrics_server,
 )
+from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.runtime import Runtime, thread_executor
 from segmentstore.metric_names import (
     CONTAINER_METRICS,
     LEFT_OUT,
@@ -414,3 +418,37 @@ def test_the_blocking_api_is_served_too(tmp_path: Path) -> None:
         assert value(asyncio.run(scrape(port)), "up") == 1
         assert value(parsed(store.metrics_text()), "up") == 1
         assert store.collect_garbage().items == ()
+
+
+def test_a_port_that_is_opened_after_the_store_was_closed_is_closed_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        port, name = free_port(), f"segmentstore {tmp_path / 's'}"
+        begun, go = asyncio.Event(), threading.Event()
+
+        def executor(purpose: str, threads: int) -> Executor:
+            made = thread_executor(purpose, threads)
+            if purpose == "metrics":
+                made.submit(go.wait)
+                begun.set()
+            return made
+
+        async def opened() -> SegmentStore:
+            runtime = Runtime(executor=executor)
+            return await open_tiny(
+                tmp_path / "s", runtime=runtime, metrics_port=port, local_server=True
+            )
+
+        opening = asyncio.ensure_future(opened())
+        await begun.wait()
+        watches = [task for task in asyncio.all_tasks() if task.get_name() == name]
+        watches[0].cancel()
+        await asyncio.wait(watches)
+        go.set()
+        store = await opening
+        with pytest.raises(SegmentStoreError):
+            await store.create_segment("a")
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+
+    run(main())
+    assert not (tmp_path / "s" / SOCKET_NAME).exists()
