@@ -53,14 +53,14 @@ class LogMaker:
         self._nodes = nodes
         self._path = path
         self._runtime = runtime
-        self._made = 0
+        self._created = 0
 
     @asynccontextmanager
     async def log(self) -> AsyncIterator[BookKeeperLog]:
         """A new log; its ledgers are deleted at the end."""
-        path = container_path(self._path, self._made)
+        path = container_path(self._path, self._created)
         log = BookKeeperLog(
-            self._made,
+            self._created,
             self._runtime,
             self.ledgers,
             self._nodes,
@@ -69,7 +69,7 @@ class LogMaker:
             options=BookKeeperLogOptions(),
             payload_bytes_max=PAYLOAD_BYTES_MAX,
         )
-        self._made += 1
+        self._created += 1
         await log.open()
         try:
             yield log

@@ -49,14 +49,14 @@ class Watch:
         assert self._task is not None
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        self._look()
+        self._measure()
 
     async def _sample(self) -> None:
         while True:
-            self._look()
+            self._measure()
             await asyncio.sleep(_SAMPLE_S)
 
-    def _look(self) -> None:
+    def _measure(self) -> None:
         self.resident.append(resident_bytes())
         self.files.append(open_files())
 

@@ -50,19 +50,19 @@ class FairAdmission:
         self._unflushed_of = unflushed_of
         self.admitted: deque[Request] = deque()
         """To be packed next, in this order."""
-        self.aside: deque[Request] = deque()
+        self.deferred: deque[Request] = deque()
         """Held back, in the order of the calls."""
         self._counts: dict[int, int] = {}
-        """Requests in `aside` by segment."""
+        """Requests in `deferred` by segment."""
         self._operations = 0
-        """Requests in `aside` that are no appends."""
+        """Requests in `deferred` that are no appends."""
         self._spent: dict[int, int] = {}
         """Bytes admitted by segment since the pause began."""
         self._room = self._fair = 0
         self._relief: int | None = None
 
     def __len__(self) -> int:
-        return len(self.admitted) + len(self.aside)
+        return len(self.admitted) + len(self.deferred)
 
     def begin(self, room_bytes: int, fair_bytes: int, relief_bytes: int | None = None) -> None:
         """A pause begins: `room_bytes` may be admitted in all, `fair_bytes` of a segment, what is
@@ -73,7 +73,7 @@ class FairAdmission:
         """
         self._room, self._fair, self._relief = room_bytes, fair_bytes, relief_bytes
         self._spent.clear()
-        oldest = [self.aside.popleft() for _ in range(min(len(self.aside), CHECKS_MAX))]
+        oldest = [self.deferred.popleft() for _ in range(min(len(self.deferred), CHECKS_MAX))]
         kept: list[Request] = []
         blocked: set[int] = set()
         operations = 0
@@ -87,7 +87,7 @@ class FairAdmission:
             kept.append(request)
             blocked.update(segments)
             operations += not isinstance(request, tuple)
-        self.aside.extendleft(reversed(kept))
+        self.deferred.extendleft(reversed(kept))
 
     def sort(self, queue: deque[Request]) -> None:
         """Take all that waits in `queue`: it is admitted or set aside.
@@ -103,7 +103,7 @@ class FairAdmission:
             if not follows and self._admits(request):
                 self.admitted.append(request)
                 continue
-            self.aside.append(request)
+            self.deferred.append(request)
             self._operations += not isinstance(request, tuple)
             for segment_id in segments:
                 counts[segment_id] = counts.get(segment_id, 0) + 1
@@ -112,17 +112,17 @@ class FairAdmission:
         """The throttle lets a round through: admit the oldest that are set aside, until they have
         `length` bytes.
         """
-        while self.aside and length > 0:
-            request = self.aside.popleft()
+        while self.deferred and length > 0:
+            request = self.deferred.popleft()
             self._forget(request)
             self.admitted.append(request)
             length -= len(request[1]) if isinstance(request, tuple) else 0
 
     def take_all(self) -> list[Request]:
         """Give back everything, and be empty."""
-        requests = [*self.admitted, *self.aside]
+        requests = [*self.admitted, *self.deferred]
         self.admitted.clear()
-        self.aside.clear()
+        self.deferred.clear()
         self._counts.clear()
         self._operations = 0
         return requests
@@ -153,7 +153,7 @@ class FairAdmission:
         return True
 
     def _forget(self, request: Request) -> None:
-        """It is in `aside` no longer."""
+        """It is in `deferred` no longer."""
         self._operations -= not isinstance(request, tuple)
         for segment_id in _segments(request):
             left = self._counts[segment_id] - 1

@@ -204,7 +204,7 @@ class FramePacker:
             if (
                 pending is None
                 or pending.sealed
-                or pending.gone
+                or pending.removed
                 or (event is None and future.cancelled())
             ):
                 popleft()
@@ -327,7 +327,7 @@ class FramePacker:
                 )
             return
         if not future.cancelled():
-            if pending.gone:
+            if pending.removed:
                 detail = f"the segment of id {segment_id} is deleted or merged away"
                 future.set_exception(SegmentNotFoundError(pending.name, detail))
             else:

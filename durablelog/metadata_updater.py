@@ -75,13 +75,13 @@ class PendingSegment:
     __slots__ = (
         "attributes",
         "base",
-        "gone",
         "group_attributes",
         "group_offset",
         "in_flight",
         "length",
         "name",
         "parts",
+        "removed",
         "sealed",
         "segment_id",
         "start_offset",
@@ -94,12 +94,12 @@ class PendingSegment:
         """The committed record; None while the creation itself is pending."""
         if base is None:
             self.start_offset = self.length = 0
-            self.sealed = self.gone = False
+            self.sealed = self.removed = False
         else:
             self.start_offset = base.start_offset
             self.length = base.length
             self.sealed = base.sealed
-            self.gone = base.merged_into is not None
+            self.removed = base.merged_into is not None
             """Deleted or merged away."""
         self.attributes: dict[AttributeKey, int] = {}
         """Values accepted and not yet committed; they hide the committed ones."""
@@ -279,7 +279,7 @@ class MetadataUpdater:
         pending = self.find(segment_id)
         if pending is None:
             raise SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left")
-        if pending.gone:
+        if pending.removed:
             raise SegmentNotFoundError(
                 pending.name, f"the segment of id {segment_id} is deleted or merged away"
             )
@@ -332,7 +332,7 @@ class MetadataUpdater:
         if attributes:
             target.attributes.update(attributes)
         target.length += source.length
-        source.sealed = source.gone = True
+        source.sealed = source.removed = True
         self._pending_names[source.name] = None
         target.in_flight += 1
         source.in_flight += 1
@@ -387,7 +387,7 @@ class MetadataUpdater:
 
     def _accept_delete(self, operation: DeleteOperation, _recorded: bool) -> None:  # noqa: FBT001
         pending = self._require(operation.segment_id)
-        pending.gone = True
+        pending.removed = True
         self._pending_names[pending.name] = None
         pending.in_flight += 1
 

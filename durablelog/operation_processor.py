@@ -283,11 +283,11 @@ class OperationProcessor:
         fair = self._fair
         if fair.admitted:
             return fair.admitted
-        if not (self._queue or fair.aside):
+        if not (self._queue or fair.deferred):
             return self._queue
         if self._held_back():
             fair.sort(self._queue)
-        elif fair.aside:
+        elif fair.deferred:
             fair.release(self._log.payload_bytes_max)
         else:
             return self._queue
@@ -456,7 +456,7 @@ class OperationProcessor:
         """
         written = self.checkpoint()
         # Whoever is cancelled here never hears of its end.
-        written.add_done_callback(_look_at)
+        written.add_done_callback(_note_end)
         await self._while_room(written)
         if isinstance(self._failure, LogFullError):
             raise self._failure
@@ -483,7 +483,7 @@ class OperationProcessor:
             self._timer.cancel()
             self._timer = None
         for shipped in self._in_flight:
-            shipped.acknowledged.add_done_callback(_look_at)
+            shipped.acknowledged.add_done_callback(_note_end)
         unknown = [future for shipped in self._in_flight for future in shipped.frame.futures]
         self._in_flight.clear()
         for future in unknown:
@@ -517,7 +517,7 @@ class OperationProcessor:
         )
 
 
-def _look_at(acknowledged: asyncio.Future[Any]) -> None:
+def _note_end(acknowledged: asyncio.Future[Any]) -> None:
     """Take note of how a frame nobody waits for any more ended, or asyncio complains that nobody
     did.
     """

@@ -5,7 +5,7 @@ Four bounded stocks, each with its own order of going:
 - *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is
   dropped, the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are
   dropped too: Tier 1 has them and a refill brings them back.
-- *fetched*: what came from Tier 2, see FetchedPieces. What goes there and was read twice goes to
+- *fetched*: what came from Tier 2, see FetchedExtents. What goes there and was read twice goes to
   the cache; what was read once, or in sequence, does not churn the cache.
 - *cached*: blocks in the cache, see CachedBlocks.
 - *logged*: replayed bytes that stay in the log until Tier 2 has them, see LoggedBytes.
@@ -25,7 +25,7 @@ from readindex.cache_addresses import CacheAddresses
 from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home, SequentialReader
-from readindex.fetched_pieces import FetchedPieces
+from readindex.fetched_extents import FetchedExtents
 from readindex.logged_bytes import LoggedBytes
 from readindex.segment_read_index import SegmentReadIndex
 from readindex.sequential_readers import SequentialReaders
@@ -76,7 +76,7 @@ class CacheManager:
         self.tail_bytes_flushed = 0
         """How much of `tail_bytes` Tier 2 has too."""
         self.streams = SequentialReaders(config, self._end_stream)
-        self.fetched = FetchedPieces(config, self.streams)
+        self.fetched = FetchedExtents(config, self.streams)
         self.demoted_bytes = 0
         """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
         self.trim_at = config.tail_bytes_max

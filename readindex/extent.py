@@ -23,7 +23,7 @@ class Home(enum.Enum):
     TAIL = "tail"
     """In memory, counted by TailMemory."""
     FETCHED = "fetched"
-    """In memory, counted by FetchedPieces; Tier 2 has it."""
+    """In memory, counted by FetchedExtents; Tier 2 has it."""
     SPILLING = "spilling"
     """In memory still, on its way into the cache."""
     CACHED = "cached"
@@ -90,7 +90,7 @@ class Extent:
         self.ahead = False
         """FETCHED: it came before anybody asked for it, and nobody has yet."""
         self.owner: SequentialReader | None = None
-        """FETCHED: the sequential reader it is kept for; FetchedPieces' own."""
+        """FETCHED: the sequential reader it is kept for; FetchedExtents' own."""
 
     @property
     def end_offset(self) -> int:

@@ -32,7 +32,7 @@ from readindex.prefetcher import Prefetcher
 from readindex.segment_read_index import UNKNOWN, SegmentReadIndex
 from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
-from readindex.unflushed_reads import GoneError, UnflushedReads
+from readindex.unflushed_reads import RemovedError, UnflushedReads
 from readindex.waiting_reads import WaitingReads
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -281,7 +281,7 @@ class ReadIndex:
 
     async def read_unflushed(
         self, ranges: Sequence[tuple[int, int, int]]
-    ) -> list[Sequence[bytes] | GoneError]:
+    ) -> list[Sequence[bytes] | RemovedError]:
         """For each (segment id, offset, length) exactly these un-flushed bytes, for the storage
         writer: pieces to be joined, mostly not copied. SegmentNotFoundError or
         SegmentTruncatedError stand in the place of what is gone.

@@ -26,7 +26,7 @@ from readindex.extent import Extent, SequentialReader
 
 STREAMS_MAX = 256
 """Sequential streams, and as many places where one may begin, over all segments."""
-_PIECES_TO_TRUST = 2
+_READ_UNITS_TO_TRUST = 2
 
 
 class SequentialReaders:
@@ -67,7 +67,7 @@ class SequentialReaders:
             if stream is None:
                 return self._put(self._begin(segment_id, offset, end_offset, now_s))
             stream.continued = True
-            if missed or stream.run_bytes >= _PIECES_TO_TRUST * piece_bytes:
+            if missed or stream.run_bytes >= _READ_UNITS_TO_TRUST * piece_bytes:
                 stream.sequential = True
                 stream.window = min(piece_bytes, self._config.read_ahead_bytes_max)
                 stream.run_bytes = 0

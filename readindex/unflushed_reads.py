@@ -30,7 +30,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 BLOCKS_PER_TURN = 256
 """Blocks looked at before the event loop gets a turn."""
 
-GoneError = SegmentNotFoundError | SegmentTruncatedError
+RemovedError = SegmentNotFoundError | SegmentTruncatedError
 """What becomes of a block whose segment has changed meanwhile."""
 
 
@@ -61,18 +61,18 @@ class _Stretch:
 class _Block:
     """Bytes of a segment; `stretches` cover them in order."""
 
-    __slots__ = ("gone", "name", "segment_id", "stretches", "wants")
+    __slots__ = ("name", "removed", "segment_id", "stretches", "wants")
 
     def __init__(self, segment_id: int, offset: int, length: int) -> None:
         self.segment_id = segment_id
         self.name = str(segment_id)
         self.stretches = [_Stretch(offset, offset + length)]
         self.wants: list[Want] = []
-        self.gone: GoneError | None = None
+        self.removed: RemovedError | None = None
 
     @property
     def settled(self) -> bool:
-        return self.gone is not None or all(
+        return self.removed is not None or all(
             stretch.pieces is not None for stretch in self.stretches
         )
 
@@ -96,7 +96,7 @@ class UnflushedReads:
 
     async def read(
         self, ranges: Sequence[tuple[int, int, int]]
-    ) -> list[Sequence[bytes] | GoneError]:
+    ) -> list[Sequence[bytes] | RemovedError]:
         """Answers `ReadIndex.read_unflushed`. Holds as much as the ranges are long."""
         blocks = [_Block(*each) for each in ranges]
         try:
@@ -114,7 +114,8 @@ class UnflushedReads:
             for block in blocks:
                 self._log_rescanner.abandon(block.wants)
         return [
-            block.gone or [piece for stretch in block.stretches for piece in stretch.pieces or ()]
+            block.removed
+            or [piece for stretch in block.stretches for piece in stretch.pieces or ()]
             for block in blocks
         ]
 
@@ -214,11 +215,11 @@ class UnflushedReads:
 
 
 async def _unless_deleted(block: _Block, take: Callable[[_Block], Awaitable[None]]) -> None:
-    if block.gone is None:
+    if block.removed is None:
         try:
             await take(block)
         except (SegmentNotFoundError, SegmentTruncatedError) as error:
-            block.gone = error
+            block.removed = error
 
 
 async def _in_turns(blocks: Sequence[_Block]) -> AsyncIterator[_Block]:

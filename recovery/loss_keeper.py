@@ -86,7 +86,7 @@ class ContainerWatch:
             segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()
         ):
             # Of what is known already whoever reads on and on hastens no look.
-            self._keeper.changed(first_look=len(self._losses.places) > known)
+            self._keeper.changed(first_check=len(self._losses.places) > known)
 
     def fetched(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:
         """A fetch has succeeded."""
@@ -97,7 +97,7 @@ class ContainerWatch:
 class LossKeeper:
     """The losses of one open store.
 
-    `path` is of the file; `look` is awaited after a loss, to see whether the marker is there.
+    `path` is of the file; `check` is awaited after a loss, to see whether the marker is there.
     """
 
     def __init__(
@@ -108,13 +108,13 @@ class LossKeeper:
         *,
         path: str,
         store_id: str,
-        look: Callable[[], Awaitable[object]],
+        check: Callable[[], Awaitable[object]],
     ) -> None:
         self._storage = storage
         self._runtime = runtime
         self._path = path
         self._store_id = store_id
-        self._look = look
+        self._check = check
         self._losses = {
             container_id: SeenLosses(metadata) for container_id, metadata in containers.items()
         }
@@ -123,7 +123,7 @@ class LossKeeper:
         self._executor = runtime.executor("losses", 1)
         self._changed = asyncio.Event()
         self._version = self._saved = 0
-        self._look_at_s: float | None = None
+        self._check_at_s: float | None = None
         self._recheck_s = RECHECK_S
         self._trouble = ""
         """What ended the last round that nobody expected."""
@@ -170,10 +170,10 @@ class LossKeeper:
         """The wall clock."""
         return self._runtime.clock.time_ms()
 
-    def changed(self, *, first_look: bool = False) -> None:
+    def changed(self, *, first_check: bool = False) -> None:
         """What is known has changed; after a new loss a look is due soon."""
         self._version += 1
-        if first_look:
+        if first_check:
             self._check_within(FIRST_RECHECK_S)
         self._changed.set()
 
@@ -212,17 +212,17 @@ class LossKeeper:
 
     def _check_within(self, seconds: float) -> None:
         at_s = asyncio.get_running_loop().time() + seconds
-        self._look_at_s = at_s if self._look_at_s is None else min(at_s, self._look_at_s)
+        self._check_at_s = at_s if self._check_at_s is None else min(at_s, self._check_at_s)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(self._look_at_s):
+                async with asyncio.timeout_at(self._check_at_s):
                     await self._changed.wait()
             self._changed.clear()
-            if self._look_at_s is not None and loop.time() >= self._look_at_s:
-                self._look_at_s = None
+            if self._check_at_s is not None and loop.time() >= self._check_at_s:
+                self._check_at_s = None
                 await self._check_again()
                 if self._count():
                     self._check_within(self._recheck_s)
@@ -235,7 +235,7 @@ class LossKeeper:
         """
         self._prune()
         self._trouble = ""
-        answers = await self._attempt(self._look_for_marker())
+        answers = await self._attempt(self._check_marker())
         for container_id, losses in self._losses.items():
             some = list(losses.places.values())[:PLACES_A_ROUND]
             if some and answers:
@@ -251,9 +251,9 @@ class LossKeeper:
             _log.warning("what is lost could not be looked at again", exc_info=error)
             return True
 
-    async def _look_for_marker(self) -> bool:
+    async def _check_marker(self) -> bool:
         try:
-            await self._look()
+            await self._check()
         except StorageUnavailableError as error:
             _log.info("the marker of the store is looked for again later: %s", error)
             return not error.is_of_all

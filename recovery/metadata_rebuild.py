@@ -30,7 +30,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
-from recovery.restore_losses import GONE, losses_of
+from recovery.restore_losses import OBJECT_MISSING, losses_of
 from recovery.restore_report import FoundBlock, Gap, SegmentRestore
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
@@ -302,7 +302,7 @@ class _Rebuilding:
         """Why nothing more can be had from an object; empty if it is whole."""
         there = self._objects.get(object_name)
         if there is None:
-            return GONE
+            return OBJECT_MISSING
         recorded = self._known.objects.get(object_name)
         if recorded is None or there.size == recorded.record.size:
             return ""
@@ -310,7 +310,7 @@ class _Rebuilding:
 
     def _make_piece(self, whole: SegmentMetadata, run: Run) -> str:
         """A segment of its own for bytes before a gap, at the offsets they had."""
-        name = self._made_up(
+        name = self._free_name(
             f"recovered/{self._result.container_id:08x}/{whole.segment_id}/{run[0].start_offset}"
         )
         self._last_id = next(self._ids)
@@ -372,7 +372,7 @@ class _Rebuilding:
             name, no_name = "", name
         if name and name not in self._result.names and self._fits(name):
             return name, []
-        made_up = self._made_up(f"recovered/{self._result.container_id:08x}/{segment_id}")
+        made_up = self._free_name(f"recovered/{self._result.container_id:08x}/{segment_id}")
         if no_name:
             return made_up, [f"it was called {no_name!r}, and no segment may have that name"]
         if not name:
@@ -392,7 +392,7 @@ class _Rebuilding:
     def _all_blocks(self, segment_id: int) -> Iterator[FoundBlock]:
         return itertools.chain(self._blocks.get(segment_id, ()), self._cut.get(segment_id, ()))
 
-    def _made_up(self, base: str) -> str:
+    def _free_name(self, base: str) -> str:
         """A free name of this container that begins with `base`; tries about as many as there are
         containers.
         """

@@ -14,7 +14,7 @@ from recovery.restore_report import FoundBlock, Gap, Loss
 from segmentstore.contracts.metadata import SegmentMetadata
 
 NOBODY_KNOWS = "nothing says which object held it"
-GONE = (
+OBJECT_MISSING = (
     "the object is gone: lost, unless the segment was truncated or deleted after the copy of "
     "its metadata was made"
 )
@@ -30,7 +30,7 @@ class _Held(NamedTuple):
 
 
 def losses_of(
-    made: SegmentMetadata,
+    rebuilt: SegmentMetadata,
     known: SegmentMetadata | None,
     gaps: Sequence[Gap],
     cut: Sequence[FoundBlock],
@@ -38,7 +38,7 @@ def losses_of(
 ) -> list[Loss]:
     """What was lost in the gaps of a segment, by offset; neighbours of one object are one loss.
 
-    `made` is the segment of the new store, `known` what a checkpoint knows of it, `cut` are its
+    `rebuilt` is the segment of the new store, `known` what a checkpoint knows of it, `cut` are its
     blocks whose ends are missing, and `why` says what happened to an object. The container is left
     0. O(gaps log chunks + lost chunks).
     """
@@ -52,7 +52,7 @@ def losses_of(
             ):
                 losses[-1] = last._replace(end_offset=held.end_offset)
                 continue
-            losses.append(Loss(0, made.segment_id, made.name, *held))
+            losses.append(Loss(0, rebuilt.segment_id, rebuilt.name, *held))
     return losses
 
 

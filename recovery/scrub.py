@@ -126,35 +126,35 @@ class Scrub:
         remaining = iter(names)
         while group := list(islice(remaining, self._at_once)):
             sizes = sum(_size(metadata, name) for name in group)
-            looked = await gather_outcomes(
-                *(self._look(container_id, name, chunks.pop(name, [])) for name in group),
+            checked = await gather_outcomes(
+                *(self._check_object(container_id, name, chunks.pop(name, [])) for name in group),
                 name="scrub object",
             )
-            for each in looked:
+            for each in checked:
                 if isinstance(each, BaseException):
                     raise each
             if live() is None:
                 # It has stopped: its objects are not gone, and what was passed over for that is
                 # still to come.
                 return
-            for each in looked:
+            for each in checked:
                 self._count(each)
             current.position = ScrubPosition(container_id, group[-1])
             self.objects_left -= len(group)
             self.bytes_left = max(0, self.bytes_left - sizes)
             await self._moved_on()
 
-    def _count(self, looked: ObjectCheck | BaseException | None) -> None:
+    def _count(self, checked: ObjectCheck | BaseException | None) -> None:
         current = self.state.current
-        if isinstance(looked, ObjectCheck):
+        if isinstance(checked, ObjectCheck):
             current.objects += 1
-            current.blocks += looked.blocks
-            current.bytes_read += looked.bytes_read
-            current.add(looked.findings)
+            current.blocks += checked.blocks
+            current.bytes_read += checked.bytes_read
+            current.add(checked.findings)
         else:
             current.passed_over += 1
 
-    async def _look(
+    async def _check_object(
         self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
     ) -> ObjectCheck | None:
         """Check one object; None if it is gone from the metadata."""
@@ -170,13 +170,13 @@ class Scrub:
     async def _check_twice(
         self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
     ) -> ObjectCheck | None:
-        looked = await self._check(container_id, name, chunks)
-        if looked is None:
+        checked = await self._check(container_id, name, chunks)
+        if checked is None:
             return None
-        if looked.blocks:
+        if checked.blocks:
             self._witness = name
-        if not looked.findings:
-            return looked
+        if not checked.findings:
+            return checked
         metadata = self._containers[container_id]()
         if metadata is None:
             return None
@@ -218,7 +218,7 @@ class Scrub:
         record = self._record(container_id, name)
         if record is None:
             return None
-        looked = await check_object(
+        checked = await check_object(
             self._storage,
             container_id,
             record,
@@ -227,7 +227,7 @@ class Scrub:
             executor=self._executor,
             pace=self._limiter.acquire,
         )
-        return looked if self._record(container_id, name) is not None else None
+        return checked if self._record(container_id, name) is not None else None
 
     def _record(self, container_id: int, name: str) -> ObjectRecord | None:
         metadata = self._containers[container_id]()

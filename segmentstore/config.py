@@ -329,8 +329,8 @@ def merge_settings(
                 check_may_follow(str(values[name]), str(value))
                 fixed = False
             if fixed and value != values[name]:
-                asked, made = _shown(value), _shown(values[name])
-                raise ConfigError(name, f"{asked} asked for, but the store was made with {made}")
+                asked, created = _shown(value), _shown(values[name])
+                raise ConfigError(name, f"{asked} asked for, but the store was made with {created}")
             values[name] = value
     return StoreConfig.from_settings(values)
 

@@ -78,7 +78,7 @@ class LockedFolder:
     """Not opened yet."""
     identity: tuple[int, int]
     """Device and inode, whatever the path is called."""
-    made_folders: Sequence[str]
+    created_folders: Sequence[str]
     """Those that were made for it, the lowest first."""
     runtime: Runtime
     is_store: bool = False
@@ -90,7 +90,12 @@ class LockedFolder:
             if self.file is None and not self.is_store:
                 files = self.runtime.executor("open", 1)
                 await asyncio.get_running_loop().run_in_executor(
-                    files, leave_nothing, self.location, self.lock, self.made_folders, self.runtime
+                    files,
+                    leave_nothing,
+                    self.location,
+                    self.lock,
+                    self.created_folders,
+                    self.runtime,
                 )
                 files.shutdown(wait=False)
         finally:
@@ -112,7 +117,7 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
     check_object_storage_url(tier2_url(location, config), new=file is None)
     if file is not None and not config.tier2:
         check_tier2_is_not_misplaced(location, runtime)
-    made_folders, lock = lock_folder(location, runtime)
+    created_folders, lock = lock_folder(location, runtime)
     try:
         # Looked at again under the lock: two processes may be making the same store.
         file = read_store_file(location, runtime)
@@ -123,7 +128,7 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
             disk.sync_directory(location)
         identity = disk.identity(location)
     except BaseException:
-        leave_nothing(location, lock, made_folders, runtime)
+        leave_nothing(location, lock, created_folders, runtime)
         lock.close()
         raise
     return LockedFolder(
@@ -133,7 +138,7 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
         config=config,
         logs=logs,
         identity=identity,
-        made_folders=made_folders,
+        created_folders=created_folders,
         runtime=runtime,
     )
 

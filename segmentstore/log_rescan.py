@@ -52,7 +52,7 @@ class LogRescan:
         The caller sees to it that one runs at a time.
         """
         beside = await self._worth_keeping(wanted)
-        looked_for = wanted.keys() | beside
+        sought = wanted.keys() | beside
         first_needed = self._writer.first_unflushed_sequence()
         start = self._positions.scan_start(first_needed) if first_needed is not None else None
         reader = DataFrameReader()
@@ -60,7 +60,7 @@ class LogRescan:
             async for batch in frames:
                 for frame in batch:
                     for record, *_ in reader.feed(frame):
-                        self._offer(record, looked_for)
+                        self._offer(record, sought)
                     # One step, however crowded: writers fill the tail too, and whoever waits for
                     # this pass must get on.
                     if not (self._index.crowded and await self._index.wait_spilled()):
@@ -111,8 +111,8 @@ class LogRescan:
             self._index.give_up_unflushed(segment_id)
         await asyncio.sleep(0)
 
-    def _offer(self, record: Buffer, looked_for: set[int]) -> None:
-        if segment_of_append(record) not in looked_for:
+    def _offer(self, record: Buffer, sought: set[int]) -> None:
+        if segment_of_append(record) not in sought:
             return
         operation = decode_operation(record)
         if isinstance(operation, AppendOperation):

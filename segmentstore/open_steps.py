@@ -160,7 +160,7 @@ async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
         if store.new and _is_tier2_elsewhere(parts):
             # Where the folder's file alone makes the store, the store is gone with it.
             gone = await _unmake_store_file(parts) or parts.logs.is_shared
-            if store.made and await parts.logs.withdraw_store(store.identity) and gone:
+            if store.created and await parts.logs.withdraw_store(store.identity) and gone:
                 await parts.markers.withdraw()
         raise
 
@@ -179,7 +179,7 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
     except GeneratorExit:
         raise
     except BaseException:
-        if store.new and not store.made and _is_tier2_elsewhere(parts):
+        if store.new and not store.created and _is_tier2_elsewhere(parts):
             # The store's maker may withdraw it: then this folder would belong to a store that does
             # not exist. A store whose objects are in this folder was made by this folder, which
             # withdraws nothing.
@@ -200,13 +200,13 @@ async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
         parts.storage, parts.containers, parts.runtime, parts.store_id, parts.config
     )
     parts.undo.push(exporter.stop)
-    _add_containers(parts, exporter, made=store.made)
+    _add_containers(parts, exporter, created=store.created)
     await parts.cache.open()
     await _start_by_turns(parts.containers)
-    await parts.tier2_start.looked(partial(has_objects, parts), made=store.made)
+    await parts.tier2_start.checked(partial(has_objects, parts), created=store.created)
 
 
-def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, made: bool) -> None:
+def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, created: bool) -> None:
     addresses, mailboxes = CacheAddresses(), MailboxGroup()
     config, markers = parts.config, parts.markers
     other_stores = OtherStores(
@@ -222,7 +222,7 @@ def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, made: bool)
             config=config,
             runtime=parts.runtime,
             store_id=parts.store_id,
-            made=made,
+            created=created,
             other_stores=other_stores,
             export=exporter.export_manifest,
             mailboxes=mailboxes,

@@ -190,10 +190,10 @@ def lock_folder(location: str, runtime: Runtime) -> tuple[Sequence[str], DiskFil
     """
     disk = runtime.disk
     for left in (1, 0):
-        made = missing_folders(location, runtime)
+        created = missing_folders(location, runtime)
         make_directories(disk, location)
         try:
-            return made, disk.lock(os.path.join(location, LOCK_NAME))
+            return created, disk.lock(os.path.join(location, LOCK_NAME))
         except BlockingIOError as error:
             raise StoreInUseError(location, owner_of(error)) from None
         except FileNotFoundError:
@@ -201,16 +201,16 @@ def lock_folder(location: str, runtime: Runtime) -> tuple[Sequence[str], DiskFil
             if not left:
                 raise
         except BaseException:
-            leave_nothing(location, None, made, runtime)
+            leave_nothing(location, None, created, runtime)
             raise
     raise AssertionError(location)
 
 
 def leave_nothing(
-    location: str, lock: DiskFile | None, made: Sequence[str], runtime: Runtime
+    location: str, lock: DiskFile | None, created: Sequence[str], runtime: Runtime
 ) -> None:
     """Take away what a making of a store that failed leaves: its lock, and the folders it made,
-    `made`, the lowest first.
+    `created`, the lowest first.
 
     Nothing happens if the folder is a store's, or holds anything else. `lock` is still held, and
     its caller closes it: who opened the file meanwhile finds that it has no name any more
@@ -226,9 +226,9 @@ def leave_nothing(
         for name in sorted(there, key=LOCK_NAME.__eq__):
             if name != LOCK_NAME or lock is not None:
                 remove_if_there(disk, os.path.join(location, name))
-        for folder in made:
+        for folder in created:
             disk.remove_directory(folder)
-        disk.sync_directory(os.path.dirname(made[-1]) if made else location)
+        disk.sync_directory(os.path.dirname(created[-1]) if created else location)
 
 
 def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> bool:

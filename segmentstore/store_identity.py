@@ -34,7 +34,7 @@ class AgreedStore(NamedTuple):
     file: StoreFile
     identity: StoreIdentity
     config: StoreConfig
-    made: bool
+    created: bool
     """This opening made the store."""
     new: bool
     """This opening wrote the folder's store.toml: it made the store or joined it."""
@@ -57,7 +57,7 @@ async def agree_on_identity(folder: LockedFolder, requested: Requested) -> Agree
         tier2_url(location, folder.config),
         folder.config.shared_tier2,
     )
-    identity, made = await logs.make_or_join_store(wished)
+    identity, created = await logs.make_or_join_store(wished)
     if logs.is_shared:
         fixed = {"tier1": logs.tier1, **_fixed_settings(identity)}
         config = requested.without_own_tier2().merged(fixed, existing=True)
@@ -82,7 +82,7 @@ async def agree_on_identity(folder: LockedFolder, requested: Requested) -> Agree
                 location, "another process has just made the store: open it again"
             )
         return await _known_store(folder, file, requested)
-    return AgreedStore(file, identity, config, made=made, new=True)
+    return AgreedStore(file, identity, config, created=created, new=True)
 
 
 async def _known_store(folder: LockedFolder, file: StoreFile, requested: Requested) -> AgreedStore:
@@ -95,7 +95,7 @@ async def _known_store(folder: LockedFolder, file: StoreFile, requested: Request
     if file.settings["tier1"] != config.tier1:
         # Another URL of the same store: its id is kept there.
         file = await on_disk(runtime, location, change_tier1, location, file, config.tier1, runtime)
-    return AgreedStore(file, identity, config, made=False, new=False)
+    return AgreedStore(file, identity, config, created=False, new=False)
 
 
 def _fixed_settings(identity: StoreIdentity) -> dict[str, object]:

@@ -64,7 +64,7 @@ class Tier2Start:
         self._is_own_folder = is_own_folder
         self._markers = markers
         self._task: asyncio.Task[None] | None = None
-        self._look: asyncio.Task[bool] | None = None
+        self._check: asyncio.Task[bool] | None = None
         self._finding = ""
         self._outlived: Callable[[], bool] = _never
         self._checking = False
@@ -75,7 +75,7 @@ class Tier2Start:
         Raises ConfigError (it cannot be its Tier 2, and why), TierUnavailableError.
         """
         try:
-            known = await self._markers.look(begun=False)
+            known = await self._markers.is_known(begun=False)
             await self._storage.check()
             if not known:
                 await self._markers.make()
@@ -91,26 +91,27 @@ class Tier2Start:
         """For a store that was there, or is in its own folder: check in the background until a
         check has passed.
         """
-        self._look = own_task(self._markers.look(), name="tier2 markers")
-        self._look.add_done_callback(lambda look: look.cancelled() or look.exception())
+        self._check = own_task(self._markers.is_known(), name="tier2 markers")
+        self._check.add_done_callback(lambda task: task.cancelled() or task.exception())
         self._task = own_task(self._keep_trying(), name="tier2 check")
 
-    async def looked(self, has_objects: Callable[[], bool], *, made: bool) -> None:
+    async def checked(self, has_objects: Callable[[], bool], *, created: bool) -> None:
         """The end of the look that `begin` has begun.
 
         Raises ConfigError: another store is there, and this one is not known.
 
         The marker is put back if `has_objects` says that this store has put objects there, and put
-        at once if the store was just `made`: in its own folder, where that costs next to nothing.
+        at once if the store was just `created`: in its own folder, where that costs next to
+        nothing.
         """
-        if self._look is None:
+        if self._check is None:
             return
-        await asyncio.wait((self._look,), timeout=CHECK_TIMEOUT_S)
-        if not self._look.done():
+        await asyncio.wait((self._check,), timeout=CHECK_TIMEOUT_S)
+        if not self._check.done():
             return
         try:
-            if not self._look.result():
-                if made:
+            if not self._check.result():
+                if created:
                     await self._markers.ensure()
                 elif has_objects():
                     await self._markers.restore()
@@ -121,9 +122,9 @@ class Tier2Start:
 
     async def stop(self) -> None:
         """End what runs and wait for it. Idempotent."""
-        if self._look is not None and not self._look.done():
-            self._look.cancel()
-            await asyncio.wait((self._look,))
+        if self._check is not None and not self._check.done():
+            self._check.cancel()
+            await asyncio.wait((self._check,))
         if self._task is not None:
             if self._checking:
                 await asyncio.wait((self._task,), timeout=TIMEOUT_S)

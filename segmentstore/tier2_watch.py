@@ -43,7 +43,7 @@ def losses_of(parts: StoreParts) -> LossKeeper:
         parts.runtime,
         path=os.path.join(parts.location, loss_file.FILE_NAME),
         store_id=parts.store_id,
-        look=parts.markers.shared_with,
+        check=parts.markers.shared_with,
     )
     for container in parts.containers:
         container.watch_fetches(keeper.watch(container.container_id))

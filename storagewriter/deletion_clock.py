@@ -73,7 +73,7 @@ class DeletionClock:
                 break
             self._seen[name] = now_s
 
-    def look(self, garbage: Mapping[str, GarbageObject], now_s: float) -> None:
+    def observe(self, garbage: Mapping[str, GarbageObject], now_s: float) -> None:
         """Take note of what is garbage now, and forget what is gone. O(garbage)."""
         self._seen = {name: self._seen.get(name, now_s) for name in garbage}
 

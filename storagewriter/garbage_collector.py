@@ -151,7 +151,7 @@ class GarbageCollector:
     def _due(self) -> list[str]:
         clock, garbage = self._counted(), self._source.metadata.garbage
         now_s = asyncio.get_running_loop().time()
-        clock.look(garbage, now_s)
+        clock.observe(garbage, now_s)
         return [name for name, each in garbage.items() if not clock.remaining_ms(name, each, now_s)]
 
     async def _provably_ours(self, names: list[str], *, ask_again: bool) -> list[str]:

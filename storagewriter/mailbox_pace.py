@@ -37,7 +37,7 @@ class MailboxPace:
         """Until the next look."""
         self._woken = asyncio.Event()
         self._quick_until: float | None = None
-        self._looked_at: float | None = None
+        self._polled_at: float | None = None
         self._not_before = 0.0
         """Who asks sooner waits until then."""
         self.group = group or MailboxGroup()
@@ -59,12 +59,12 @@ class MailboxPace:
                 await self._woken.wait()
         if self._woken.is_set():
             self._quick_until = loop.time() + QUICK_FOR_S
-            spaced = self._looked_at + WAKE_INTERVAL_S if self._looked_at is not None else 0.0
+            spaced = self._polled_at + WAKE_INTERVAL_S if self._polled_at is not None else 0.0
             await asyncio.sleep(max(spaced, self._not_before) - loop.time())
         self._woken.clear()  # Who asks from here on asks for another look.
-        self._looked_at = loop.time()
+        self._polled_at = loop.time()
 
-    def looked(self, answered: int) -> None:
+    def polled(self, answered: int) -> None:
         """A look has ended, with so many answers given.
 
         Who asked for one thing will ask for more.

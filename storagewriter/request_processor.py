@@ -91,7 +91,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(slots=True)
-class _Look:
+class _Poll:
     """What one listing of the mailbox showed."""
 
     waiting: list[MailboxEntry] = field(default_factory=list)
@@ -156,7 +156,7 @@ class RequestProcessor:
         """What Tier 2 did not answer for, the last of them last."""
         self._just_answered: dict[MessageKey, None] = {}
         """In the look under way."""
-        self._looked_to = ""
+        self._polled_to = ""
         """Name of the last message of a look that could not take all; the next look goes on behind
         it.
         """
@@ -196,7 +196,7 @@ class RequestProcessor:
             except StorageUnavailableError:
                 self.pace.failed(self._backoff.next_s(), self.answered - before)
             else:
-                self.pace.looked(self.answered - before)
+                self.pace.polled(self.answered - before)
                 self._backoff.reset()
 
     async def check_now(self) -> int:
@@ -208,7 +208,7 @@ class RequestProcessor:
         async with self._lock:
             before = self.answered
             try:
-                await self._look()
+                await self._poll()
             except StorageUnavailableError as error:
                 self.health.failed(error)
                 raise
@@ -228,24 +228,24 @@ class RequestProcessor:
         while True:
             answered = await self.check_now()
             total += answered
-            if not answered and not self._looked_to:
+            if not answered and not self._polled_to:
                 return total
 
     # --- one look ---------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
-        look = await self._list()
+    async def _poll(self) -> None:
+        poll = await self._list()
         self._just_answered = {}
-        self.waiting = len(look.waiting)
-        await self._take_all(self._in_order(look.waiting), look)
+        self.waiting = len(poll.waiting)
+        await self._take_all(self._in_order(poll.waiting), poll)
         # Judged when no proposal waits any more that might name the same objects.
-        await self._mark_all_for_deletion(look)
+        await self._mark_all_for_deletion(poll)
         # What was asked before the listing is answered by what is copied after it, once for all who
         # asked.
-        await self._export_all(look)
-        await self._tidy(look)
-        if look.failed is not None:
-            raise look.failed
+        await self._export_all(poll)
+        await self._tidy(poll)
+        if poll.failed is not None:
+            raise poll.failed
 
     def _in_order(self, waiting: Sequence[MailboxEntry]) -> list[MailboxEntry]:
         """What Tier 2 did not answer for comes last, in turn: it may never do so, and must not hold
@@ -256,70 +256,70 @@ class RequestProcessor:
         place = {key: number for number, key in enumerate(self._deferred, 1)}
         return sorted(waiting, key=lambda entry: place.get(entry.key, 0))
 
-    async def _list(self) -> _Look:
+    async def _list(self) -> _Poll:
         """What is to be answered, from where the last look ended, and what is to be deleted."""
-        look = _Look()
+        poll = _Poll()
         now_ms = self._runtime.clock.time_ms()
         quarantined: dict[MessageKey, str] = {}
         async for entry in each_message(self._storage, self._source.metadata.container_id):
             if entry.answer is not None:
                 if (
                     now_ms - entry.answer.modified_ms > KEEP_MS
-                    and len(look.old) < REMOVED_PER_CHECK
+                    and len(poll.old) < REMOVED_PER_CHECK
                 ):
-                    look.old.append(entry)
+                    poll.old.append(entry)
                 continue
             assert entry.message is not None, entry
             if self._owners.knows_as_anothers(entry.key):
                 continue
             is_stale = (
-                now_ms - entry.message.modified_ms > KEEP_MS and len(look.stale) < REMOVED_PER_CHECK
+                now_ms - entry.message.modified_ms > KEEP_MS and len(poll.stale) < REMOVED_PER_CHECK
             )
             reason = self._quarantined.get(entry.key)
             if reason is not None:
                 quarantined[entry.key] = reason
-            elif entry.message.name <= self._looked_to:
+            elif entry.message.name <= self._polled_to:
                 continue
-            elif len(look.waiting) == MESSAGES_PER_CHECK:
-                look.more = True
+            elif len(poll.waiting) == MESSAGES_PER_CHECK:
+                poll.more = True
                 continue
             else:
-                look.waiting.append(entry)
+                poll.waiting.append(entry)
             if is_stale:
-                look.stale.append(entry)
+                poll.stale.append(entry)
         # What is gone or was answered by another is nobody's trouble any more.
         self._quarantined = quarantined
-        last = look.waiting[-1].message if look.more else None
-        self._looked_to = last.name if last is not None else ""
-        return look
+        last = poll.waiting[-1].message if poll.more else None
+        self._polled_to = last.name if last is not None else ""
+        return poll
 
-    async def _tidy(self, look: _Look) -> None:
+    async def _tidy(self, poll: _Poll) -> None:
         """Delete what nobody will read any more, and what nobody answered: it was tried once more
         in this look.
         """
         unanswered = (
             []
             if self.draining
-            else [each for each in look.stale if each.key not in self._just_answered]
+            else [each for each in poll.stale if each.key not in self._just_answered]
         )
-        look.failures_in_a_row = 0
-        for entry in (*look.old, *unanswered):
+        poll.failures_in_a_row = 0
+        for entry in (*poll.old, *unanswered):
             try:
                 if await self._owners.may_remove(self._storage, entry):
                     await remove_entry(self._storage, entry)
-                look.failures_in_a_row = 0
+                poll.failures_in_a_row = 0
             except StorageUnavailableError as error:
-                look.note_failure(error)
-                if look.is_hopeless:
+                poll.note_failure(error)
+                if poll.is_hopeless:
                     return
 
-    async def _take_all(self, waiting: Sequence[MailboxEntry], look: _Look) -> None:
+    async def _take_all(self, waiting: Sequence[MailboxEntry], poll: _Poll) -> None:
         for entry in waiting:
-            if look.is_hopeless or self.draining:
+            if poll.is_hopeless or self.draining:
                 return
-            await self._try(entry.key, self._take_one(entry, look), look)
+            await self._try(entry.key, self._take_one(entry, poll), poll)
 
-    async def _take_one(self, entry: MailboxEntry, look: _Look) -> None:
+    async def _take_one(self, entry: MailboxEntry, poll: _Poll) -> None:
         """See what a message is, and answer it if it is a proposal."""
         message = await self._take(entry)
         if message is not None and self._owners.is_anothers(message):
@@ -327,9 +327,9 @@ class RequestProcessor:
         elif isinstance(message, ReplaceProposal):
             await self._propose(message)
         elif isinstance(message, OrphanDeletionRequest):
-            look.orphan_deletions.append(message)
+            poll.orphan_deletions.append(message)
         elif message is not None:
-            look.exports.append(message)
+            poll.exports.append(message)
 
     async def _take(self, entry: MailboxEntry) -> Message | None:
         """What a message says; None if it is gone, or was refused for its form."""
@@ -376,14 +376,14 @@ class RequestProcessor:
                 del self._quarantined[next(iter(self._quarantined))]
             return None
 
-    async def _try(self, key: MessageKey, work: Coroutine[Any, Any, _T], look: _Look) -> _T | None:
+    async def _try(self, key: MessageKey, work: Coroutine[Any, Any, _T], poll: _Poll) -> _T | None:
         """As `_guarded`; that Tier 2 does not answer is kept for the end of the look."""
         try:
             done = await self._guarded(key, work)
         except StorageUnavailableError as error:
-            look.note_failure(error)
+            poll.note_failure(error)
             return None
-        look.failures_in_a_row = 0
+        poll.failures_in_a_row = 0
         return done
 
     async def _answer(self, answer: Answer, *, ours: bool = False) -> bool:
@@ -415,19 +415,19 @@ class RequestProcessor:
 
     # --- orphans ----------------------------------------------------------------------------------
 
-    async def _mark_all_for_deletion(self, look: _Look) -> None:
-        if not look.orphan_deletions or self.draining:
+    async def _mark_all_for_deletion(self, poll: _Poll) -> None:
+        if not poll.orphan_deletions or self.draining:
             return
-        look.failures_in_a_row = 0
+        poll.failures_in_a_row = 0
         try:
-            proposed = await self._open_proposals(look)
+            proposed = await self._open_proposals(poll)
         except StorageUnavailableError as error:
-            look.note_failure(error)
+            poll.note_failure(error)
             return
-        for request in look.orphan_deletions:
-            if look.is_hopeless or self.draining:
+        for request in poll.orphan_deletions:
+            if poll.is_hopeless or self.draining:
                 return
-            await self._try(request.key, self._mark_for_deletion(request, proposed), look)
+            await self._try(request.key, self._mark_for_deletion(request, proposed), poll)
 
     async def _mark_for_deletion(
         self, request: OrphanDeletionRequest, proposed: OpenProposals
@@ -492,29 +492,29 @@ class RequestProcessor:
                 kept[name] = reason
         return found
 
-    async def _open_proposals(self, look: _Look) -> OpenProposals:
+    async def _open_proposals(self, poll: _Poll) -> OpenProposals:
         """What waits without an answer, this look's messages or not.
 
         One listing, and a GET for each that may be a proposal.
 
         Raises StorageUnavailableError.
         """
-        known = {request.key for request in look.orphan_deletions} | {
-            request.key for request in look.exports
+        known = {request.key for request in poll.orphan_deletions} | {
+            request.key for request in poll.exports
         }
         names: dict[str, None] = {}
         unread: dict[str, None] = {}
         async for entry in each_message(self._storage, self._source.metadata.container_id):
             if entry.answer is not None or entry.key in known:
                 continue
-            name = await self._try(entry.key, self._proposed_name(entry), look)
-            if look.failed is not None and look.is_hopeless:
-                raise look.failed
+            name = await self._try(entry.key, self._proposed_name(entry), poll)
+            if poll.failed is not None and poll.is_hopeless:
+                raise poll.failed
             if name is not None:
                 names[name] = None
             elif entry.key in self._deferred or entry.key in self._quarantined:
                 unread[entry.key.job_id] = None
-        look.failures_in_a_row = 0
+        poll.failures_in_a_row = 0
         return OpenProposals(names, unread)
 
     async def _proposed_name(self, entry: MailboxEntry) -> str | None:
@@ -526,20 +526,20 @@ class RequestProcessor:
 
     # --- the catalog ------------------------------------------------------------------------------
 
-    async def _export_all(self, look: _Look) -> None:
-        if not look.exports or self.draining:
+    async def _export_all(self, poll: _Poll) -> None:
+        if not poll.exports or self.draining:
             return
-        look.failures_in_a_row = 0
-        first = look.exports[0].key
-        addressed = any(request.store_id for request in look.exports)
-        outcome = await self._try(first, self._exported(addressed=addressed), look)
-        for request in look.exports:
-            if look.is_hopeless or self.draining:
+        poll.failures_in_a_row = 0
+        first = poll.exports[0].key
+        addressed = any(request.store_id for request in poll.exports)
+        outcome = await self._try(first, self._exported(addressed=addressed), poll)
+        for request in poll.exports:
+            if poll.is_hopeless or self.draining:
                 return
             if outcome is not None:
                 answer = Answer(*request.key, *outcome)
                 await self._try(
-                    request.key, self._answer(answer, ours=bool(request.store_id)), look
+                    request.key, self._answer(answer, ours=bool(request.store_id)), poll
                 )
             elif first in self._quarantined:
                 self._quarantined[request.key] = self._quarantined[first]

@@ -30,7 +30,7 @@ REPORTED_FOR_S: Final = 3600.0
 """How long a jump shows in the health, at least."""
 
 
-class _Look(NamedTuple):
+class _Reading(NamedTuple):
     wall_ms: int
     """As it is believed."""
     now_s: float
@@ -43,7 +43,7 @@ class SteadyWallClock:
     def __init__(self, runtime: Runtime) -> None:
         self._clock = runtime.clock
         self._boot = runtime.boot
-        self._last: _Look | None = None
+        self._last: _Reading | None = None
         self._ahead_ms = 0
         """By how much the clock is ahead of what is believed."""
         self._jumped_s = 0.0
@@ -63,7 +63,7 @@ class SteadyWallClock:
                 int((now_s - last.now_s) * 1000), boot.elapsed_ms - last.boot.elapsed_ms
             )
             wall_ms = self._believed(last.wall_ms + passed_ms, wall_ms, now_s)
-        self._last = _Look(wall_ms, now_s, boot)
+        self._last = _Reading(wall_ms, now_s, boot)
         return wall_ms
 
     def _believed(self, expected_ms: int, wall_ms: int, now_s: float) -> int:

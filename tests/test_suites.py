@@ -243,7 +243,7 @@ def test_each_worker_begins_with_groups_that_are_alike_and_ends_with_what_all_ca
 # --- what a run tells -----------------------------------------------------------------------------
 
 
-def test_the_slowest_tests_and_the_share_of_each_folder_are_told() -> None:
+def test_the_slowest_tests_and_the_share_of_each_folder_are_reported() -> None:
     seconds = {f"tests/a/test_x.py::test[{number}/{number}]": float(number) for number in range(30)}
     seconds["tests/b/test_y.py::test"] = 435.0
     lines = told(seconds)
@@ -260,7 +260,7 @@ def test_the_slowest_tests_and_the_share_of_each_folder_are_told() -> None:
 @pytest.mark.parametrize(
     "workers", [("-p", "no:xdist"), ("-n", "2", "--dist", "worksteal")], ids=["alone", "xdist"]
 )
-def test_what_took_no_part_is_told_with_workers_too(
+def test_what_took_no_part_is_reported_with_workers_too(
     project: Path, workers: tuple[str, ...]
 ) -> None:
     lines = pytest_says(project, *workers, "-q", "--shares", "-m", IN_TEST)

@@ -95,7 +95,7 @@ class FsspecFiles:
                     return
                 self._create(fs, path, data)
             if not self._back_end.whole:
-                written = self._look(fs, path)
+                written = self._info_of(fs, path)
                 if written is None or written["size"] != len(data):
                     raise StorageUnavailableError(
                         name, f"written, and found as {_size(written)}", "short-object"
@@ -126,21 +126,21 @@ class FsspecFiles:
 
     def head(self, name: str) -> StoredObject | None:
         with self._file_system() as fs:
-            info = self._look(fs, self._path(name))
+            info = self._info_of(fs, self._path(name))
             return None if info is None or not _is_object(info) else self._stored(name, info)
 
     def delete(self, name: str) -> None:
         path = self._path(name)
         with self._stripes[zlib.crc32(name.encode()) % _STRIPES], self._file_system() as fs:
             # Not a folder: some back ends remove an empty one where a file was meant.
-            info = self._look(fs, path)
+            info = self._info_of(fs, path)
             if info is None or not _is_object(info):
                 return
             try:
                 fs.rm_file(path)
             except _ABSENT:
                 return
-            if self._look(fs, path) is not None:
+            if self._info_of(fs, path) is not None:
                 raise StorageUnavailableError(name, "deleted, and still there", "not-deleted")
 
     def walk(self, prefix: str, start_after: str, folder: str = "") -> Iterator[StoredObject]:
@@ -208,7 +208,7 @@ class FsspecFiles:
         goes.
         """
         path = self._path(name)
-        info = self._look(fs, path)
+        info = self._info_of(fs, path)
         if info is None:
             return "free"
         if not _is_object(info):
@@ -279,7 +279,7 @@ class FsspecFiles:
             return data
         return bytes(fs.cat_file(path, start=offset, end=offset + length))
 
-    def _look(self, fs: Any, path: str) -> Mapping[str, Any] | None:
+    def _info_of(self, fs: Any, path: str) -> Mapping[str, Any] | None:
         # The listings cache is off, but not every back end passes that on to where it counts.
         fs.invalidate_cache()
         try:
@@ -289,7 +289,7 @@ class FsspecFiles:
         return found
 
     def _check_range(self, fs: Any, name: str, offset: int, length: int) -> None:
-        info = self._look(fs, self._path(name))
+        info = self._info_of(fs, self._path(name))
         if info is None or not _is_object(info):
             raise ObjectNotFoundError(name, "no such object") from None
         if offset + length > info["size"]:
@@ -339,7 +339,7 @@ class FsspecFiles:
         if info.get("type") in {"file", "directory"}:
             return info
         try:
-            seen = self._look(fs, str(info["name"]))
+            seen = self._info_of(fs, str(info["name"]))
         except OSError:
             return info
         return seen if seen is not None and _is_object(seen) else info

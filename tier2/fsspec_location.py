@@ -83,7 +83,7 @@ def parse_fsspec_url(url: str, *, new: bool = False) -> FsspecLocation:
     if not root:
         raise ConfigError(SETTING, f"{shown} names no folder for objects")
     given = _query_options(parts, shown)
-    known = known_options(scheme, file_system, sure=not new)
+    known = known_options(scheme, file_system, strict=not new)
     secret_files = {}
     for key in tuple(given):
         name = secret_of_file(key, known)

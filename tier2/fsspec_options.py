@@ -37,11 +37,11 @@ class SecretFileError(Exception):
 
 
 def known_options(
-    scheme: str, file_system: type[Any], *, sure: bool = True
+    scheme: str, file_system: type[Any], *, strict: bool = True
 ) -> frozenset[str] | None:
     """The options it takes; None where it takes any, or nobody can tell.
 
-    With `sure` also where it passes over unknown ones in silence, as those of fsspec itself do.
+    With `strict` also where it passes over unknown ones in silence, as those of fsspec itself do.
     """
     if scheme in SFTP_SCHEMES:
         # Not at the top: it is large. fsspec hands every option on to it.
@@ -56,7 +56,7 @@ def known_options(
     drops_others = file_system.__module__.startswith(_FSSPECS_OWN) and "__init__" in vars(
         file_system
     )
-    if takes_any and (sure or not drops_others):
+    if takes_any and (strict or not drops_others):
         return None
     taken = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return frozenset(each.name for each in parameters if each.kind in taken and each.name != "self")

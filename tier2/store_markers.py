@@ -88,7 +88,7 @@ class StoreMarkers:
             # bytes alone.
             pass
 
-    async def look(self, *, begun: bool = True) -> bool:
+    async def is_known(self, *, begun: bool = True) -> bool:
         """Whether this store is known here. One listing request.
 
         Raises PlaceTakenError if another store is that it does not mean to share with, and this one
@@ -104,9 +104,9 @@ class StoreMarkers:
 
         For the moment before an object: nothing from then on, once it has succeeded.
 
-        As `look`, and a request more to put the marker.
+        As `is_known`, and a request more to put the marker.
         """
-        if not self._is_there and not await self.look():
+        if not self._is_there and not await self.is_known():
             await self.put()
             self._is_there = True
 

@@ -170,7 +170,7 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
         running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-        running.add_done_callback(_look_at)
+        running.add_done_callback(_note_end)
         try:
             # Shielded: cancelling the caller must not lose sight of what its thread still does.
             return await asyncio.shield(running)
@@ -191,7 +191,7 @@ def _check_name(name: str) -> None:
         raise ValueError(f"{name!r} has a part of more than {PART_CHARACTERS_MAX} characters")
 
 
-def _look_at(running: asyncio.Future[Any]) -> None:
+def _note_end(running: asyncio.Future[Any]) -> None:
     """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that
     nobody did.
     """

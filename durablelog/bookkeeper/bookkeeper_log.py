@@ -107,12 +107,12 @@ class BookKeeperLog(DurableDataLog):
         self._pipeline = FramePipeline(
             container_id,
             options.ledger_bytes,
-            sure=self._surely_ours,
+            is_valid=self._is_lease_valid,
             finished=self._ledger_finished,
             nearly_full=self._ledger_nearly_full,
             settled=self._futures_settled,
         )
-        self._look = OwnershipLease(
+        self._lease = OwnershipLease(
             self._keeper,
             runtime.random,
             self._notes,
@@ -206,7 +206,7 @@ class BookKeeperLog(DurableDataLog):
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
-            await self._look.close()
+            await self._lease.close()
             # Before the remover: a move to the next ledger that is under way hands it what goes.
             await self._succession.close(
                 self._pipeline.ledger.writer if self._pipeline.begun else None
@@ -239,8 +239,8 @@ class BookKeeperLog(DurableDataLog):
 
     # --- what the pipeline reports ----------------------------------------------------------------
 
-    def _surely_ours(self) -> bool:
-        return self._look.sure()
+    def _is_lease_valid(self) -> bool:
+        return self._lease.is_valid()
 
     def _ledger_finished(self) -> None:
         if self._failure is None:
@@ -268,7 +268,7 @@ class BookKeeperLog(DurableDataLog):
             )
             await claiming.for_node(lambda: keeper.claim(self._epoch_min, owner, presence.ask))
         self._remover.begin()
-        waiting = Waiting(self._rng, self._notes, "opening", deadline=deadline, look=keeper.check)
+        waiting = Waiting(self._rng, self._notes, "opening", deadline=deadline, check=keeper.check)
         found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
         record = keeper.record
         custom = custom_metadata(record.store_id, record.container_id, record.epoch)
@@ -292,13 +292,13 @@ class BookKeeperLog(DurableDataLog):
         note_size(keeper.record, self._notes)
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
         self._succession.begin(ledger)
-        self._look.begin()
+        self._lease.begin()
 
     async def _truncate(self, address: LogAddress) -> None:
         def edit(record: LogMetadata) -> LogMetadata:
             if address <= record.truncation_address:
                 return record
-            return record.truncated(address).without(self._remover.gone)
+            return record.truncated(address).without(self._remover.deleted)
 
         try:
             await self._waiting("truncation").for_node(lambda: self._keeper.change(edit))
@@ -387,13 +387,13 @@ class BookKeeperLog(DurableDataLog):
 
     def _waiting(self, topic: str) -> Waiting:
         """A running log waits as long as it takes."""
-        return Waiting(self._rng, self._notes, topic, look=self._keeper.check)
+        return Waiting(self._rng, self._notes, topic, check=self._keeper.check)
 
     def _fail(self, error: SegmentStoreError) -> None:
         """For good: nothing is written any more."""
         if self._failure is None:
             self._failure = lambda: error
-            self._look.stop()
+            self._lease.stop()
             self._succession.stop()
             self._remover.stop()
             self._pipeline.fail_all(self._failure)

@@ -102,7 +102,7 @@ class FramePipeline:
     """For one opening.
 
     `finished` is called when the current ledger has failed or is full, `nearly_full` some time
-    before that, `settled` after futures were resolved. `sure` is asked before frames are
+    before that, `settled` after futures were resolved. `is_valid` is asked before frames are
     acknowledged; who answers False calls `acknowledge_held` as soon as that has changed.
     """
 
@@ -111,7 +111,7 @@ class FramePipeline:
         container_id: int,
         ledger_bytes: int,
         *,
-        sure: Callable[[], bool],
+        is_valid: Callable[[], bool],
         finished: Callable[[], None],
         nearly_full: Callable[[], None],
         settled: Callable[[], None],
@@ -119,7 +119,7 @@ class FramePipeline:
         self._container_id = container_id
         self._ledger_bytes = ledger_bytes
         self._nearly_bytes = ledger_bytes - ledger_bytes // 8
-        self._sure = sure
+        self._is_valid = is_valid
         self._finished = finished
         self._nearly_full = nearly_full
         self._settled = settled
@@ -329,7 +329,7 @@ class FramePipeline:
                 break
             good += count
         ledger.confirmed += good
-        if good and self._sure():
+        if good and self._is_valid():
             self.acknowledge_held()
         if ledger.failure_code is not None:
             self._wake()

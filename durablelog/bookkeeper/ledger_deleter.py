@@ -52,7 +52,7 @@ class LedgerDeleter:
         self._free_from_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._known: dict[int, None] = {}
-        self._gone: dict[int, None] = {}
+        self._deleted: dict[int, None] = {}
         self._readers = 0
         self._free = asyncio.Event()
         self._free.set()
@@ -60,9 +60,9 @@ class LedgerDeleter:
         self._closed = False
 
     @property
-    def gone(self) -> tuple[int, ...]:
+    def deleted(self) -> tuple[int, ...]:
         """Ids that may leave the record."""
-        return tuple(self._gone)
+        return tuple(self._deleted)
 
     def begin(self) -> None:
         """The record is ours, from now on at the latest."""
@@ -82,7 +82,9 @@ class LedgerDeleter:
             if ledger_id not in self._known:
                 (self._queue if ledger_id in ours else self._later).append(ledger_id)
         self._known = dict.fromkeys(record.removing)
-        self._gone = {ledger_id: None for ledger_id in self._gone if ledger_id in record.removing}
+        self._deleted = {
+            ledger_id: None for ledger_id in self._deleted if ledger_id in record.removing
+        }
         self._go_on()
 
     def hold(self) -> None:
@@ -148,7 +150,7 @@ class LedgerDeleter:
                 await asyncio.sleep(pause_s)
                 continue
             self._queue.popleft()
-            self._gone[ledger_id] = None
+            self._deleted[ledger_id] = None
             self._notes.clear(_TOPIC)
             backoff.reset()
         self._task = None

@@ -92,7 +92,7 @@ async def list_ledger(
     keeper: LogMetadataStore,
     begun: BegunLedger,
     ends: tuple[tuple[int, int, int], ...],
-    gone: tuple[int, ...],
+    deleted: tuple[int, ...],
     waiting: Waiting,
     *,
     record_bytes_max: int,
@@ -113,7 +113,7 @@ async def list_ledger(
             epoch=record.epoch,
             replication=begun.replication,
         )
-        wanted = record.ended(ends).without(gone).followed_by(item)
+        wanted = record.ended(ends).without(deleted).followed_by(item)
         check_size(wanted, keeper.path, record_bytes_max)
         return wanted
 

@@ -134,7 +134,7 @@ class LedgerReader:
                     await self._corrupt(place(item, number), "the ledger was not read to its end")
             except LedgerError as error:
                 pause_s = backoff.next_s()
-                await self._judge(item, number, error, backoff.failures)
+                await self._check_failure(item, number, error, backoff.failures)
                 await asyncio.sleep(pause_s)
             finally:
                 await _let_go(batches)
@@ -151,7 +151,9 @@ class LedgerReader:
             await self._corrupt(place(item, description.last_entry + 1), detail)
         self._sealed.add(item.ledger_id)
 
-    async def _judge(self, item: LedgerItem, number: int, error: LedgerError, tries: int) -> None:
+    async def _check_failure(
+        self, item: LedgerItem, number: int, error: LedgerError, tries: int
+    ) -> None:
         """Returns if it may be tried again."""
         what = (
             f"{place(item, number)}: "
@@ -172,7 +174,7 @@ class LedgerReader:
             await self._corrupt(
                 place(item, number), f"the entry cannot be read ({code_text(error.code)})"
             )
-        await self._look(what)
+        await self._check_record(what)
         raise TierUnavailableError("tier1", what)
 
     async def _stop(self, error: SegmentStoreError) -> NoReturn:
@@ -190,10 +192,10 @@ class LedgerReader:
 
     async def _corrupt(self, where: str, detail: str) -> NoReturn:
         """Nobody but the owner may say so."""
-        await self._look(f"{where}: {detail}")
+        await self._check_record(f"{where}: {detail}")
         raise DataCorruptionError(where, detail)
 
-    async def _look(self, what: str) -> None:
+    async def _check_record(self, what: str) -> None:
         try:
             await self._check_owner()
         except NodeUnavailableError as error:

@@ -137,7 +137,7 @@ class LedgerRollover:
                     self._keeper,
                     begun,
                     (end,),
-                    self._remover.gone,
+                    self._remover.deleted,
                     self._new_waiting(_TOPIC),
                     record_bytes_max=ROLL_BYTES_MAX,
                 )

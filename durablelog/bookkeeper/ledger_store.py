@@ -95,18 +95,18 @@ class AddResult(NamedTuple):
 
 def joined(results: Iterable[AddResult]) -> list[AddResult]:
     """The same, with as few as can be: as the gateway tells them."""
-    told: list[AddResult] = []
+    reported: list[AddResult] = []
     for code, entry, entries in results:
-        before = told[-1] if told else None
+        before = reported[-1] if reported else None
         if (
             before is not None
             and before.code == code
             and (code != OK or before.entry + before.entries == entry)
         ):
-            told[-1] = AddResult(code, before.entry, before.entries + entries)
+            reported[-1] = AddResult(code, before.entry, before.entries + entries)
         else:
-            told.append(AddResult(code, entry, entries))
-    return told
+            reported.append(AddResult(code, entry, entries))
+    return reported
 
 
 class BookieFigures(NamedTuple):

@@ -143,9 +143,9 @@ class LogMetadata:
             removing=self.removing + tuple(item.ledger_id for item in below),
         )
 
-    def without(self, gone: Iterable[int]) -> LogMetadata:
+    def without(self, deleted: Iterable[int]) -> LogMetadata:
         """With these ids no longer in `removing`."""
-        confirmed = frozenset(gone)
+        confirmed = frozenset(deleted)
         return replace(
             self,
             removing=tuple(ledger_id for ledger_id in self.removing if ledger_id not in confirmed),

@@ -186,7 +186,7 @@ class MemoryCluster:
         return ledger.describe()
 
 
-def _nobody(_told: object) -> None:
+def _nobody(_reported: object) -> None:
     """Before anybody listens."""
 
 

@@ -196,7 +196,7 @@ class HeldNodes:
         self._held.pop(path, None)
         self._tree.drop(path)
 
-    def look(self, now: float) -> None:
+    def expire_sessions(self, now: float) -> None:
         """A call comes at this loop time: sessions that are over end; of ours that one another
         begins, with what we hold.
         """
@@ -289,7 +289,7 @@ class MemoryNodes(MetadataNodes):
             raise NodeUnavailableError(path, "the session was closed")
         if self._tree.outage:
             raise NodeUnavailableError(path, "the service is down")
-        self._held.look(asyncio.get_running_loop().time())
+        self._held.expire_sessions(asyncio.get_running_loop().time())
         planted = self._tree.planted(call)
         if planted is not None and not planted.happens:
             raise planted.error(path, "made to fail")

@@ -64,7 +64,7 @@ class NodeHolder:
         Raises what `remove` raises, NodeUnavailableError if the client is closed meanwhile.
         """
         self._wanted[path] = None
-        leaving = own_task(self._leave(path), name="let go of node", on_failure=_heard)
+        leaving = own_task(self._leave(path), name="let go of node", on_failure=_received)
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         try:
@@ -135,5 +135,5 @@ class NodeHolder:
                 del self._wanted[path]
 
 
-def _heard(_error: BaseException) -> None:
+def _received(_error: BaseException) -> None:
     """Whoever waits is told, and it is tried again."""

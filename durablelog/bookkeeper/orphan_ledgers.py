@@ -76,7 +76,7 @@ def owner_of(custom: Mapping[str, bytes], store_id: str) -> _Ours | None:
     return _Ours(*map(int, numbers))
 
 
-def judge(
+def classify(
     ledger_id: int, ours: _Ours | None, record: LogMetadata | None, store_id: str
 ) -> LedgerVerdict:
     """Pure. `record` is its container's, read after the ledger was listed."""
@@ -106,7 +106,7 @@ async def find_orphans(
     turns = asyncio.Semaphore(READS_AT_ONCE)
     problems: list[str] = []
 
-    async def look(ledger_id: int) -> LedgerDescription | None:
+    async def described_one(ledger_id: int) -> LedgerDescription | None:
         async with turns:
             try:
                 return await ledgers.describe(ledger_id)
@@ -124,7 +124,7 @@ async def find_orphans(
     found: dict[int, list[tuple[LedgerDescription, _Ours]]] = {}
     listed = await ledgers.list_ids()
     for first in range(0, len(listed), 1024):
-        for described in await asyncio.gather(*map(look, listed[first : first + 1024])):
+        for described in await asyncio.gather(*map(described_one, listed[first : first + 1024])):
             ours = owner_of(described.custom, store_id) if described is not None else None
             if described is not None and ours is not None and ours.container_id in containers:
                 found.setdefault(ours.container_id, []).append((described, ours))
@@ -132,7 +132,7 @@ async def find_orphans(
     for container_id in sorted(found):
         record = await read_record(nodes, root, container_id)
         for described, ours in found[container_id]:
-            verdict = judge(described.ledger_id, ours, record, store_id)
+            verdict = classify(described.ledger_id, ours, record, store_id)
             if verdict is LedgerVerdict.ORPHAN:
                 orphan = _orphan(described, ours)
                 if described.state is LedgerState.CLOSED and described.last_entry != EMPTY:

@@ -100,7 +100,7 @@ class OwnerPresence:
                 there.session_timeout_s if there is not None else 0.0, SESSION_TIMEOUT_S_MAX
             )
             most_s = max(session_s, self._session_timeout_s) * SESSIONS_WAITED + EXTRA_S
-            if there is not None and self._runtime.processes.lives(there.process):
+            if there is not None and self._runtime.processes.is_alive(there.process):
                 raise self._owned(record, record.owner)
             if waited_s >= most_s:
                 raise self._owned(
@@ -142,7 +142,7 @@ class OwnerPresence:
 
     def _is_followed(self, there: OwnerNode) -> bool:
         me, processes = self._runtime.processes.me(), self._runtime.processes
-        if processes.lives(there.process) is False:
+        if processes.is_alive(there.process) is False:
             return True
         return bool(me.place) and (there.place, there.folder) == (me.place, self._folder)
 

@@ -68,7 +68,7 @@ class OwnershipLease:
         if not self._stopped:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_AFTER_S, self._due)
 
-    def sure(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether results that are there may be acknowledged.
 
         If not, `release` or `fail` follows. O(1).
@@ -76,7 +76,7 @@ class OwnershipLease:
         age_s = self._keeper.age_s
         if age_s < _CHECK_AFTER_S:
             return True
-        self._look()
+        self._renew()
         return age_s < LEASE_S
 
     def stop(self) -> None:
@@ -88,9 +88,9 @@ class OwnershipLease:
     def _due(self) -> None:
         self.begin()
         if self._keeper.age_s >= _CHECK_AFTER_S * 2 / 3:
-            self._look()
+            self._renew()
 
-    def _look(self) -> None:
+    def _renew(self) -> None:
         if self._task is None and not self._stopped:
             self._task = own_task(self._run(), name="look-at-record")
 

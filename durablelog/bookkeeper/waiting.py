@@ -28,14 +28,14 @@ MOST_S: Final = 5.0
 """Of the back-off between tries."""
 
 
-async def _look_at_nothing() -> None:
+async def _check_nothing() -> None:
     """Where there is nothing to look at."""
 
 
 class Waiting:
     """One row of tries at one thing; `topic` is its place in the notes.
 
-    `look` is called after each pause and may raise; a node that does not answer is no reason to
+    `check` is called after each pause and may raise; a node that does not answer is no reason to
     stop waiting, and none to put the next try off, unless `again` is told so. `deadline`: loop time
     at which TierUnavailableError is raised instead of waiting on; None for never.
     """
@@ -47,19 +47,19 @@ class Waiting:
         topic: str,
         *,
         deadline: float | None = None,
-        look: Callable[[], Awaitable[None]] = _look_at_nothing,
+        check: Callable[[], Awaitable[None]] = _check_nothing,
     ) -> None:
         self._backoff = Backoff(rng, min_s=FIRST_S, max_s=MOST_S)
         self._notes = notes
         self._topic = topic
         self._deadline = deadline
-        self._look = look
+        self._check = check
 
     async def again(self, why: str, *, after_a_check: bool = False) -> None:
         """Returns when it is time for the next try, with `after_a_check` not before a look has
         succeeded.
 
-        Raises TierUnavailableError, and whatever `look` does.
+        Raises TierUnavailableError, and whatever `check` does.
         """
         said = why
         while True:
@@ -72,7 +72,7 @@ class Waiting:
                 raise TierUnavailableError("tier1", said)
             await asyncio.sleep(pause_s)
             try:
-                await self._look()
+                await self._check()
             except NodeUnavailableError as error:
                 if after_a_check:
                     said = f"{why}; and the log's record does not answer: {error}"

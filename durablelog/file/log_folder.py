@@ -50,7 +50,7 @@ from segmentstore.contracts.errors import (
 
 FRAMES_MIN: Final = 3
 """Of the largest size, that a file holds which is made small for want of room."""
-_LOOKS: Final = 8
+_SCANS: Final = 8
 """At a log that changes under each of them, before that is told."""
 
 
@@ -230,7 +230,7 @@ class LogFolder:
         saw lies before what a second one comes upon.
         """
         seen: tuple[LogState, str] | None = None
-        for _ in range(_LOOKS):
+        for _ in range(_SCANS):
             state = self._read_state()
             try:
                 return state, scan_log(self.directory, self.disk, state)
@@ -242,7 +242,7 @@ class LogFolder:
 
     def _scan_again(self, state: LogState) -> LogScan:
         """What the owner before us may have acknowledged between our look and our claim."""
-        for _ in range(_LOOKS):
+        for _ in range(_SCANS):
             try:
                 return scan_log(self.directory, self.disk, state)
             except DataCorruptionError:

@@ -46,7 +46,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.lock_owner import owner_of
 
 _STATE_BYTES_MAX: Final = 4096
-_LOOKS: Final = 8
+_SCANS: Final = 8
 """Listings in which no record can be opened before there is none."""
 _UNNUMBERED: Final = "state"
 """Name of the one record that was, before 0.1.0 was released."""
@@ -78,7 +78,7 @@ def read_state(directory: str, disk: Disk) -> LogState | None:
 
 def _read_record(directory: str, disk: Disk) -> _Record | None:
     """The record of the highest version; its file stays open."""
-    for _ in range(_LOOKS):
+    for _ in range(_SCANS):
         version = max(_versions(directory, disk), default=None)
         if version is None:
             # a large folder is listed in pieces: a record may be followed by the next one between

@@ -65,17 +65,17 @@ class Reserve:
             RESERVE_FRAMES * payload_bytes_max + CHECKPOINT_BYTES
         )
         """Read and raised on the event loop, like `whole`."""
-        self._made = 0
+        self._created = 0
 
     @property
     def sound(self) -> bool:
         """There is enough of it to go on."""
-        return self._made >= STATE_BYTES
+        return self._created >= STATE_BYTES
 
     @property
     def whole(self) -> bool:
         """It is as large as it should be, and nothing of it was given up, as far as we know."""
-        return self._made >= self._bytes
+        return self._created >= self._bytes
 
     def keep_room_for(self, length: int) -> None:
         """Of frames that hold a checkpoint of `length` bytes: twice, since the last one may have
@@ -101,7 +101,7 @@ class Reserve:
         Raises NoRoomError if that is not `sound`, OSError.
         """
         wanted = self._bytes
-        if self._made >= wanted:
+        if self._created >= wanted:
             return
         try:
             self._fill(wanted)
@@ -110,7 +110,7 @@ class Reserve:
                 return
             wanted = STATE_BYTES
             self._fill(wanted)
-        self._made = wanted
+        self._created = wanted
 
     def _fill(self, wanted: int) -> None:
         file = self._disk.open(self._path, write=True, create=True)
@@ -134,7 +134,7 @@ class Reserve:
             file.sync()
         except OSError:
             # Finished: the next one is another file.
-            self._made = 0
+            self._created = 0
             remove_if_there(self._disk, self._path)
             raise
 
@@ -151,21 +151,21 @@ class Reserve:
 
         Raises OSError.
         """
-        self._made = 0
+        self._created = 0
         remove_if_there(self._disk, self._path)
 
     def _shrink(self, to: Callable[[int], int]) -> bool:
         try:
             file = self._disk.open(self._path, write=True)
         except FileNotFoundError:
-            self._made = 0
+            self._created = 0
             return False
         try:
             length = file.size()
-            self._made = to(length)
-            if self._made == length:
+            self._created = to(length)
+            if self._created == length:
                 return False
-            file.truncate(self._made)
+            file.truncate(self._created)
         finally:
             file.close()
         return True

@@ -73,7 +73,7 @@ class Call:
 
     number: int
     """Its place in `History.calls`; the origin of the records it appends."""
-    life: int
+    process_run: int
     client: str
     kind: CallKind
     segment: str
@@ -109,7 +109,7 @@ class Call:
 
 
 @dataclass(slots=True)
-class Life:
+class ProcessRun:
     """One opening of the store."""
 
     number: int
@@ -149,7 +149,7 @@ class Observation:
 
     begun: int
     ended: int
-    life: int
+    process_run: int
     segments: dict[str, SeenSegment]
     again: bool = False
     """Taken after another recovery with nothing written since the observation before it: it must be
@@ -164,7 +164,7 @@ class History:
     """Everything of one run, in order."""
 
     calls: list[Call] = field(default_factory=list)
-    lives: list[Life] = field(default_factory=list)
+    process_runs: list[ProcessRun] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     tiers: list[SeenTiers] = field(default_factory=list)
     """What lay in the tiers between the lives, where somebody looked."""

@@ -30,8 +30,8 @@ from recovery.harness.history import (
     CallKind,
     CallOutcome,
     History,
-    Life,
     Observation,
+    ProcessRun,
     SeenSegment,
     Update,
 )
@@ -54,12 +54,12 @@ class Event:
 
     what: str
     at: int
-    life: int
+    process_run: int
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> bytes:
         """As it is told, newline included."""
-        told = {"what": self.what, "at": self.at, "life": self.life, **self.fields}
+        told = {"what": self.what, "at": self.at, "life": self.process_run, **self.fields}
         return json.dumps(told, separators=(",", ":")).encode() + b"\n"
 
 
@@ -84,7 +84,7 @@ def call_begun(call: Call, at: int) -> Event:
         fields["updates"] = [
             (each.id.hex, each.how, each.value, each.expected) for each in call.updates
         ]
-    return Event("begun", at, call.life, fields)
+    return Event("begun", at, call.process_run, fields)
 
 
 def call_ended(call: Call, at: int) -> Event:
@@ -98,10 +98,10 @@ def call_ended(call: Call, at: int) -> Event:
         fields["data"] = base64.b64encode(call.data).decode()
     if call.values:
         fields["values"] = _attributes_out(call.values)
-    return Event("ended", at, call.life, fields)
+    return Event("ended", at, call.process_run, fields)
 
 
-def observed(observation: Observation, life: int, at: int) -> Event:
+def observed(observation: Observation, process_run: int, at: int) -> Event:
     """What was seen; when it was is told by the events "observing" and "seen" of the same life
     before it.
     """
@@ -119,11 +119,11 @@ def observed(observation: Observation, life: int, at: int) -> Event:
         }
         for seen in observation.segments.values()
     ]
-    return Event("observed", at, life, {"segments": segments})
+    return Event("observed", at, process_run, {"segments": segments})
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _Observing:
     """An observation under way, or the last one that was kept."""
 
     begun: int
@@ -142,48 +142,61 @@ class Retelling:
         self.findings: list[str] = []
         """Harmful findings in the files, told with the next observation."""
         self._begun = 0
-        self._looks: dict[int, _Look] = {}
-        self._last: _Look | None = None
+        self._observing: dict[int, _Observing] = {}
+        self._last: _Observing | None = None
 
     @property
     def next_call(self) -> int:
         """The first call number that is free."""
         return len(self.history.calls)
 
-    def tell(self, *processes: Iterable[Event]) -> None:
+    def replay(self, *processes: Iterable[Event]) -> None:
         """Add the events of processes, each in order, by their times.
 
         Raises ValueError if they do not make sense.
         """
         for event in merge(*processes, key=attrgetter("at")):
-            self._tell(event)
+            self._replay(event)
 
-    def _tell(self, event: Event) -> None:
+    def _replay(self, event: Event) -> None:
         history, stamp = self.history, self.history.next_stamp()
         if event.what == "begun":
             self._begin(event, stamp)
         elif event.what == "ended":
             self._end(event, stamp)
         elif event.what == "opening":
-            if event.life != len(history.lives):
-                raise ValueError(f"life {event.life} begins as number {len(history.lives)}")
-            history.lives.append(Life(event.life, str(event.fields["process"]), stamp))
+            if event.process_run != len(history.process_runs):
+                raise ValueError(
+                    f"life {event.process_run} begins as number {len(history.process_runs)}"
+                )
+            history.process_runs.append(
+                ProcessRun(event.process_run, str(event.fields["process"]), stamp)
+            )
         elif event.what == "opened":
-            history.lives[event.life].opened = stamp
+            history.process_runs[event.process_run].opened = stamp
         elif event.what == "over":
-            if event.life < len(history.lives) and history.lives[event.life].ended is None:
-                history.lives[event.life].ended, history.lives[event.life].ending = (
+            if (
+                event.process_run < len(history.process_runs)
+                and history.process_runs[event.process_run].ended is None
+            ):
+                (
+                    history.process_runs[event.process_run].ended,
+                    history.process_runs[event.process_run].ending,
+                ) = (
                     stamp,
                     str(event.fields["ending"]),
                 )
         elif event.what == "observing":
             alone = all(
-                life.ended is not None or life.number == event.life for life in history.lives
+                process_run.ended is not None or process_run.number == event.process_run
+                for process_run in history.process_runs
             )
-            self._looks[event.life] = _Look(stamp, self._begun, alone)
+            self._observing[event.process_run] = _Observing(stamp, self._begun, alone)
         elif event.what == "seen":
-            look = self._looks[event.life]
-            self._looks[event.life] = _Look(look.begun, look.calls, look.alone, stamp)
+            look = self._observing[event.process_run]
+            self._observing[event.process_run] = _Observing(
+                look.begun, look.calls, look.alone, stamp
+            )
         elif event.what == "observed":
             self._observe(event)
 
@@ -193,13 +206,18 @@ class Retelling:
         calls, fields = self.history.calls, event.fields
         number = int(fields["call"])
         while len(calls) <= number:
-            nobody = Call(len(calls), event.life, NOBODY, CallKind.FLUSH, "", stamp)
+            nobody = Call(len(calls), event.process_run, NOBODY, CallKind.FLUSH, "", stamp)
             nobody.ended, nobody.outcome = stamp, CallOutcome.REFUSED
             calls.append(nobody)
         if calls[number].client != NOBODY:
             raise ValueError(f"call {number} began twice")
         call = Call(
-            number, event.life, fields["client"], CallKind(fields["kind"]), fields["segment"], stamp
+            number,
+            event.process_run,
+            fields["client"],
+            CallKind(fields["kind"]),
+            fields["segment"],
+            stamp,
         )
         for name in _ARGUMENTS:
             setattr(call, name, fields.get(name, getattr(call, name)))
@@ -213,8 +231,10 @@ class Retelling:
     def _end(self, event: Event, stamp: int) -> None:
         fields = event.fields
         call = self.history.calls[int(fields["call"])]
-        if call.ended is not None or call.life != event.life:
-            raise ValueError(f"call {call.number} ended, and is not under way in life {event.life}")
+        if call.ended is not None or call.process_run != event.process_run:
+            raise ValueError(
+                f"call {call.number} ended, and is not under way in life {event.process_run}"
+            )
         call.ended, call.outcome = stamp, CallOutcome(fields["outcome"])
         call.error, call.result = fields.get("error", ""), fields.get("result")
         call.data = base64.b64decode(fields.get("data", ""))
@@ -223,11 +243,11 @@ class Retelling:
     # --- observations -----------------------------------------------------------------------------
 
     def _observe(self, event: Event) -> None:
-        look, last = self._looks.pop(event.life), self._last
+        look, last = self._observing.pop(event.process_run), self._last
         again = last is not None and last.alone and look.alone and last.calls == look.calls
         segments = {each["name"]: _segment_in(each) for each in event.fields["segments"]}
         observation = Observation(
-            look.begun, look.seen, event.life, segments, again, tuple(self.findings)
+            look.begun, look.seen, event.process_run, segments, again, tuple(self.findings)
         )
         self.findings = []
         # What had to be proven first is told late.

@@ -36,7 +36,7 @@ _PIECES: Final = (8191, 127, 65521, 1021, 32749)
 async def observe(
     store: SegmentStore,
     history: History,
-    life: int,
+    process_run: int,
     *,
     again: bool = False,
     findings: Sequence[str] = (),
@@ -61,7 +61,9 @@ async def observe(
             attributes=await store.get_attributes(info.name),
             content=await _content(store, info, deadline),
         )
-    observation = Observation(begun, history.next_stamp(), life, seen, again, tuple(findings))
+    observation = Observation(
+        begun, history.next_stamp(), process_run, seen, again, tuple(findings)
+    )
     history.observations.append(observation)
     return observation
 

@@ -50,7 +50,7 @@ Listener = Callable[[str, Call], None]
 
 _DEFINITE: Final = (SegmentError, InvalidNameError, AppendTooLargeError, InvalidArgumentError)
 """Refusals that by their meaning had no effect."""
-_DOUBTFUL: Final = (
+_UNCERTAIN: Final = (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
     NotPrimaryError,
@@ -69,7 +69,7 @@ def classify(kind: CallKind, error: BaseException, *, at_once: bool = False) -> 
     """
     if isinstance(error, asyncio.CancelledError):
         return CallOutcome.UNKNOWN
-    if not isinstance(error, _DEFINITE + _DOUBTFUL):
+    if not isinstance(error, _DEFINITE + _UNCERTAIN):
         return None
     if kind in _HARMLESS:
         return CallOutcome.REFUSED
@@ -91,15 +91,15 @@ class RecordedStore:
         self,
         store: SegmentStore,
         history: History,
-        life: int,
+        process_run: int,
         client: str,
         listener: Listener | None = None,
     ) -> None:
         self.store = store
         self.history = history
-        self.life = life
+        self.process_run = process_run
         self.client = client
-        self.calls_made = 0
+        self.calls_begun = 0
         self.unforeseen: list[BaseException] = []
         self._listener = listener
         self._on_their_way = 0
@@ -132,7 +132,7 @@ class RecordedStore:
             data = b"".join(items)
         call = Call(
             number,
-            self.life,
+            self.process_run,
             self.client,
             CallKind.APPEND,
             name,
@@ -143,7 +143,7 @@ class RecordedStore:
             tuple(updates),
         )
         history.calls.append(call)
-        self.calls_made += 1
+        self.calls_begun += 1
         if self._listener is not None:
             self._listener("begun", call)
         changes = _attributes(updates) if updates else ()
@@ -163,7 +163,7 @@ class RecordedStore:
 
     def begin_event(self, name: str, writer: int, event: int, length: int, size: int) -> Call:
         """Note that an event is about to be sent."""
-        call = self._made(CallKind.EVENT, name)
+        call = self._new_call(CallKind.EVENT, name)
         call.lengths, call.size, call.writer, call.event = (length,), size, writer, event
         return self._report_begun(call)
 
@@ -202,13 +202,13 @@ class RecordedStore:
 
     async def truncate(self, name: str, offset: int) -> None:
         """Drop what lies below `offset`."""
-        call = self._made(CallKind.TRUNCATE, name)
+        call = self._new_call(CallKind.TRUNCATE, name)
         call.offset = offset
         await self._answered(self._report_begun(call), self.store.truncate(name, offset))
 
     async def merge(self, target: str, source: str, updates: Sequence[Update] = ()) -> int:
         """Merge `source` into `target`."""
-        call = self._made(CallKind.MERGE, target)
+        call = self._new_call(CallKind.MERGE, target)
         call.source, call.updates = source, tuple(updates)
         asked = self.store.merge(target, source, _attributes(updates))
         return await self._answered(self._report_begun(call), asked, _put_result)
@@ -242,7 +242,7 @@ class RecordedStore:
 
     def begin_read(self, name: str, offset: int, max_length: int) -> Call:
         """Note that a read is about to be asked for."""
-        call = self._made(CallKind.READ, name)
+        call = self._new_call(CallKind.READ, name)
         call.offset, call.max_length = offset, max_length
         return self._report_begun(call)
 
@@ -275,16 +275,16 @@ class RecordedStore:
     # --- writing it down --------------------------------------------------------------------------
 
     def _begin(self, kind: CallKind, name: str, updates: Sequence[Update] = ()) -> Call:
-        call = self._made(kind, name)
+        call = self._new_call(kind, name)
         call.updates = tuple(updates)
         return self._report_begun(call)
 
-    def _made(self, kind: CallKind, name: str) -> Call:
+    def _new_call(self, kind: CallKind, name: str) -> Call:
         history = self.history
         history.stamp = stamp = history.stamp + 1
-        call = Call(len(history.calls), self.life, self.client, kind, name, stamp)
+        call = Call(len(history.calls), self.process_run, self.client, kind, name, stamp)
         history.calls.append(call)
-        self.calls_made += 1
+        self.calls_begun += 1
         return call
 
     def _report_begun(self, call: Call) -> Call:

@@ -85,11 +85,11 @@ async def observe_tiers(
     late_puts: bool = False,
     settled: bool = False,
     in_doubt: bool = False,
-    stranger: bytes | None = None,
+    foreign_tag: bytes | None = None,
 ) -> SeenTiers:
     """Read everything and add it to the history; `deep`: the bytes of all chunks as well.
 
-    `stranger` is the tag of another store in the same place, whose objects are left out.
+    `foreign_tag` is the tag of another store in the same place, whose objects are left out.
 
     `logs` has a look at each container's log; what else cannot be seen is said as `SeenTiers` has
     it. Raises StorageUnavailableError, OSError.
@@ -98,8 +98,8 @@ async def observe_tiers(
     executor = runtime.executor("tiers", 1)
     seen: dict[int, SeenLog] = {}
     try:
-        for container_id, look in logs.items():
-            walk = _LogWalk(container_id, look)
+        for container_id, probe in logs.items():
+            walk = _LogWalk(container_id, probe)
             if await loop.run_in_executor(executor, walk.run):
                 seen[container_id] = walk.seen({})
                 if deep:
@@ -109,7 +109,7 @@ async def observe_tiers(
     listed: dict[str, int] = {}
     async for page in storage.list():
         listed.update(
-            {stored.name: stored.size for stored in page if _is_own(stored.name, stranger)}
+            {stored.name: stored.size for stored in page if _is_own(stored.name, foreign_tag)}
         )
     stamp = history.next_stamp()
     tiers = SeenTiers(stamp, seen, listed, late_puts=late_puts, settled=settled, in_doubt=in_doubt)
@@ -117,17 +117,19 @@ async def observe_tiers(
     return tiers
 
 
-def _is_own(name: str, stranger: bytes | None) -> bool:
+def _is_own(name: str, foreign_tag: bytes | None) -> bool:
     parts = parse_object_name(name)
-    return parts is not None and (stranger is None or not parts.unique_id.startswith(stranger))
+    return parts is not None and (
+        foreign_tag is None or not parts.unique_id.startswith(foreign_tag)
+    )
 
 
 class _LogWalk:
     """One log, replayed; `run` blocks."""
 
-    def __init__(self, container_id: int, look: LogProbe) -> None:
+    def __init__(self, container_id: int, probe: LogProbe) -> None:
         self.metadata = ContainerMetadata(container_id)
-        self._look = look
+        self._probe = probe
         self._epoch = self._first = 0
         self._begins_with = ""
         self._held: dict[int, list[Span]] = {}
@@ -137,7 +139,7 @@ class _LogWalk:
         replay = Replay(MetadataUpdater(self.metadata), LogPositions())
         reader = DataFrameReader()
         try:
-            looked = self._look()
+            looked = self._probe()
             self._epoch = looked.epoch
             for frame in looked.frames:
                 for record in reader.feed(frame):

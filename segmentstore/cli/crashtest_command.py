@@ -26,7 +26,7 @@ from segmentstore.contracts.folders import checked_folder
 
 if TYPE_CHECKING:
     from recovery.harness.runs.plan import Plan
-    from segmentstore.cli.crashtest_runs import Asked, RunOutcome, Told
+    from segmentstore.cli.crashtest_runs import Asked, RunDescription, RunOutcome
 
 DEFAULT_WORKLOAD = "default"
 _PREFIX = "segmentstore-crashtest-"
@@ -122,9 +122,9 @@ def crashtest_command(
     workload = workload if workload is not None else DEFAULT_WORKLOAD
     _check_workload(workload)
     if plan is not None or replay is not None:
-        told = _told(mode, workload, replay or "", plan)
-        crashtest_show.tell(told, as_json=as_json)
-        raise typer.Exit(VIOLATED if told.violations else ExitCode.DONE)
+        description = _described(mode, workload, replay or "", plan)
+        crashtest_show.show_run(description, as_json=as_json)
+        raise typer.Exit(VIOLATED if description.violations else ExitCode.DONE)
     asked = crashtest_runs.Asked(
         seconds=seconds,
         runs=runs,
@@ -170,7 +170,7 @@ def _carried_out(runner: Callable[[Asked], RunOutcome], asked: Asked) -> RunOutc
     return outcome
 
 
-def _told(mode: Mode, workload: str, replay: str, plan: Path | None) -> Told:
+def _described(mode: Mode, workload: str, replay: str, plan: Path | None) -> RunDescription:
     """One run, or one crash point, once more."""
     from segmentstore.cli import crashtest_modes, crashtest_runs  # noqa: PLC0415 - as above
 

@@ -16,7 +16,7 @@ from recovery.harness.enumeration.driver import (
 )
 from recovery.harness.history import Violation
 from recovery.harness.interrupts import stop_asked
-from recovery.harness.kills.driver import LIVES, KillFailure, KillResult, run_kills
+from recovery.harness.kills.driver import PROCESS_RUNS, KillFailure, KillResult, run_kills
 from recovery.harness.kills.points import MissingToolError
 from recovery.harness.reporting.narrate import narrate
 from segmentstore.cli.crashtest_runs import (
@@ -24,9 +24,9 @@ from segmentstore.cli.crashtest_runs import (
     SHRUNK_MAX,
     VIOLATIONS_SHOWN_MAX,
     Asked,
+    RunDescription,
     RunOutcome,
     ShownFailure,
-    Told,
     describe_history,
     progress,
     simulate,
@@ -66,7 +66,7 @@ def enumerate_points(asked: Asked) -> RunOutcome:
     )
 
 
-def describe_point(name: str) -> Told:
+def describe_point(name: str) -> RunDescription:
     """One enumerated state again. Raises CommandError if there is none of this name."""
     try:
         again = replay(name)
@@ -143,12 +143,12 @@ def _said(result: KillResult) -> str:
 def _killed(failure: KillFailure, asked: Asked) -> ShownFailure:
     violations = [str(violation) for violation in failure.violations[:VIOLATIONS_SHOWN_MAX]]
     # The seed of a store ends in its number: so many lives come to it and carry it through.
-    lives = LIVES * (int(failure.seed.rpartition("/")[2]) + 1)
+    process_runs = PROCESS_RUNS * (int(failure.seed.rpartition("/")[2]) + 1)
     retry = shlex.join(
         [
             *COMMAND.split(),
             *("--mode", "kill", "--seed", asked.seed, "--workload", failure.workload),
-            *("--runs", str(lives if asked.runs is None else min(lives, asked.runs))),
+            *("--runs", str(process_runs if asked.runs is None else min(process_runs, asked.runs))),
             *([] if asked.exact else ["--no-exact"]),
         ]
     )

@@ -92,7 +92,7 @@ class RunOutcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RunDescription:
     """One run in full."""
 
     name: str
@@ -231,17 +231,17 @@ def _reported_violations(violations: Sequence[Violation]) -> list[str]:
 # --- one run in full ------------------------------------------------------------------------------
 
 
-def describe_seed(seed: str, workload: str) -> Told:
+def describe_seed(seed: str, workload: str) -> RunDescription:
     """Run one seed again, and tell it."""
     return describe_plan(draw_plan(seed, workload))
 
 
-def describe_plan(plan: Plan) -> Told:
+def describe_plan(plan: Plan) -> RunDescription:
     """Run a plan, and tell it."""
-    return _told(plan.seed, Scenario(plan, keep_trace=True).run())
+    return _described(plan.seed, Scenario(plan, keep_trace=True).run())
 
 
-def _told(name: str, result: RunResult) -> Told:
+def _described(name: str, result: RunResult) -> RunDescription:
     return describe_history(
         name, result.trace or (), result.digest, result.history, result.violations
     )
@@ -249,9 +249,9 @@ def _told(name: str, result: RunResult) -> Told:
 
 def describe_history(
     name: str, trace: Sequence[str], digest: str, history: History, violations: Sequence[Violation]
-) -> Told:
+) -> RunDescription:
     """One run, put into words."""
-    return Told(
+    return RunDescription(
         name,
         trace,
         digest,

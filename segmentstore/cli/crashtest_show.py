@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from recovery.harness.simulation.fault_points import TABLE
 from segmentstore.cli import output
-from segmentstore.cli.crashtest_runs import RunOutcome, ShownFailure, Told
+from segmentstore.cli.crashtest_runs import RunDescription, RunOutcome, ShownFailure
 
 _FAILURES_SHOWN = 5
 
@@ -43,19 +43,21 @@ def show(outcome: RunOutcome, *, points: bool, as_json: bool) -> None:
     sys.stdout.write("\nRULES WERE BROKEN\n" if outcome.failed else "no rule was broken\n")
 
 
-def tell(told: Told, *, as_json: bool) -> None:
+def show_run(description: RunDescription, *, as_json: bool) -> None:
     """One run in full: its effects on the outside, then its calls in words, then the verdict."""
     if as_json:
-        output.print_json(told)
+        output.print_json(description)
         return
-    if told.trace:
-        _write("effects on the outside, with the microsecond they came in:", *told.trace, "")
-    _write("what happened:", *told.lines, "")
-    if told.digest:
-        _write(f"digest of the trace: {told.digest}")
-    _write(*(f"VIOLATION {violation}" for violation in told.violations))
+    if description.trace:
+        _write("effects on the outside, with the microsecond they came in:", *description.trace, "")
+    _write("what happened:", *description.lines, "")
+    if description.digest:
+        _write(f"digest of the trace: {description.digest}")
+    _write(*(f"VIOLATION {violation}" for violation in description.violations))
     _write(
-        f"{told.name}: RULES WERE BROKEN" if told.violations else f"{told.name}: no rule was broken"
+        f"{description.name}: RULES WERE BROKEN"
+        if description.violations
+        else f"{description.name}: no rule was broken"
     )
 
 

@@ -48,7 +48,7 @@ def read_plan(path: Path) -> list[PlannedFile]:
     ]
 
 
-def tell(event: str, **values: object) -> None:
+def send_event(event: str, **values: object) -> None:
     """One event to the parent, now."""
     sys.stdout.write(json.dumps({"event": event, **values}) + "\n")
     sys.stdout.flush()
@@ -75,7 +75,9 @@ async def _ingest(
     began = loop.time()
     async with segmentstore.open(location) as store:
         opened = StoreNumbers.of(store)
-        tell("opened", seconds=loop.time() - began, operations_replayed=opened.operations_replayed)
+        send_event(
+            "opened", seconds=loop.time() - began, operations_replayed=opened.operations_replayed
+        )
         pace = _Pace(max(1, lines // _EVENTS), loop.time())
         largest = sorted(planned, key=lambda item: -item.size)[:_FOLLOWED]
         for item in largest:
@@ -87,7 +89,7 @@ async def _ingest(
                 report = await ingest(store, planned, writers=writers, on_progress=pace)
         finally:
             executor.shutdown(wait=True)
-        tell(
+        send_event(
             "ingested",
             **dataclasses.asdict(report),
             followed_bytes=sum(task.result() for task in followed),
@@ -100,7 +102,7 @@ async def _ingest(
         await store.flush()
         await store.checkpoint()
         after = StoreNumbers.of(store)
-        tell(
+        send_event(
             "flushed",
             seconds=loop.time() - began,
             log_bytes_before=before.log_bytes,
@@ -116,13 +118,15 @@ class _Pace:
     def __init__(self, step: int, began: float) -> None:
         self._step = step
         self._began = began
-        self._told = -step
+        self._reported = -step
 
     def __call__(self, progress: IngestProgress) -> None:
-        if progress.lines >= self._told + self._step:
-            self._told = progress.lines
+        if progress.lines >= self._reported + self._step:
+            self._reported = progress.lines
             seconds = asyncio.get_running_loop().time() - self._began
-            tell("progress", lines=progress.lines, seconds=seconds, before=progress.lines_before)
+            send_event(
+                "progress", lines=progress.lines, seconds=seconds, before=progress.lines_before
+            )
 
 
 async def _ensure_segment(store: SegmentStore, name: str) -> None:
@@ -186,7 +190,7 @@ async def _compare(location: str, planned: Sequence[PlannedFile]) -> None:
         finally:
             executor.shutdown(wait=True)
         fetched = StoreNumbers.of(store).tier2_bytes_read
-    tell(
+    send_event(
         "compared",
         seconds=loop.time() - began,
         files=found.files,

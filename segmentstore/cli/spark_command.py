@@ -25,7 +25,7 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import read_store_file, tier2_url
 
-COULD_NOT_TELL = 2
+UNDECIDED = 2
 """As the jobs have it (tier2/spark/common/command_options.py): schedulers tell a failure from
 findings by it.
 """
@@ -91,7 +91,7 @@ def run_verb(arguments: list[str]) -> int:
         return code
     except SegmentStoreError as error:
         output.print_error(sentence(error))
-        return COULD_NOT_TELL
+        return UNDECIDED
 
 
 def end_session() -> None:

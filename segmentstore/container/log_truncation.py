@@ -41,7 +41,7 @@ class LogTruncation:
         self._on_failure = on_failure
         self._processor: OperationProcessor | None = None
         self._task: asyncio.Task[None] | None = None
-        self._made_room = False
+        self._freed_room = False
 
     def start(self, processor: OperationProcessor) -> None:
         """The container serves; `processor` writes the checkpoints that make room."""
@@ -85,7 +85,7 @@ class LogTruncation:
         if self._log.short:
             self._make_room()
         else:
-            self._made_room = False
+            self._freed_room = False
             self._processor.throttle_changed()
             # One that found no room may find it now.
             self.begin()
@@ -100,8 +100,8 @@ class LogTruncation:
         if self._positions.newer_would_free(self._writer.first_unflushed_sequence()):
             # Once, even if nothing was logged since: the checkpoint may be in an older file than
             # what comes.
-            self._processor.checkpoint_soon(even_if_empty=not self._made_room)
-            self._made_room = True
+            self._processor.checkpoint_soon(even_if_empty=not self._freed_room)
+            self._freed_room = True
         self.begin()
 
     async def _truncate(self) -> None:

@@ -110,12 +110,12 @@ class SegmentContainer:
         config: StoreConfig,
         runtime: Runtime,
         store_id: str,
-        made: bool = False,
+        created: bool = False,
         other_stores: OtherStores = NO_OTHER_STORES,
         export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
         mailboxes: MailboxGroup | None = None,
     ) -> None:
-        """`made`: the store was made in this very opening.
+        """`created`: the store was made in this very opening.
 
         `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
         manifest. `mailboxes` are those of the store's containers in this process.
@@ -136,7 +136,7 @@ class SegmentContainer:
         self._config = config
         self._runtime = runtime
         # A log in memory holds nothing at every opening, by design.
-        self._may_be_empty = made or config.tier1 == "memory"
+        self._may_be_empty = created or config.tier1 == "memory"
         self._log = log
         self._updater = MetadataUpdater(self.metadata)
         self._positions = LogPositions()

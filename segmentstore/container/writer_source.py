@@ -8,7 +8,7 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import OwnersOperation
 from readindex.read_index import ReadIndex
-from readindex.unflushed_reads import GoneError
+from readindex.unflushed_reads import RemovedError
 from segmentstore.contracts.errors import NotPrimaryError
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -43,7 +43,7 @@ class WriterSource:
 
     async def read_unflushed(
         self, ranges: Sequence[tuple[int, int, int]]
-    ) -> Sequence[Sequence[bytes] | GoneError]:
+    ) -> Sequence[Sequence[bytes] | RemovedError]:
         """Committed bytes for an upload, from wherever they lie."""
         return await self._index.read_unflushed(ranges)
 

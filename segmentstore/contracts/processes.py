@@ -43,7 +43,7 @@ class Processes(Protocol):
     def me(self) -> ProcessIdentity:
         """The calling process."""
 
-    def lives(self, identity: ProcessIdentity) -> bool | None:
+    def is_alive(self, identity: ProcessIdentity) -> bool | None:
         """Whether a process still runs; None if that cannot be told from here."""
 
 
@@ -56,7 +56,7 @@ class SystemProcesses:
         state = _state(pid)
         return ProcessIdentity(host, pid, _place(), state[_STARTED] if state is not None else "")
 
-    def lives(self, identity: ProcessIdentity) -> bool | None:
+    def is_alive(self, identity: ProcessIdentity) -> bool | None:
         if identity.place != _place() or not identity.place:
             return None
         try:

@@ -102,7 +102,7 @@ def test_there_are_exactly_as_many_runs_as_were_asked_for(runs: int) -> None:
     assert numbers["runs"] == runs
 
 
-def test_a_run_is_told_with_its_trace() -> None:
+def test_a_run_is_reported_with_its_trace() -> None:
     result = segmentstore("crashtest", "--replay", "clean/0")
     again = segmentstore("crashtest", "--replay", "clean/0")
     assert result.code == 0

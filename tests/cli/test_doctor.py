@@ -218,7 +218,7 @@ def test_a_machine_that_gives_no_ports_of_loopback_is_told_so(
 
 
 @pytest.mark.usefixtures("no_programs", "no_jars")
-def test_a_disk_without_room_is_told_with_what_is_free_and_what_it_takes(
+def test_a_disk_without_room_is_reported_with_what_is_free_and_what_it_takes(
     plain_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor_command, "FREE_BYTES_MIN", 1 << 62)

@@ -84,7 +84,7 @@ def test_the_shell_completes_commands_and_options() -> None:
     assert b"--install-completion" in command("--help").out
 
 
-def test_the_version_is_told() -> None:
+def test_the_version_is_reported() -> None:
     shown = command("--version")
     assert (shown.code, shown.out.decode()) == (
         ExitCode.DONE,

@@ -98,7 +98,7 @@ def test_a_url_goes_to_the_verb_as_it_is(seen: list[argparse.Namespace]) -> None
     )
 
 
-def test_what_is_no_store_could_not_be_told_and_is_no_finding(
+def test_what_is_no_store_could_not_be_reported_and_is_no_finding(
     tmp_path: Path, seen: list[argparse.Namespace]
 ) -> None:
     shown = segmentstore("spark", "reconcile", tmp_path / "nothing")

@@ -108,10 +108,10 @@ def test_no_request_overtakes_one_that_it_follows_and_admitted_bytes_have_room(
             fair.sort(queue)
             assert not queue
         elif step[0] == "release":
-            waiting = list(fair.aside)
+            waiting = list(fair.deferred)
             fair.release(step[1])
-            assert list(fair.aside) == waiting[len(waiting) - len(fair.aside) :]
-            assert not waiting or len(fair.aside) < len(waiting)
+            assert list(fair.deferred) == waiting[len(waiting) - len(fair.deferred) :]
+            assert not waiting or len(fair.deferred) < len(waiting)
         elif step[0] == "flush":
             unflushed[step[1]] = 0
         elif step[0] == "take":
@@ -143,7 +143,7 @@ def test_a_heavy_segment_waits_and_a_light_one_goes_on_within_its_share() -> Non
     )
     fair.sort(queue)
     assert [item[0] for item in fair.admitted if isinstance(item, tuple)] == [2, 2]
-    assert [item[0] for item in fair.aside if isinstance(item, tuple)] == [1, 2, 1]
+    assert [item[0] for item in fair.deferred if isinstance(item, tuple)] == [1, 2, 1]
     fair.begin(500, 100)
     # A new pause, a new share; nothing was committed meanwhile.
     assert [item[0] for item in fair.admitted if isinstance(item, tuple)] == [2, 2, 2]

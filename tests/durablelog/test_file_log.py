@@ -116,7 +116,9 @@ def names(world: FileWorld) -> list[str]:
     return sorted(name for name in os.listdir(world.directory) if name.endswith(".log"))
 
 
-def test_a_live_owner_is_told_from_another_object_and_another_process(world: FileWorld) -> None:
+def test_a_live_owner_is_distinguished_from_another_object_and_another_process(
+    world: FileWorld,
+) -> None:
     async def scenario() -> None:
         log = await opened(world)
         await append_all(log, range(3))

@@ -52,7 +52,7 @@ class Process(DiskProcess):
         self._random = random.Random(1)
         self.is_dead = False
         self.effects: list[tuple[str, str]] = []
-        self.looks = 0
+        self.reads = 0
         self.between: Callable[[str], None] = lambda _: None
         self.seconds = 0.0
 
@@ -80,8 +80,8 @@ class Process(DiskProcess):
         self._world.effect = kind
         self.effects.append((kind, place))
 
-    def looked(self) -> None:
-        self.looks += 1
+    def note_read(self) -> None:
+        self.reads += 1
 
     def give_way(self, seconds: float) -> None:
         if self.is_dead:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("HARNESS_COMPACTION_RUNS", "16"))
 SEED = os.environ.get("HARNESS_COMPACTION_SEED", "main")
 STORES = 20
-LIVES = 3
+PROCESS_RUNS = 3
 TRACES = """
 from recovery.harness.runs.plan import draw_plan
 from recovery.harness.runs.scenario import Scenario
@@ -105,7 +105,7 @@ def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     kills = jobs_killed = 0
     for store in range(STORES):
         result = KillRound(
-            tmp_path / str(store), f"{seed}/{store}", COMPACTION.name, LIVES, exact=False
+            tmp_path / str(store), f"{seed}/{store}", COMPACTION.name, PROCESS_RUNS, exact=False
         ).run()
         assert [str(violation) for violation in result.violations] == []
         answers.update(result.answers)

@@ -260,7 +260,7 @@ def test_what_is_no_message_ends_its_connection_and_nothing_else(
         ("GET /b?location", (), None),
     ],
 )
-def test_requests_are_told_apart(
+def test_requests_are_distinguished(
     line: str, headers: tuple[tuple[str, str], ...], operation: Operation | None
 ) -> None:
     assert operation_of(Head(f"{line} HTTP/1.1", headers)) == operation

@@ -17,8 +17,8 @@ def test_what_runs_on_the_real_cluster_runs_on_the_model_by_its_name_in_a_plan()
     assert BY_NAME["faults"] is FAULTS
     drawn = DIRECTIONS["bookkeeper"](draw_plan("faults/1", "faults"))
     endings: tuple[Ending, ...] = ("kill", "power", "close")
-    lives = tuple(Cycle(operations=120, ending=ending) for ending in endings)
-    plan = Plan.from_json(dataclasses.replace(drawn, cycles=lives).to_json())
+    process_runs = tuple(Cycle(operations=120, ending=ending) for ending in endings)
+    plan = Plan.from_json(dataclasses.replace(drawn, cycles=process_runs).to_json())
     result = Scenario(plan).run()
     assert [str(violation) for violation in result.violations] == []
     done = {call.kind for call in result.history.calls if call.outcome is CallOutcome.OK}

@@ -108,32 +108,39 @@ def sent(events: Sequence[Event]) -> list[Event]:
     return [parse_event(line) for line in text.splitlines()]
 
 
-def say(what: str, at: int, life: int = 0, **fields: Any) -> Event:
-    return Event(what, at, life, fields)
+def say(what: str, at: int, process_run: int = 0, **fields: Any) -> Event:
+    return Event(what, at, process_run, fields)
 
 
-def appended(number: int, at: int, life: int = 0) -> list[Event]:
-    call = Call(number, life, "a", CallKind.FLUSH, "", 0, outcome=CallOutcome.OK)
+def appended(number: int, at: int, process_run: int = 0) -> list[Event]:
+    call = Call(number, process_run, "a", CallKind.FLUSH, "", 0, outcome=CallOutcome.OK)
     return [call_begun(call, at), call_ended(call, at + 1)]
 
 
-def looked(at: int, life: int) -> list[Event]:
-    seen = Observation(0, 0, life, {"s": SEGMENT})
-    return [say("observing", at, life), say("seen", at + 1, life), observed(seen, life, at + 2)]
+def looked(at: int, process_run: int) -> list[Event]:
+    seen = Observation(0, 0, process_run, {"s": SEGMENT})
+    return [
+        say("observing", at, process_run),
+        say("seen", at + 1, process_run),
+        observed(seen, process_run, at + 2),
+    ]
 
 
-def opened(at: int, life: int) -> list[Event]:
-    return [say("opening", at, life, process=f"p{life}"), say("opened", at + 1, life)]
+def opened(at: int, process_run: int) -> list[Event]:
+    return [
+        say("opening", at, process_run, process=f"p{process_run}"),
+        say("opened", at + 1, process_run),
+    ]
 
 
-def over(at: int, life: int, ending: str = "killed") -> Event:
-    return say("over", at, life, ending=ending)
+def over(at: int, process_run: int, ending: str = "killed") -> Event:
+    return say("over", at, process_run, ending=ending)
 
 
 def test_every_field_of_a_call_arrives() -> None:
     events = [event for call in CALLS for event in (call_begun(call, 1), call_ended(call, 1))]
     told = Retelling()
-    told.tell(sent(events))
+    told.replay(sent(events))
     again = [dataclasses.replace(call, begun=0, ended=None) for call in told.history.calls]
     assert [dataclasses.asdict(call) for call in again] == [
         dataclasses.asdict(call) for call in CALLS
@@ -146,42 +153,52 @@ def test_every_field_of_a_call_arrives() -> None:
 def test_what_was_seen_arrives_with_the_stamps_of_the_look() -> None:
     told = Retelling()
     told.findings = ["something is wrong"]
-    told.tell(sent([*opened(1, 0), *looked(3, 0), over(9, 0)]))
+    told.replay(sent([*opened(1, 0), *looked(3, 0), over(9, 0)]))
     (seen,) = told.history.observations
     assert seen.segments == {"s": SEGMENT}
-    assert (seen.begun, seen.ended, seen.life, seen.findings) == (3, 4, 0, ("something is wrong",))
+    assert (seen.begun, seen.ended, seen.process_run, seen.findings) == (
+        3,
+        4,
+        0,
+        ("something is wrong",),
+    )
     assert told.findings == []
-    (life,) = told.history.lives
-    assert (life.begun, life.opened, life.ended, life.ending) == (1, 2, 6, "killed")
+    (process_run,) = told.history.process_runs
+    assert (process_run.begun, process_run.opened, process_run.ended, process_run.ending) == (
+        1,
+        2,
+        6,
+        "killed",
+    )
 
 
 def test_a_call_that_never_ended_is_unknown() -> None:
     told = Retelling()
-    told.tell([call_begun(CALLS[0], 1)])
+    told.replay([call_begun(CALLS[0], 1)])
     assert (told.history.calls[0].outcome, told.history.calls[0].ended) == (
         CallOutcome.UNKNOWN,
         None,
     )
 
 
-def test_two_processes_are_told_in_the_order_of_their_times() -> None:
+def test_two_processes_are_reported_in_the_order_of_their_times() -> None:
     first = [*opened(1, 0), *appended(0, 10), *appended(1, 40)]
-    second = [*opened(20, 1), *appended(5, 30, life=1)]
+    second = [*opened(20, 1), *appended(5, 30, process_run=1)]
     told = Retelling()
-    told.tell(sent([*first, over(60, 0)]), sent([*second, over(61, 1)]))
+    told.replay(sent([*first, over(60, 0)]), sent([*second, over(61, 1)]))
     history = told.history
     assert [call.client for call in history.calls] == ["a", "a", NOBODY, NOBODY, NOBODY, "a"]
     assert [call.number for call in history.calls] == list(range(6))
     begun = {number: history.calls[number].begun for number in (0, 1, 5)}
-    assert begun[0] < (history.lives[1].opened or 0) < begun[5] < begun[1]
+    assert begun[0] < (history.process_runs[1].opened or 0) < begun[5] < begun[1]
     assert told.next_call == 6
     assert check_history(history) == []
 
 
 def test_a_close_that_was_told_is_not_a_kill() -> None:
     told = Retelling()
-    told.tell([*opened(1, 0), over(5, 0, "closed")], [over(6, 0)])
-    assert told.history.lives[0].ending == "closed"
+    told.replay([*opened(1, 0), over(5, 0, "closed")], [over(6, 0)])
+    assert told.history.process_runs[0].ending == "closed"
 
 
 @pytest.mark.parametrize(
@@ -197,18 +214,18 @@ def test_an_observation_is_one_of_an_untouched_store_only_if_nothing_was_asked(
     between: Sequence[Event], again: bool
 ) -> None:
     told = Retelling()
-    told.tell([*opened(1, 0), *looked(3, 0), *between], [*opened(20, 1), *looked(22, 1)])
+    told.replay([*opened(1, 0), *looked(3, 0), *between], [*opened(20, 1), *looked(22, 1)])
     assert [seen.again for seen in told.history.observations] == [False, again]
 
 
 def test_what_had_to_be_proven_first_stands_where_it_was_seen() -> None:
     proven = looked(3, 0)[-1]
     told = Retelling()
-    told.tell(
+    told.replay(
         [*opened(1, 0), *looked(3, 0)[:2], Event(proven.what, 90, 0, proven.fields)],
         [*opened(20, 1), *looked(22, 1)],
     )
-    assert [seen.life for seen in told.history.observations] == [0, 1]
+    assert [seen.process_run for seen in told.history.observations] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +240,7 @@ def test_what_had_to_be_proven_first_stands_where_it_was_seen() -> None:
 )
 def test_what_makes_no_sense_is_refused(events: Sequence[Event]) -> None:
     with pytest.raises(ValueError, match=r"ended|begin|began"):
-        Retelling().tell(events)
+        Retelling().replay(events)
 
 
 def test_half_a_line_is_no_event() -> None:

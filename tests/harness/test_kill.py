@@ -22,7 +22,7 @@ from recovery.harness.checkers.index import HistoryIndex
 from recovery.harness.history import CallOutcome, Violation
 from recovery.harness.history_codec import Event
 from recovery.harness.kills import process as kill_process
-from recovery.harness.kills.driver import LIVES, KillResult, kill_store, run_kills
+from recovery.harness.kills.driver import PROCESS_RUNS, KillResult, kill_store, run_kills
 from recovery.harness.kills.orders import Orders
 from recovery.harness.kills.points import (
     DECK,
@@ -38,7 +38,7 @@ from segmentstore.contracts.disk import OsDisk
 from tests.store.harness import UNFLUSHED
 from tests.support.suites import share, size, sized, slow
 
-CYCLES = size("HARNESS_KILL_CYCLES", len(DECK), LIVES)
+CYCLES = size("HARNESS_KILL_CYCLES", len(DECK), PROCESS_RUNS)
 """Of each part."""
 PARTS = ("default", "everything", "lifecycle", "exactly-once")
 SETTINGS = {
@@ -104,11 +104,11 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
     """
     cut: list[Path] = []
 
-    def cut_after_two_lives(location: Path, life: int) -> None:
-        if life == 2:
+    def cut_after_two_lives(location: Path, process_run: int) -> None:
+        if process_run == 2:
             cut.append(cut_last_frame(location))
 
-    lives = KillRound(
+    process_runs = KillRound(
         tmp_path / "store",
         "lost",
         "appends",
@@ -117,11 +117,13 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
         settings=SETTINGS,
         tamper=cut_after_two_lives,
     )
-    result = lives.run()
+    result = process_runs.run()
     assert cut
     named = {number for violation in result.violations for number in violation.calls}
     lost = [result.history.calls[number] for number in sorted(named)]
-    assert any(call.outcome is CallOutcome.OK and call.life < 2 for call in lost), result.violations
+    assert any(call.outcome is CallOutcome.OK and call.process_run < 2 for call in lost), (
+        result.violations
+    )
 
 
 def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(
@@ -129,17 +131,19 @@ def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    def lose_object(location: Path, life: int) -> None:
-        if life == 1:
+    def lose_object(location: Path, process_run: int) -> None:
+        if process_run == 1:
             next(
                 each for each in sorted((location / "tier2").rglob("*")) if each.is_file()
             ).unlink()
 
     settings = {"containers": 1, "flush_bytes": 1, "flush_age_s": 0.01}
-    lives = KillRound(
+    process_runs = KillRound(
         Path("store"), "once", "appends", 2, deck=("close",), settings=settings, tamper=lose_object
     )
-    violations = [(each.checker, each.detail, tuple(each.calls)) for each in lives.run().violations]
+    violations = [
+        (each.checker, each.detail, tuple(each.calls)) for each in process_runs.run().violations
+    ]
     assert violations
     assert len(violations) == len(dict.fromkeys(violations))
     assert not any("ValueError" in detail for _, detail, _ in violations)
@@ -160,7 +164,7 @@ def test_only_who_was_killed_counts_as_killed(
             attend([child], lambda: child.ended)
             child._process.wait()
         event = kill(child)
-        killed[child.orders.life] = child.was_killed
+        killed[child.orders.process_run] = child.was_killed
         return event
 
     monkeypatch.setattr(Child, "kill", noted)

@@ -17,7 +17,7 @@ from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record, encod
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.durable_data_log import LogFrame
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import History, Life
+from recovery.harness.history import History, ProcessRun
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.directed import BUSY
@@ -55,14 +55,14 @@ class LeftBehind:
         process = self.world.process("owner")
         self.world.run_task(process, self._fill(process))
         self.world.kill(process)
-        life = self.history.lives[-1]
-        life.ended, life.ending = self.history.next_stamp(), "kill"
+        process_run = self.history.process_runs[-1]
+        process_run.ended, process_run.ending = self.history.next_stamp(), "kill"
 
     async def _fill(self, process: SimulatedProcess) -> None:
-        life = Life(0, process.name, self.history.next_stamp())
-        self.history.lives.append(life)
+        process_run = ProcessRun(0, process.name, self.history.next_stamp())
+        self.history.process_runs.append(process_run)
         store = await self.world.open_store(process)
-        life.opened = self.history.next_stamp()
+        process_run.opened = self.history.next_stamp()
         recorded = RecordedStore(store, self.history, 0, "client")
         await recorded.create("a")
         for _ in range(FLUSHED):
@@ -153,7 +153,7 @@ def _cut_record(left: LeftBehind) -> None:
 
 
 @pytest.mark.parametrize(("tier1", "cut"), [("ledger", _cut_service), ("bookkeeper", _cut_record)])
-def test_a_log_that_was_cut_off_too_far_is_told(
+def test_a_log_that_was_cut_off_too_far_is_reported(
     tier1: str, cut: Callable[[LeftBehind], None]
 ) -> None:
     with left_behind(tier1) as left:

@@ -21,7 +21,7 @@ from segmentstore.service import SegmentStore
 from tests.support.suites import size, sized
 
 WORLDS = size("LOGGED_PLACES_WORLDS", 3, 30)
-LIVES = 8
+PROCESS_RUNS = 8
 KIB = 1024
 
 SETTINGS = {
@@ -100,7 +100,7 @@ def test_owners_die_while_replayed_appends_are_wanted(faults: str) -> None:
         world = StoreWorld(f"logged/{faults}/{number}", settings=SETTINGS)
         truth = Truth(rng)
 
-        async def life(process: SimulatedProcess, world: StoreWorld, truth: Truth) -> None:
+        async def process_run(process: SimulatedProcess, world: StoreWorld, truth: Truth) -> None:
             nonlocal met
             world.rates = {}
             store = await world.open_store(process)
@@ -124,10 +124,10 @@ def test_owners_die_while_replayed_appends_are_wanted(faults: str) -> None:
             if truth.rng.random() < 0.5:
                 await store.close()
 
-        for _ in range(LIVES):
+        for _ in range(PROCESS_RUNS):
             process = world.process("owner")
             try:
-                world.run_task(process, life(process, world, truth))
+                world.run_task(process, process_run(process, world, truth))
                 world.kill(process)
             except ProcessDiedError:
                 pass
@@ -138,7 +138,7 @@ def test_owners_die_while_replayed_appends_are_wanted(faults: str) -> None:
     assert met > 100_000 * WORLDS
 
 
-def test_rot_under_a_place_is_told_and_goes_nowhere() -> None:
+def test_rot_under_a_place_is_reported_and_goes_nowhere() -> None:
     """Readers and uploads of what rotted are told; others get theirs; once it is taken back nothing
     has been harmed.
     """
@@ -190,9 +190,9 @@ def test_rot_under_a_place_is_told_and_goes_nowhere() -> None:
         assert await store.read("rotten", 0, 1 << 20) == rotten
         await store.close()
 
-    for life in (leave, meet, mend):
+    for process_run in (leave, meet, mend):
         process = world.process("owner")
-        world.run_task(process, life(process))
+        world.run_task(process, process_run(process))
         world.kill(process)
     world.close()
 

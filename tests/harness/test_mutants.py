@@ -136,5 +136,5 @@ def test_a_mutant_that_breaks_nothing_is_reported_as_missed_and_the_others_as_ca
 
 def mutant_of(edit: Edit) -> Mutant:
     return Mutant(
-        "none", "4.2", "Nothing.", (edit,), Hunt(workload="appends", seeds_max=1, lives=2)
+        "none", "4.2", "Nothing.", (edit,), Hunt(workload="appends", seeds_max=1, process_runs=2)
     )

@@ -11,8 +11,8 @@ from recovery.harness.history import (
     CallKind,
     CallOutcome,
     History,
-    Life,
     Observation,
+    ProcessRun,
     SeenSegment,
     Update,
     Violation,
@@ -36,9 +36,11 @@ def made(history: History, segment: str, **fields: object) -> Call:
     return call
 
 
-def one_life(calls: int) -> History:
+def one_process_run(calls: int) -> History:
     history = History()
-    history.lives.append(Life(0, "owner.1", history.next_stamp(), history.next_stamp()))
+    history.process_runs.append(
+        ProcessRun(0, "owner.1", history.next_stamp(), history.next_stamp())
+    )
     for number in range(calls):
         made(history, f"s{number % 2}")
     seen = {
@@ -48,8 +50,8 @@ def one_life(calls: int) -> History:
     history.observations.append(
         Observation(history.next_stamp(), history.next_stamp(), 0, seen, findings=("torn",))
     )
-    history.lives[0].ended = history.next_stamp()
-    history.lives[0].ending = "power"
+    history.process_runs[0].ended = history.next_stamp()
+    history.process_runs[0].ending = "power"
     return history
 
 
@@ -59,29 +61,29 @@ def numbers_reported(lines: list[str]) -> list[int]:
     ]
 
 
-def test_named_calls_and_their_neighbours_on_the_segment_are_told() -> None:
-    lines = narrate(one_life(40), [Violation("content", "lost", (20,))], around=2)
+def test_named_calls_and_their_neighbours_on_the_segment_are_reported() -> None:
+    lines = narrate(one_process_run(40), [Violation("content", "lost", (20,))], around=2)
     assert numbers_reported(lines) == [16, 18, 20, 22, 24]
     assert [line.lstrip()[0] for line in lines if "] call " in line] == ["[", "[", "*", "[", "["]
     assert lines[-1] == "(35 more calls of 40 are not told)"
 
 
-def test_a_segment_that_only_the_words_name_is_told_from_its_ends() -> None:
-    lines = narrate(one_life(40), [Violation("recovery", "'s1' is not there")], around=1)
+def test_a_segment_that_only_the_words_name_is_distinguished_from_its_ends() -> None:
+    lines = narrate(one_process_run(40), [Violation("recovery", "'s1' is not there")], around=1)
     assert numbers_reported(lines) == [1, 3, 37, 39]
     assert any(line.strip().startswith("'s1' (id 7): 0 to 400") for line in lines)
     assert not any(line.strip().startswith("'s0'") for line in lines)
 
 
-def test_without_anything_named_the_last_calls_of_each_life_are_told() -> None:
-    assert numbers_reported(narrate(one_life(40))) == list(range(40 - LAST, 40))
-    assert numbers_reported(narrate(one_life(40), [Violation("errors", "it hangs")])) == list(
-        range(40 - LAST, 40)
-    )
+def test_without_anything_named_the_last_calls_of_each_life_are_reported() -> None:
+    assert numbers_reported(narrate(one_process_run(40))) == list(range(40 - LAST, 40))
+    assert numbers_reported(
+        narrate(one_process_run(40), [Violation("errors", "it hangs")])
+    ) == list(range(40 - LAST, 40))
 
 
 def test_lives_and_observations_stand_where_they_happened() -> None:
-    lines = narrate(one_life(2))
+    lines = narrate(one_process_run(2))
     kinds = [
         "opens the store",
         "call 0",
@@ -95,7 +97,9 @@ def test_lives_and_observations_stand_where_they_happened() -> None:
 
 
 def test_calls_beyond_the_history_are_passed_over() -> None:
-    assert numbers_reported(narrate(one_life(2), [Violation("content", "odd", (1, 99))])) == [1]
+    assert numbers_reported(
+        narrate(one_process_run(2), [Violation("content", "odd", (1, 99))])
+    ) == [1]
 
 
 def call(kind: CallKind, **fields: object) -> Call:
@@ -107,7 +111,7 @@ def call(kind: CallKind, **fields: object) -> Call:
 
 
 @pytest.mark.parametrize("kind", list(CallKind))
-def test_every_kind_of_call_can_be_told(kind: CallKind) -> None:
+def test_every_kind_of_call_can_be_reported(kind: CallKind) -> None:
     assert describe(call(kind, source="t"))
     assert answer(call(kind))
 

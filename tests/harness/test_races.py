@@ -21,7 +21,7 @@ LOOKS: dict[Tier1, int] = {"file": 30, "bookkeeper": 5}
 
 
 @pytest.mark.parametrize(("tier1", "name"), share(product(TIER1, RACES), 10, 12))
-def test_no_race_of_two_owners_loses_anything_or_is_told_wrong(tier1: Tier1, name: str) -> None:
+def test_no_race_of_two_owners_loses_anything_or_is_reported_wrong(tier1: Tier1, name: str) -> None:
     plans = list(race_plans("main", tier1, name))
     summary = run_plans(plans)
     gc.collect()
@@ -66,7 +66,7 @@ def test_no_race_of_two_owners_loses_anything_or_is_told_wrong(tier1: Tier1, nam
         "corruption believed at first sight",
     ],
 )
-def test_what_is_looked_at_once_alone_is_found(edit: Edit, base: str, name: str) -> None:
+def test_what_is_checked_once_alone_is_found(edit: Edit, base: str, name: str) -> None:
     """Each of them was in the engine once, and was found by luck."""
     mutant = Mutant(
         "looked at once", "4.2", "Two looks that do not fit are believed.", (edit,), Hunt()

@@ -97,7 +97,7 @@ def test_every_kind_of_call_is_written_down_with_its_answer(tmp_path: Path) -> N
     assert history.calls[8].data == append_record(1, 0, 10)
 
 
-def test_definite_refusals_are_told_from_doubt(tmp_path: Path) -> None:
+def test_definite_refusals_are_distinguished_from_doubt(tmp_path: Path) -> None:
     async def work(store: RecordedStore) -> None:
         async def refused(asked: Awaitable[object], error: type[Exception]) -> None:
             with pytest.raises(error):
@@ -285,7 +285,7 @@ def test_an_observation_holds_everything_that_is_there(tmp_path: Path) -> None:
         async with open_tiny(tmp_path) as store:
             second = await observe(store, history, 1, again=True, findings=["one"])
         assert history.observations == [first, second]
-        assert (second.again, second.findings, second.life, list(second.segments)) == (
+        assert (second.again, second.findings, second.process_run, list(second.segments)) == (
             True,
             ("one",),
             1,

@@ -12,7 +12,7 @@ from recovery.harness.runs.scenario import RunResult
 from recovery.harness.runs.shrink import shrink
 
 
-def judged(plan: Plan) -> RunResult:
+def evaluated(plan: Plan) -> RunResult:
     """Breaks `order` if one of its lives ends by power with the fault on, and `content` whenever
     the fault is off.
     """
@@ -39,11 +39,11 @@ def large_plan() -> Plan:
 
 
 def test_what_is_not_needed_goes() -> None:
-    small = shrink(large_plan(), tries=400, run=judged)
+    small = shrink(large_plan(), tries=400, run=evaluated)
     assert list(small.rates) == ["disk.stall"]
     assert [cycle.ending for cycle in small.cycles] == ["power"]
     assert small.cycles[0].operations <= 5
-    assert [violation.checker for violation in judged(small).violations] == ["order"]
+    assert [violation.checker for violation in evaluated(small).violations] == ["order"]
 
 
 def test_a_bound_on_tries_is_kept() -> None:
@@ -51,7 +51,7 @@ def test_a_bound_on_tries_is_kept() -> None:
 
     def counted(plan: Plan) -> RunResult:
         runs.append(plan)
-        return judged(plan)
+        return evaluated(plan)
 
     shrink(large_plan(), tries=7, run=counted)
     assert len(runs) == 7
@@ -59,4 +59,6 @@ def test_a_bound_on_tries_is_kept() -> None:
 
 def test_a_plan_that_breaks_nothing_stays_as_it_is() -> None:
     plan = large_plan()
-    assert shrink(plan, run=lambda each: dataclasses.replace(judged(each), violations=[])) is plan
+    assert (
+        shrink(plan, run=lambda each: dataclasses.replace(evaluated(each), violations=[])) is plan
+    )

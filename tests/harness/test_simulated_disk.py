@@ -366,9 +366,9 @@ def test_each_look_is_told_before_anything_is_done_about_it_and_no_change_is_one
     process = Process()
     _, disk = store(process)
     write(disk, "/store/a", b"abc")
-    process.looks = 0
+    process.reads = 0
     file = disk.open("/store/a", write=True)
-    looks: list[Callable[[], object]] = [
+    reads: list[Callable[[], object]] = [
         lambda: disk.open("/store/a"),
         lambda: disk.exists("/store/none"),
         lambda: disk.is_directory("/store"),
@@ -379,16 +379,16 @@ def test_each_look_is_told_before_anything_is_done_about_it_and_no_change_is_one
         lambda: file.pread(0, 3),
         lambda: file.is_at("/store/a"),
     ]
-    assert process.looks == 1
-    for number, look in enumerate(looks):
+    assert process.reads == 1
+    for number, look in enumerate(reads):
         look()
-        assert process.looks == number + 2
+        assert process.reads == number + 2
     file.pwrite([b"d"], 3)
     file.sync()
     disk.link("/store/a", "/store/b")
     disk.sync_directory("/store")
     disk.unlink("/store/a")
-    assert process.looks == len(looks) + 1
+    assert process.reads == len(reads) + 1
 
 
 # --- the engine's own adapters on it --------------------------------------------------------------

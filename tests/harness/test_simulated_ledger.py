@@ -406,7 +406,7 @@ def test_a_log_that_is_closed_while_it_opens_stays_closed(
     process.run(case())
 
 
-def test_settled_is_told_once_for_all_that_settles_together(
+def test_settled_is_reported_once_for_all_that_settles_together(
     world: FakeWorld, store: SimulatedLedgerStore
 ) -> None:
     process = world.process()

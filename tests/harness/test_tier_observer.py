@@ -12,7 +12,7 @@ import pytest
 
 import segmentstore
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import History, Life
+from recovery.harness.history import History, ProcessRun
 from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.runs.directed import BUSY
@@ -72,7 +72,7 @@ class Files:
         options = {**TINY, "containers": 1, "tier2": self.tier2.as_uri(), "deletion_lag_s": 1000.0}
         async with segmentstore.open(self.root, **options) as store:
             stamp = self.history.next_stamp
-            self.history.lives.append(Life(0, "process", stamp(), opened=stamp()))
+            self.history.process_runs.append(ProcessRun(0, "process", stamp(), opened=stamp()))
             recorded = RecordedStore(store, self.history, 0, "client")
             await recorded.create("a")
             for _ in range(20):

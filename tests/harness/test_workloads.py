@@ -26,7 +26,7 @@ from tests.store.harness import TINY, WorldDisk, open_tiny, run, until
 from tests.support.suites import share, slow
 
 PACE = 0.002
-_CHANGES_OF_A_LIFE = {
+_CHANGES_OF_A_PROCESS_RUN = {
     CallKind.CREATE,
     CallKind.APPEND,
     CallKind.SEAL,
@@ -40,7 +40,7 @@ PROMISED = {
     "exactly-once": {CallKind.APPEND, CallKind.EVENT, CallKind.READ, CallKind.CHECKPOINT},
     "conditional": {CallKind.APPEND, CallKind.READ, CallKind.INFO},
     "attributes": {CallKind.APPEND, CallKind.UPDATE, CallKind.ATTRIBUTES, CallKind.FLUSH},
-    "lifecycle": {*_CHANGES_OF_A_LIFE, CallKind.READ, CallKind.INFO, CallKind.CHECKPOINT},
+    "lifecycle": {*_CHANGES_OF_A_PROCESS_RUN, CallKind.READ, CallKind.INFO, CallKind.CHECKPOINT},
     "readers": {CallKind.APPEND, CallKind.READ, CallKind.INFO, CallKind.TRUNCATE, CallKind.FLUSH},
     "tier2": {
         CallKind.APPEND,
@@ -55,19 +55,21 @@ PROMISED = {
 }
 
 
-def two_lives(folder: Path, workload: Workload, operations: int = 120, seed: int = 3) -> History:
+def two_process_runs(
+    folder: Path, workload: Workload, operations: int = 120, seed: int = 3
+) -> History:
     """A store that is closed and opened again in the middle."""
     history = History()
     rng = random.Random(seed)
 
     async def main() -> None:
-        for life in range(2):
+        for process_run in range(2):
             async with open_tiny(folder, runtime=Runtime(disk=WorldDisk())) as store:
-                await observe(store, history, life)
+                await observe(store, history, process_run)
                 await run_workload(
-                    workload, store, history, life, Stage(), rng, operations, pace=PACE
+                    workload, store, history, process_run, Stage(), rng, operations, pace=PACE
                 )
-                await observe(store, history, life)
+                await observe(store, history, process_run)
 
     run(main())
     return history
@@ -112,11 +114,13 @@ def test_every_workload_has_its_promise() -> None:
 def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
     name: str, tmp_path: Path
 ) -> None:
-    history = two_lives(tmp_path, WORKLOADS[name], 400 if name in {"mixed", "everything"} else 150)
+    history = two_process_runs(
+        tmp_path, WORKLOADS[name], 400 if name in {"mixed", "everything"} else 150
+    )
     assert PROMISED[name] <= {call.kind for call in history.calls if call.outcome is CallOutcome.OK}
     assert all(call.ended is not None and call.begun < call.ended for call in history.calls)
     assert [call.number for call in history.calls] == list(range(len(history.calls)))
-    assert {call.life for call in history.calls} == {0, 1}
+    assert {call.process_run for call in history.calls} == {0, 1}
     compared = list(still_readable(history, history.observations[-1]))
     assert compared
     assert [call for call, found in compared if found != data_of(call)] == []
@@ -127,8 +131,8 @@ def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
 
 
 def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
-    everything = two_lives(tmp_path / "a", WORKLOADS["everything"], 500)
-    lifecycle = two_lives(tmp_path / "b", WORKLOADS["lifecycle"], 300)
+    everything = two_process_runs(tmp_path / "a", WORKLOADS["everything"], 500)
+    lifecycle = two_process_runs(tmp_path / "b", WORKLOADS["lifecycle"], 300)
     refused = {call.error for history in (everything, lifecycle) for call in history.calls}
     assert {
         "BadOffsetError",
@@ -144,7 +148,7 @@ def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
 def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> None:
     calls = [
         call
-        for call in two_lives(tmp_path, WORKLOADS["mixed"], 800).calls
+        for call in two_process_runs(tmp_path, WORKLOADS["mixed"], 800).calls
         if ".mixed." in call.client
     ]
     both = [
@@ -175,7 +179,7 @@ def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> 
 
 
 def test_exactly_once_writers_send_again_and_leave_each_event_once(tmp_path: Path) -> None:
-    history = two_lives(tmp_path, WORKLOADS["exactly-once"], 300)
+    history = two_process_runs(tmp_path, WORKLOADS["exactly-once"], 300)
     events = [call for call in history.calls if call.kind is CallKind.EVENT]
     assert any(call.result is None and call.outcome is CallOutcome.OK for call in events)
     assert len({call.segment for call in events}) < len({call.writer for call in events})
@@ -250,22 +254,22 @@ def test_what_no_client_foresaw_is_raised(
 ) -> None:
     workload = Workload("odd", "", (Client("odd", client),))
     with pytest.raises(ExceptionGroup) as raised:
-        two_lives(tmp_path, workload)
+        two_process_runs(tmp_path, workload)
     assert raised.group_contains(error)
 
 
 def test_what_is_kept_stays_bounded_over_many_lives(tmp_path: Path) -> None:
     history = History()
     rng = random.Random(8)
-    stage = Stage(lives_per_generation=2)
+    stage = Stage(process_runs_per_generation=2)
 
     async def main() -> None:
-        for life in range(10):
+        for process_run in range(10):
             async with open_tiny(tmp_path, runtime=Runtime(disk=WorldDisk())) as store:
                 await run_workload(
-                    WORKLOADS["lifecycle"], store, history, life, stage, rng, 80, pace=PACE
+                    WORKLOADS["lifecycle"], store, history, process_run, stage, rng, 80, pace=PACE
                 )
-                await observe(store, history, life)
+                await observe(store, history, process_run)
 
     run(main())
     kept = [
@@ -306,7 +310,7 @@ def test_the_same_seed_gives_the_same_calls(name: str, tmp_path: Path) -> None:
 
 
 def test_names_follow_from_the_life_and_retire_with_their_generation() -> None:
-    stage = Stage("here", lives_per_generation=3)
+    stage = Stage("here", process_runs_per_generation=3)
     plain = stage.shared("plain", 0, 2)
     own = stage.own("sealed", 2, 7, 0)
     source = stage.source(stage.shared("merged", 0, 2), 2, 7, 1)
@@ -315,7 +319,7 @@ def test_names_follow_from_the_life_and_retire_with_their_generation() -> None:
         assert not stage.is_retired(name, 2)
         assert stage.is_retired(name, 3)
     assert not stage.is_retired("elsewhere/plain-0-0", 9)
-    writers = [stage.writer(place, life) for life in (0, 3, 6) for place in range(9)]
+    writers = [stage.writer(place, process_run) for process_run in (0, 3, 6) for place in range(9)]
     assert len(set(writers)) == len(writers)
     assert 0 not in writers
 

@@ -445,7 +445,7 @@ async def test_fetched_bytes_in_memory_leave_the_loop_to_others(world: World, s:
 
 
 @scenario(WIDE)
-async def test_a_reader_that_gave_way_is_told_of_a_truncation(world: World, s: int) -> None:
+async def test_a_reader_that_gave_way_is_reported_a_truncation(world: World, s: int) -> None:
     await cold(world, s, 3200)
     await read_on(world, s, 0, 640)
     await asyncio.sleep(1)

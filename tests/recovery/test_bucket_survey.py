@@ -208,7 +208,7 @@ def test_an_object_of_a_job_may_be_committed_in_any_later_epoch() -> None:
     assert orphans == 2
 
 
-def test_where_an_object_is_missing_garbage_and_orphans_are_looked_at_too() -> None:
+def test_where_an_object_is_missing_garbage_and_orphans_are_checked_too() -> None:
     """They may hold the same bytes: an object that was consolidated stays for the deletion lag."""
 
     def named(epoch: int) -> str:

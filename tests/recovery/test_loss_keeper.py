@@ -63,10 +63,10 @@ class World:
         for metadata in self._metadata.values():
             self._fill(metadata)
         self.keeper = LossKeeper(
-            self.storage, self._metadata, runtime, path=self.path, store_id=STORE, look=self._look
+            self.storage, self._metadata, runtime, path=self.path, store_id=STORE, check=self._check
         )
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if self.look_meets is not None:
             raise self.look_meets
 
@@ -122,7 +122,7 @@ def unavailable(kind: str) -> Callable[[], Exception]:
 
 
 @pytest.mark.parametrize("kind", [ValueError, OSError, RuntimeError])
-def test_an_error_nobody_expected_is_told_and_ends_nothing(
+def test_an_error_nobody_expected_is_reported_and_ends_nothing(
     tmp_path: Path, kind: type[Exception]
 ) -> None:
     async def body(world: World) -> None:
@@ -207,7 +207,7 @@ def test_a_listing_that_is_refused_does_not_hide_what_is_there_again(tmp_path: P
 
 
 @pytest.mark.parametrize("under_way", [False, True])
-def test_a_new_loss_is_looked_at_soon_whatever_is_due_of_others(
+def test_a_new_loss_is_checked_soon_whatever_is_due_of_others(
     tmp_path: Path, under_way: bool
 ) -> None:
     async def body(world: World) -> None:

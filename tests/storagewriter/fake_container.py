@@ -32,7 +32,7 @@ from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_names import store_tag
 
 LOG_LATENCY_S = 0.001
-ReadOrGone = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError
+ReadOrRemoved = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError
 STORE_ID = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
 TAG = store_tag(STORE_ID)
 
@@ -123,12 +123,12 @@ class FakeContainer:
 
     # --- WriterDataSource -------------------------------------------------------------------------
 
-    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
+    async def read_unflushed(self, ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrRemoved]:
         if self.read_gate is not None:
             await self.read_gate.wait()
         return [self._read_one(*each) for each in ranges]
 
-    def _read_one(self, segment_id: int, offset: int, length: int) -> ReadOrGone:
+    def _read_one(self, segment_id: int, offset: int, length: int) -> ReadOrRemoved:
         segment = self.metadata.segments.get(segment_id)
         if segment is None:
             return SegmentNotFoundError(f"#{segment_id}")

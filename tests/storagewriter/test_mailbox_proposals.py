@@ -252,7 +252,7 @@ def test_an_object_that_is_live_already_does_not_expire() -> None:
     owned(body)
 
 
-def test_an_object_that_is_looked_at_cannot_be_deleted_and_forgotten_meanwhile() -> None:
+def test_an_object_that_is_checked_cannot_be_deleted_and_forgotten_meanwhile() -> None:
     async def body(o: Owner) -> None:
         first, second = await o.written("a"), await o.written("b")
         proposal = o.compact(first, second)

@@ -86,10 +86,10 @@ def test_what_one_container_finds_wakes_the_others_once() -> None:
         one, other = (mailbox_pace.MailboxPace(30.0, number, group) for number in (1, 2))
         loop = asyncio.get_running_loop()
         began = loop.time()
-        one.looked(1)
+        one.polled(1)
         await other.until_due()
         assert (loop.time() - began, one.delay_s) == (0.0, 1.0)
-        other.looked(1)
+        other.polled(1)
         await one.until_due()
         assert loop.time() - began == 1.0, "it looks often already: nobody wakes it"
 
@@ -112,7 +112,7 @@ def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_ag
         pace.failed(13.0)
         await pace.until_due()
         assert loop.time() - began == 20.0
-        pace.looked(0)
+        pace.polled(0)
         await pace.until_due()
         assert loop.time() - began == 20.0 + mailbox_pace.QUICK_POLL_S
 

@@ -23,7 +23,7 @@ from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import (
     LOG_LATENCY_S,
     FakeContainer,
-    ReadOrGone,
+    ReadOrRemoved,
     make_config,
     run,
 )
@@ -93,7 +93,7 @@ class TestTier2Failures:
 
         run(body)
 
-    def test_the_unforeseen_stops_the_writer_and_is_told(self) -> None:
+    def test_the_unforeseen_stops_the_writer_and_is_reported(self) -> None:
         """108: not retried, kept, reported once; those who wait get it."""
 
         async def main() -> None:
@@ -121,7 +121,7 @@ class TestTier2Failures:
             a = c.create("a")
             c.append(a, 50)
 
-            async def lost(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
+            async def lost(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrRemoved]:
                 return [SegmentNotFoundError("a") for _ in ranges]
 
             c.read_unflushed = lost  # type: ignore[method-assign]
@@ -143,7 +143,7 @@ class TestLogFailures:
             read = c.read_unflushed
             said: list[str | None] = []
 
-            async def away(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
+            async def away(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrRemoved]:
                 if len(said) == 5:
                     return await read(ranges)
                 said.append(c.writer.health())
@@ -170,7 +170,7 @@ class TestLogFailures:
             a = c.create("a")
             c.append(a, 50)
 
-            async def gone(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrGone]:
+            async def gone(ranges: Sequence[tuple[int, int, int]]) -> list[ReadOrRemoved]:
                 c.commit_error = NotPrimaryError(7)
                 raise TierUnavailableError("tier1", "no such file")
 

@@ -19,17 +19,17 @@ SLOW_TLS_S = 240
 ONE = "ensemble=1&session_timeout_s=4"
 
 
-def use(folder: Path, url: str, *, lives: int = 2) -> None:
+def use(folder: Path, url: str, *, process_runs: int = 2) -> None:
     """Some lives of a store: what one leaves the next one finds, from the log and from Tier 2."""
 
     async def main() -> None:
         expected = b""
-        for life in range(lives):
+        for process_run in range(process_runs):
             async with segmentstore.open(str(folder), **{**LAZY, "tier1": url}) as store:
-                if not life:
+                if not process_run:
                     await store.create_segment("a")
                 assert await read_all(store, "a") == expected
-                pieces = [b"%d.%d " % (life, number) for number in range(20)]
+                pieces = [b"%d.%d " % (process_run, number) for number in range(20)]
                 await asyncio.gather(*[store.append("a", piece) for piece in pieces])
                 expected += b"".join(pieces)
                 assert store.stats()["health"] == []
@@ -48,6 +48,6 @@ def write_properties(path: Path, values: Mapping[str, str]) -> Path:
 def refused(folder: Path, url: str, words: str) -> str:
     """The opening of a store that ends with a setting to mend, said in such words."""
     with pytest.raises(ConfigError, match=words) as caught:
-        use(folder, url, lives=1)
+        use(folder, url, process_runs=1)
     assert caught.value.setting == "tier1"
     return str(caught.value)

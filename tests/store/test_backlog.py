@@ -167,7 +167,7 @@ def test_large_appends_stay_in_the_log_until_they_are_wanted(tmp_path: Path, cac
     run(main())
 
 
-def test_what_is_damaged_in_the_log_after_replay_is_told(tmp_path: Path) -> None:
+def test_what_is_damaged_in_the_log_after_replay_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         store = await segmentstore.open(tmp_path / "s", **PUT_OFF)
         await store.create_segment("x")

@@ -116,7 +116,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
             "tlsClientAuthentication": "true",
         },
         java=[f"-Djava.security.auth.login.config={folder / 'logins'}"],
-        look={
+        registry_client={
             "sasl_options": {
                 "mechanism": "DIGEST-MD5",
                 "username": "store",

@@ -84,7 +84,7 @@ def check(folder: Path, tier1: str, script: Script) -> None:
             store = FaultedStore(folder, tier1, folder.name, SETTINGS)
             await store.live(script)
             await rolled_and_truncated(store)
-            assert [str(each) for each in await store.judge()] == []
+            assert [str(each) for each in await store.evaluate()] == []
             assert len(store.history.calls) > 100
 
     asyncio.run(main())
@@ -143,7 +143,7 @@ def test_ledgers_are_on_two_bookies_while_one_is_not_registered(
             await store.live(script)
             await rolled_and_truncated(store)
             assert (await store.log_record()).ledgers[-1].replication == Replication(3, 3, 2)
-            assert [str(each) for each in await store.judge()] == []
+            assert [str(each) for each in await store.evaluate()] == []
 
     asyncio.run(main())
 
@@ -288,7 +288,7 @@ def through_proxy(
             await store.live(lambda working: script(proxy, working))
             await rolled_and_truncated(store)
             done = asyncio.ensure_future(later(proxy)) if later is not None else None
-            assert [str(each) for each in await store.judge()] == []
+            assert [str(each) for each in await store.evaluate()] == []
             if done is not None:
                 await done
 
@@ -364,11 +364,11 @@ def test_entries_are_damaged_on_disk(cluster: BookKeeperCluster, tmp_path: Path)
             store = FaultedStore(tmp_path, url(cluster, tmp_path, ALL_THREE), "damage", SETTINGS)
             await store.live(lambda working: working.acknowledges(60))
             await outside(damage_bookies, 0, 1)
-            assert [str(each) for each in await store.judge()] == []
+            assert [str(each) for each in await store.evaluate()] == []
             await store.live(lambda working: working.acknowledges(60))
             await outside(damage_bookies, 0, 1, 2)
             with pytest.raises(DataCorruptionError, match="ledger"):
-                await store.judge()
+                await store.evaluate()
 
     asyncio.run(main())
 
@@ -429,7 +429,7 @@ def test_ledgers_are_deleted_under_a_reader(
             if by_a_new_owner:
                 async with opened_log(cluster, path) as (new, _):
                     await new.truncate(addresses[-1])
-                    while set(listed[:-1]) - set(new._remover.gone):  # noqa: ASYNC110 - nothing tells of it
+                    while set(listed[:-1]) - set(new._remover.deleted):  # noqa: ASYNC110 - nothing tells of it
                         await asyncio.sleep(0.02)
             else:
                 for ledger_id in listed:

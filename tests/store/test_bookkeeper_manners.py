@@ -35,7 +35,7 @@ class Elsewhere:
     def me(self) -> ProcessIdentity:
         return ProcessIdentity("other.example", 17, "another machine", "long ago")
 
-    def lives(self, identity: ProcessIdentity) -> bool | None:
+    def is_alive(self, identity: ProcessIdentity) -> bool | None:
         return True if identity == self.me() else None
 
 

@@ -271,7 +271,7 @@ def test_orphan_ledgers_are_fenced_and_deleted_and_no_others(tmp_path: Path) -> 
     run(main())
 
 
-def test_an_orphan_ledger_that_cannot_be_deleted_is_told(tmp_path: Path) -> None:
+def test_an_orphan_ledger_that_cannot_be_deleted_is_reported(tmp_path: Path) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         await (await world.open(tmp_path / "s")).close()
@@ -288,7 +288,7 @@ def test_an_orphan_ledger_that_cannot_be_deleted_is_told(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_ledger_that_holds_entries_is_told_and_never_deleted(
+def test_a_ledger_that_holds_entries_is_reported_and_never_deleted(
     tmp_path: Path, closed: bool
 ) -> None:
     async def main() -> None:
@@ -337,7 +337,7 @@ def test_ledgers_of_a_record_that_a_tool_removed_are_kept(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("code", [-999, -107, -102])
-def test_a_ledger_that_cannot_be_looked_at_is_told_and_does_not_end_the_search(
+def test_a_ledger_that_cannot_be_checked_is_reported_and_does_not_end_the_search(
     tmp_path: Path, code: int
 ) -> None:
     async def main() -> None:

@@ -199,7 +199,9 @@ def test_one_container_that_stopped_keeps_its_siblings_from_nothing(tmp_path: Pa
     run(main())
 
 
-def test_a_tier_2_that_is_away_is_told_and_shows_in_health_until_it_is_back(tmp_path: Path) -> None:
+def test_a_tier_2_that_is_away_is_reported_and_shows_in_health_until_it_is_back(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         async with open_lazy(tmp_path / "s", tier2=f"memory://{tmp_path.name}") as store:
             await store.create_segment("a")

@@ -66,7 +66,7 @@ async def live(store: SegmentStore, source: random.Random, steps: int) -> None:
         await asyncio.sleep(source.random() / 10)
 
 
-def one_life(seed: str) -> dict[str, Any]:
+def one_process_run(seed: str) -> dict[str, Any]:
     """A store whose owners are killed in the middle of exports; what the bucket holds at the
     end.
     """
@@ -122,10 +122,10 @@ async def retried(call: Any) -> Any:
 def test_owners_that_die_in_the_middle_leave_snapshots_that_are_whole_or_not_there(
     seed: str,
 ) -> None:
-    held = one_life(seed)
+    held = one_process_run(seed)
     assert any(map(parse_catalog_name, held))
     if seed == "a":
-        assert held == one_life(seed), "the same world goes the same way again"
+        assert held == one_process_run(seed), "the same world goes the same way again"
 
 
 # --- the others that look at a bucket -------------------------------------------------------------

@@ -78,7 +78,7 @@ def names(world: StoreWorld) -> list[str]:
     return list(world.bucket.objects)
 
 
-def test_a_maker_that_is_killed_anywhere_goes_on_and_others_are_told_of_it() -> None:
+def test_a_maker_that_is_killed_anywhere_goes_on_and_others_are_reported_it() -> None:
     number, refused_as_new, refused_as_used = 0, 0, 0
     while refused_as_used < 3:
         world, died = make_and_die(number, "file")

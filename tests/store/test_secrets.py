@@ -284,7 +284,7 @@ def test_a_password_that_is_exchanged_is_read_again(
     assert files_that_hold_it(tmp_path / "s") == []
 
 
-def test_a_node_of_old_is_told_of_and_a_folder_may_say_it_without(tmp_path: Path) -> None:
+def test_a_node_of_old_is_reported_and_a_folder_may_say_it_without(tmp_path: Path) -> None:
     async def body() -> None:
         world = BookKeeperWorld()
         (tmp_path / "secret").write_text(SECRET)

@@ -103,7 +103,7 @@ def lost_objects(store: SegmentStore) -> int:
     return store.stats()["losses"]["objects"]
 
 
-def test_on_s3_a_lost_object_is_told_of_until_it_is_back(
+def test_on_s3_a_lost_object_is_reported_until_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable, value in credentials().items():

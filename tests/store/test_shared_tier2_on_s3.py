@@ -56,7 +56,7 @@ async def fill(location: Path, data: bytes, **options: Any) -> None:
         await store.flush()
 
 
-def test_a_second_store_is_refused_or_meant_and_both_can_be_told_apart(
+def test_a_second_store_is_refused_or_meant_and_both_can_be_distinguished(
     place: Place, tmp_path: Path
 ) -> None:
     one, two = tmp_path / "one", tmp_path / "two"

@@ -121,7 +121,7 @@ def test_times_of_segments_come_back_with_the_clock(tmp_path: Path) -> None:
     run(main())
 
 
-def test_a_jump_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_jump_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         clock = OffClock()
         async with open_lazy(tmp_path / "s", runtime=Runtime(clock=clock)) as store:

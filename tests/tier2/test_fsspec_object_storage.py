@@ -236,7 +236,7 @@ def test_nobody_listens() -> None:
     run(f"sftp://somebody@127.0.0.1:{free_port()}/data", case)
 
 
-def test_wrong_credentials_are_a_refusal_and_no_secret_is_told(root: Path) -> None:
+def test_wrong_credentials_are_a_refusal_and_no_secret_is_reported(root: Path) -> None:
     server = shared_server(Sftp)
     url = (
         f"sftp://nobody:sesame@127.0.0.1:{server.port}{root}?look_for_keys=false&allow_agent=false"
@@ -357,7 +357,9 @@ def test_a_disk_that_is_full_is_named_and_the_put_can_be_tried_again(
     asyncio.run(case())
 
 
-def test_absent_is_told_from_a_range_that_is_too_long_over_many_requests(root: Path) -> None:
+def test_absent_is_distinguished_from_a_range_that_is_too_long_over_many_requests(
+    root: Path,
+) -> None:
     async def case(storage: FsspecObjectStorage) -> None:
         await storage.put("x", [b"1" * 100_000], unique_id(1))
         assert await storage.get_range("x", 1, 99_999) == b"1" * 99_999

@@ -43,7 +43,9 @@ def error(code: str, status: int | None = 400, detail: str = "") -> ObjectStorag
         ("ConditionalRequestConflict", 409, S3Verdict.CONFLICT),
     ],
 )
-def test_answers_are_told_from_failures(code: str, status: int, verdict: S3Verdict) -> None:
+def test_answers_are_distinguished_from_failures(
+    code: str, status: int, verdict: S3Verdict
+) -> None:
     found = error(code, status)
     assert isinstance(found, S3AnswerError)
     assert found.verdict is verdict
@@ -56,11 +58,11 @@ def test_answers_are_told_from_failures(code: str, status: int, verdict: S3Verdi
         ("RequestLimitExceeded", 400, S3Verdict.THROTTLED, "SlowDown"),
         ("", 503, S3Verdict.THROTTLED, "SlowDown"),
         ("Whatever", 429, S3Verdict.THROTTLED, "SlowDown"),
-        ("InternalError", 500, S3Verdict.DOUBTFUL, "InternalError"),
-        ("", 502, S3Verdict.DOUBTFUL, "502"),
-        ("RequestTimeout", 400, S3Verdict.DOUBTFUL, "RequestTimeout"),
-        ("timeout", None, S3Verdict.DOUBTFUL, "timeout"),
-        ("connection", None, S3Verdict.DOUBTFUL, "connection"),
+        ("InternalError", 500, S3Verdict.UNCERTAIN, "InternalError"),
+        ("", 502, S3Verdict.UNCERTAIN, "502"),
+        ("RequestTimeout", 400, S3Verdict.UNCERTAIN, "RequestTimeout"),
+        ("timeout", None, S3Verdict.UNCERTAIN, "timeout"),
+        ("connection", None, S3Verdict.UNCERTAIN, "connection"),
         ("BadDigest", 400, S3Verdict.FAILED, "BadDigest"),
         ("Strange", 404, S3Verdict.FAILED, "Strange"),
         ("a code with <markup>", 400, S3Verdict.FAILED, "other"),

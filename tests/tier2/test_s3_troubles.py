@@ -45,17 +45,17 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_refused_credentials_are_looked_for_again() -> None:
     async def case(world: S3World) -> None:
         holder = world.storage._requests._client
-        assert holder.clients_made == 0
+        assert holder.clients_created == 0
         world.transport.fail("put", says(403, "AccessDenied"), says(400, "ExpiredToken"))
         with pytest.raises(StorageRefusedError) as caught:
             await world.storage.put("x", [b"1"], unique_id(1))
         assert caught.value.kind == "AccessDenied"
-        assert holder.clients_made == 0
+        assert holder.clients_created == 0
         with pytest.raises(StorageRefusedError) as caught:
             await world.storage.put("x", [b"1"], unique_id(1))
         assert caught.value.kind == "ExpiredToken"
         await world.storage.put("x", [b"1"], unique_id(1))
-        assert holder.clients_made == 1
+        assert holder.clients_created == 1
         assert world.raw() == {"x": b"1"}
 
     run_case(case)
@@ -154,7 +154,7 @@ def test_a_reply_that_boto3_cannot_take_apart_is_no_answer(
     run_case(case)
 
 
-def test_a_range_beyond_the_end_is_told_from_one_that_went_wrong() -> None:
+def test_a_range_beyond_the_end_is_distinguished_from_one_that_went_wrong() -> None:
     async def case(world: S3World) -> None:
         for reply in (answers(206, b"89", Content_Range="bytes 8-9/10"), says(416, "InvalidRange")):
             world.transport.fail("get", reply)

@@ -63,7 +63,7 @@ def test_others_are_named_until_they_are_forgotten() -> None:
 def test_a_second_store_is_refused_unless_it_is_meant() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         await StoreMarkers(storage, ONE).ensure()
-        for call in (StoreMarkers.look, StoreMarkers.ensure, StoreMarkers.make):
+        for call in (StoreMarkers.is_known, StoreMarkers.ensure, StoreMarkers.make):
             second = StoreMarkers(storage, TWO)
             with pytest.raises(
                 PlaceTakenError, match=f"store {ONE} has its marker there, and no .*shared_tier2"
@@ -74,16 +74,16 @@ def test_a_second_store_is_refused_unless_it_is_meant() -> None:
         await storage.put("probe/" + "0" * 32, [b"x"], bytes(16))
         await storage.put("00/00000000/0000000000000001/flush-0", [b"x"], bytes(16))
         with pytest.raises(PlaceTakenError, match=f"store {ONE} keeps its objects there"):
-            await StoreMarkers(storage, TWO).look()
+            await StoreMarkers(storage, TWO).is_known()
         storage.fail("list", 1)
         with pytest.raises(StorageUnavailableError):
-            await StoreMarkers(storage, TWO).look()
+            await StoreMarkers(storage, TWO).is_known()
         meant = StoreMarkers(storage, TWO, is_meant=True)
         await meant.make()
         assert meant.health() == []
         # Who is known there goes on, whoever came later; health says it.
         first = StoreMarkers(storage, ONE)
-        assert await first.look()
+        assert await first.is_known()
         await first.shared_with()
         assert TWO in first.health()[0]
 
@@ -94,7 +94,7 @@ def test_of_two_stores_that_are_made_at_once_both_are_refused() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         both = [StoreMarkers(storage, store_id) for store_id in (ONE, TWO)]
         for markers in both:
-            assert not await markers.look()
+            assert not await markers.is_known()
         for markers in both:
             await markers.put()
         for markers in both:
@@ -102,9 +102,9 @@ def test_of_two_stores_that_are_made_at_once_both_are_refused() -> None:
                 await markers.make()
         # Cut off before it sees the other one, a making is refused when it goes on.
         for store_id in (ONE, TWO):
-            assert await StoreMarkers(storage, store_id).look()
+            assert await StoreMarkers(storage, store_id).is_known()
             with pytest.raises(PlaceTakenError):
-                await StoreMarkers(storage, store_id).look(begun=False)
+                await StoreMarkers(storage, store_id).is_known(begun=False)
         for markers in both:
             await markers.withdraw()
         assert list(storage.bucket.objects) == []

@@ -96,7 +96,7 @@ class CopyUpload(PartsUpload):
 
     async def check_result(self) -> None:
         """Some stores copy what there is of a range that reaches beyond the end."""
-        seen = await self._outcomes.look(self._where, last=True)
+        seen = await self._outcomes.find_object(self._where, last=True)
         if (
             seen is not None
             and seen.stored.size != self._size
@@ -124,7 +124,7 @@ class CopyUpload(PartsUpload):
         )
 
     async def _check_source(self, source: Where, each: ObjectRange) -> None:
-        seen = await self._outcomes.look(source)
+        seen = await self._outcomes.find_object(source)
         if seen is None:
             raise ObjectNotFoundError(each.name, "no such object")
         if seen.stored.size < each.offset + each.length:

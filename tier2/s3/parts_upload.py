@@ -121,7 +121,7 @@ class PartsUpload(ABC):
         errors: list[BaseException] = []
         numbers = iter(range(1, self.part_count + 1))
 
-        async def lane() -> None:
+        async def worker() -> None:
             for number in numbers:
                 try:
                     done[number] = await self._part(upload_id, number)
@@ -131,7 +131,7 @@ class PartsUpload(ABC):
                     return
 
         await gather_owned(
-            *(lane() for _ in range(min(self.parallel, self.part_count))), name="tier2 s3 part"
+            *(worker() for _ in range(min(self.parallel, self.part_count))), name="tier2 s3 part"
         )
         if errors:
             raise errors[0]
@@ -186,7 +186,7 @@ class PartsUpload(ABC):
                     raise
                 trouble = error
                 attempt += 1
-                if error.verdict is S3Verdict.DOUBTFUL and await self._has_succeeded(error):
+                if error.verdict is S3Verdict.UNCERTAIN and await self._has_succeeded(error):
                     return False
         raise trouble
 
@@ -203,7 +203,7 @@ class PartsUpload(ABC):
         await self._outcomes.settle(self._where, self._unique_id, self._size, trouble)
 
     async def _there_already(self) -> bool:
-        seen = await self._outcomes.look(self._where)
+        seen = await self._outcomes.find_object(self._where)
         if seen is None:
             return False
         await self._outcomes.check_ours(self._where, self._unique_id, self._size, seen)

@@ -66,7 +66,7 @@ class _Check:
             await self._delete_quietly()
             raise
         await self._send("delete", s3_calls.delete_object(where))
-        if await self._outcomes.look(where) is not None:
+        if await self._outcomes.find_object(where) is not None:
             raise self._refused(
                 "DeleteObject", "says done and the object is still there: turn off what keeps it"
             )
@@ -77,7 +77,7 @@ class _Check:
             raise self._refused(
                 "GetObject", "gives other bytes than were put: the store cannot be used"
             )
-        seen = await self._outcomes.look(self._where)
+        seen = await self._outcomes.find_object(self._where)
         if seen is None or seen.stored.size != len(PROBE):
             raise self._refused(
                 "HeadObject", "does not show what was just put: the store cannot be used"

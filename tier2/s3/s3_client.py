@@ -93,8 +93,8 @@ class ClientHolder:
         self._lock = runtime.lock()
         self._maker: ClientMaker | None = None
         self._clients: dict[int, S3Client] = {}
-        self._made_ms = 0
-        self.clients_made = 0
+        self._created_ms = 0
+        self.clients_created = 0
 
     def call(
         self, name: str, call: str, work: Callable[[S3Client], _T], timeout_s: int = READ_TIMEOUT_S
@@ -129,11 +129,11 @@ class ClientHolder:
                     if self._maker is None or not self._clients:
                         # One for all clients: credentials are looked for once.
                         self._maker = ClientMaker(self._location)
-                        self._made_ms = self._clock.time_ms()
+                        self._created_ms = self._clock.time_ms()
                     client = self._clients[timeout_s] = self._maker.make(timeout_s)
                 except ValueError as error:
                     raise boto.InvalidConfigError(error_msg=str(error)) from error
-                self.clients_made += 1
+                self.clients_created += 1
             return client
 
     def _drop(self, client: S3Client) -> None:
@@ -141,7 +141,7 @@ class ClientHolder:
             # Making one takes a tenth of a second: not for each of many requests that are refused
             # together.
             is_ours = client in self._clients.values()
-            if not is_ours or abs(self._clock.time_ms() - self._made_ms) < NEW_CLIENT_MS:
+            if not is_ours or abs(self._clock.time_ms() - self._created_ms) < NEW_CLIENT_MS:
                 return
             clients, self._clients = self._clients, {}
         # Only idle connections are closed; threads in the middle of a request keep theirs until its
@@ -181,14 +181,14 @@ class ClientMaker:
 
         Some 150 ms of CPU in a process's first, 12 ms in each later one.
         """
-        client = self._made(timeout_s, secure=self._location.secure)
+        client = self._client_for(timeout_s, secure=self._location.secure)
         if self._location.secure and client.meta.endpoint_url.startswith("http://"):
             # The environment, or a profile, names another endpoint than Amazon's.
             client.close()
-            client = self._made(timeout_s, secure=False)
+            client = self._client_for(timeout_s, secure=False)
         return client
 
-    def _made(self, timeout_s: int, *, secure: bool) -> S3Client:
+    def _client_for(self, timeout_s: int, *, secure: bool) -> S3Client:
         location = self._location
         client = self._create(
             "s3",

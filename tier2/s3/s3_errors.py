@@ -39,7 +39,7 @@ class S3Verdict(Enum):
     """Will be refused until a person changes something."""
     FAILED = auto()
     """Refused for a reason of its own; it took no effect."""
-    DOUBTFUL = auto()
+    UNCERTAIN = auto()
     """Nobody knows whether it took effect."""
 
 
@@ -55,7 +55,7 @@ class S3AnswerError(ObjectStorageError):
 
 
 class S3UnavailableError(StorageUnavailableError):
-    """A failure with its verdict: THROTTLED, FAILED or DOUBTFUL."""
+    """A failure with its verdict: THROTTLED, FAILED or UNCERTAIN."""
 
     def __init__(self, name: str, message: str, kind: str, verdict: S3Verdict) -> None:
         super().__init__(name, message, kind)
@@ -73,7 +73,7 @@ class S3RefusedError(StorageRefusedError):
         self.credentials = credentials
 
 
-DOUBTFUL_STATUS_MIN: Final = 500
+UNCERTAIN_STATUS_MIN: Final = 500
 
 THROTTLED_KIND: Final = "SlowDown"
 """The kind of every throttling, whatever the provider calls it."""
@@ -106,7 +106,7 @@ _ANSWERS: Final[Mapping[str, S3Verdict]] = {
     "503": S3Verdict.THROTTLED,
     "429": S3Verdict.THROTTLED,
     # Says 400, and is a connection that was too slow with its body.
-    "RequestTimeout": S3Verdict.DOUBTFUL,
+    "RequestTimeout": S3Verdict.UNCERTAIN,
 }
 
 _THROTTLED_STATES: Final = (429, 503)
@@ -180,8 +180,8 @@ def verdict_of(code: str, status: int | None) -> S3Verdict:
         return known
     if move_of(code, status) is not None:
         return S3Verdict.REFUSED
-    if status is None or status >= DOUBTFUL_STATUS_MIN:
-        return S3Verdict.THROTTLED if status in _THROTTLED_STATES else S3Verdict.DOUBTFUL
+    if status is None or status >= UNCERTAIN_STATUS_MIN:
+        return S3Verdict.THROTTLED if status in _THROTTLED_STATES else S3Verdict.UNCERTAIN
     return S3Verdict.THROTTLED if status in _THROTTLED_STATES else S3Verdict.FAILED
 
 
@@ -219,6 +219,6 @@ def error_of(
     message = f"{call}: {kind}{f', {detail}' if detail else ''}"
     if verdict is S3Verdict.THROTTLED:
         kind = THROTTLED_KIND
-    if verdict in {S3Verdict.THROTTLED, S3Verdict.FAILED, S3Verdict.DOUBTFUL}:
+    if verdict in {S3Verdict.THROTTLED, S3Verdict.FAILED, S3Verdict.UNCERTAIN}:
         return S3UnavailableError(name, message, kind, verdict)
     return S3AnswerError(name, message, verdict, code)

@@ -82,7 +82,7 @@ class S3ObjectStorage(ObjectStorage):
         if not size:
             raise ValueError(f"object {name} would be empty")
         if self._outcomes.doubts(name) or not self._conditional:
-            seen = await self._outcomes.look(where)
+            seen = await self._outcomes.find_object(where)
             if seen is not None:
                 await self._outcomes.check_ours(where, unique_id, size, seen)
                 return
@@ -124,7 +124,7 @@ class S3ObjectStorage(ObjectStorage):
             raise unexpected(answer) from answer
 
     async def head(self, name: str) -> StoredObject | None:
-        seen = await self._outcomes.look(self._where(name))
+        seen = await self._outcomes.find_object(self._where(name))
         return None if seen is None else seen.stored
 
     async def delete(self, name: str) -> None:
@@ -213,7 +213,7 @@ class S3ObjectStorage(ObjectStorage):
                 if answer.verdict is not S3Verdict.CONFLICT:
                     raise unexpected(answer) from answer
             except S3UnavailableError as trouble:
-                if trouble.verdict is not S3Verdict.DOUBTFUL:
+                if trouble.verdict is not S3Verdict.UNCERTAIN:
                     raise
                 await self._outcomes.settle(where, unique_id, size, trouble)
                 return
@@ -230,7 +230,7 @@ class S3ObjectStorage(ObjectStorage):
         task = own_task(upload.run(), name="tier2 s3 upload")
         self._uploads.add(task)
         task.add_done_callback(self._uploads.discard)
-        task.add_done_callback(_look_at)
+        task.add_done_callback(_note_end)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -257,7 +257,7 @@ def _is_name(name: str) -> bool:
     return bool(name) and all(is_name_part(part) for part in name.split("/"))
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def _note_end(task: asyncio.Task[None]) -> None:
     """Take note of how an upload ended whose caller was cancelled meanwhile."""
     if not task.cancelled():
         task.exception()

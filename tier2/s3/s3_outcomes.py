@@ -40,7 +40,7 @@ class S3Outcomes:
         self._random = source
         self._doubted: dict[str, None] = {}
 
-    async def look(self, where: Where, *, last: bool = False) -> SeenObject | None:
+    async def find_object(self, where: Where, *, last: bool = False) -> SeenObject | None:
         """The object as it is now; None if there is none. Two requests where the first says no."""
         try:
             return await self._requests.send("head", where.name, head_object(where), last=last)
@@ -79,7 +79,7 @@ class S3Outcomes:
         """Return if the object is there and ours; raise ObjectExistsError, or `trouble`."""
         self.doubt(where.name)
         try:
-            seen = await self.look(where, last=True)
+            seen = await self.find_object(where, last=True)
         except StorageUnavailableError:
             raise trouble from None
         if seen is None:

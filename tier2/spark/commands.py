@@ -95,10 +95,10 @@ def execute(arguments: argparse.Namespace) -> int:
         return Exit.INTERRUPTED
     except (SegmentStoreError, ObjectStorageError) as error:
         sys.stderr.write(visible(" ".join(str(error).split())) + "\n")
-        return Exit.COULD_NOT_TELL
+        return Exit.UNDECIDED
     except Exception:  # noqa: BLE001 - an uncaught error would end with 1, as findings do
         traceback.print_exc()
-        return Exit.COULD_NOT_TELL
+        return Exit.UNDECIDED
 
 
 def build_parser(program: str) -> argparse.ArgumentParser:
@@ -136,7 +136,7 @@ def choose_master(said: str | None) -> None:
     if "PYSPARK_GATEWAY_PORT" in environment:
         if said is not None:
             sys.stderr.write("--master is for spark-submit here, not for the verb\n")
-            raise SystemExit(Exit.COULD_NOT_TELL)
+            raise SystemExit(Exit.UNDECIDED)
         return
     said = said or environment.get("SPARK_MASTER")
     if said is not None and said.startswith("sc://"):

@@ -176,7 +176,7 @@ class LocalCluster:
             self._watch()
             say("starting ZooKeeper")
             self._start_zookeeper()
-            with self._look() as registrations:
+            with self._registrations() as registrations:
                 if not registrations.formatted():
                     say("formatting the cluster")
                     registrations.remove_unfinished()
@@ -223,7 +223,7 @@ class LocalCluster:
         serves = zookeeper.process_id is not None and zookeeper_answers(addresses.zookeeper)
         if serves:
             try:
-                with self._look() as registrations:
+                with self._registrations() as registrations:
                     writable, read_only = registrations.writable(), registrations.read_only()
             except LocalClusterError:
                 serves = False
@@ -274,7 +274,7 @@ class LocalCluster:
             )
 
     def _start_bookies(self, indexes: Sequence[int], overrides: Mapping[str, str]) -> None:
-        with self._look() as registrations:
+        with self._registrations() as registrations:
             waiting = {}
             options = self._options(JavaProgram.BOOKIE)
             for index in indexes:
@@ -324,12 +324,14 @@ class LocalCluster:
         zookeeper.end(number)
 
     @contextmanager
-    def _look(self) -> Iterator[Registrations]:
+    def _registrations(self) -> Iterator[Registrations]:
         process = self.zookeeper_process()
         if process.process_id is None:
             raise LocalClusterError("ZooKeeper does not run")
         try:
-            with Registrations(self.addresses.zookeeper, **self._extras.look) as registrations:
+            with Registrations(
+                self.addresses.zookeeper, **self._extras.registry_client
+            ) as registrations:
                 yield registrations
         except CHECK_ERRORS as error:
             raise LocalClusterError(

@@ -40,7 +40,7 @@ class ClusterExtras:
     """
     java: Sequence[str] = ()
     """Options of every Java process."""
-    look: Mapping[str, Any] = field(default_factory=dict)
+    registry_client: Mapping[str, Any] = field(default_factory=dict)
     """How ZooKeeper is asked who serves: arguments of kazoo's client."""
 
 

@@ -56,7 +56,7 @@ class Beat(NamedTuple):
     """The gateway's memory for entries."""
 
 
-def _ignore(_told: object) -> None:
+def _ignore(_reported: object) -> None:
     """Nobody listens yet."""
 
 
@@ -146,7 +146,7 @@ class AddConnection:
         self._answered = 0
         self._silent_s = 0.0
         self._unanswered_s = 0.0
-        self._watch = self._loop.call_later(_CHECK_S, self._look, 0, 0)
+        self._watch = self._loop.call_later(_CHECK_S, self._check_progress, 0, 0)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
         self._loop.add_reader(connected, self._read)
 
@@ -287,7 +287,7 @@ class AddConnection:
             return None
         return f"the gateway has said nothing for {self._silent_s:.0f} s"
 
-    def _look(self, said: int, answered: int) -> None:
+    def _check_progress(self, said: int, answered: int) -> None:
         """Time is counted in looks: a process that was stopped has not looked."""
         waits = any(writer.answered != writer.sent for writer in self.writers.values())
         self._silent_s = self._silent_s + _CHECK_S if said == self._said else 0.0
@@ -299,7 +299,9 @@ class AddConnection:
         elif self._unanswered_s >= STALL_S:
             self._hang(f"the gateway answered nothing for {STALL_S:.0f} s")
         else:
-            self._watch = self._loop.call_later(_CHECK_S, self._look, self._said, self._answered)
+            self._watch = self._loop.call_later(
+                _CHECK_S, self._check_progress, self._said, self._answered
+            )
 
     def _hang(self, reason: str) -> None:
         self.hangs = True

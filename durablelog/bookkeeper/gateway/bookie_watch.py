@@ -92,7 +92,7 @@ class BookieWatch:
         """The gateway told how the bookies are, once a second."""
         self._gateway_bytes = beat.direct_bytes
         if self._writers() and self._task is None and not self._closed:
-            self._task = own_task(self._look(), name="look-at-bookies")
+            self._task = own_task(self._check(), name="look-at-bookies")
 
     def close(self) -> None:
         """The connection is gone. Idempotent."""
@@ -113,19 +113,19 @@ class BookieWatch:
             client_bytes=self._gateway_bytes,
         )
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         try:
             self._states = parse_states(await self._ask("bookies"))
             short = {state.bookie for state in self._states if state.troubled and state.missed}
             if short and any(short & writer.bookies for writer in self._writers()):
                 (registered,) = await self._ask("registered")
-                self._tell(short, set(registered.split()) - short)
+                self._report(short, set(registered.split()) - short)
         except LedgerError:
             pass  # the next beat asks again, if there is one
         finally:
             self._task = None
 
-    def _tell(self, short: set[str], well: set[str]) -> None:
+    def _report(self, short: set[str], well: set[str]) -> None:
         now_s = asyncio.get_running_loop().time()
         lacking = [
             each

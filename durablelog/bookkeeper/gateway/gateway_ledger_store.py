@@ -469,11 +469,11 @@ def _release_late(late: Future[Gateway]) -> None:
         pass  # it never came
 
 
-def _abandon(link: _Link, made: Sequence[str]) -> None:
+def _abandon(link: _Link, created: Sequence[str]) -> None:
     """A ledger was made after its caller had left: nobody knows its id, so nothing is ever in
     it.
     """
-    handle, ledger_id = map(int, made[:2])
+    handle, ledger_id = map(int, created[:2])
     try:
         for name, number, seconds in (
             ("closeWriter", handle, CLOSE_S),

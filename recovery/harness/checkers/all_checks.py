@@ -2,7 +2,7 @@
 
 Cost: some 7 us per call and observed record, searches apart; these have budgets of their own.
 
-`check_history` is the pure judgement; `judge` is what runs ask: an error in a checker is a
+`check_history` is the pure judgement; `evaluate` is what runs ask: an error in a checker is a
 violation there, so that no run is lost with its seed.
 """
 
@@ -59,7 +59,7 @@ _FRAMES_SHOWN: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Evaluation:
     """What all checkers say of a history."""
 
     violations: list[Violation]
@@ -75,7 +75,7 @@ def check_history(history: History) -> list[Violation]:
     return [violation for checker in CHECKERS for violation in checker(index)]
 
 
-def judge(history: History) -> Judgement:
+def evaluate(history: History) -> Evaluation:
     """Every rule that a history breaks.
 
     Never raises: a checker that does is a violation, behind those found before it.
@@ -89,7 +89,7 @@ def judge(history: History) -> Judgement:
             violations.extend(checker(index))
     except Exception as error:  # noqa: BLE001 - whatever it is, the run and its seed must not be lost with it
         violations.append(raised(error))
-    return Judgement(violations, windows)
+    return Evaluation(violations, windows)
 
 
 def raised(error: Exception) -> Violation:

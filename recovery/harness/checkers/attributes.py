@@ -57,7 +57,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
     for incarnation in index.incarnations:
         if incarnation.certain and (incarnation.calls.updates or incarnation.chain is not None):
             for attribute, changes in updates_by_id(incarnation).items():
-                yield from _judge(index, incarnation, attribute, changes, budget)
+                yield from _check_bytes(index, incarnation, attribute, changes, budget)
 
 
 def _nobodys(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
@@ -80,7 +80,7 @@ def _nobodys(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
                 yield Violation(NAME, detail)
 
 
-def _judge(
+def _check_bytes(
     index: HistoryIndex,
     incarnation: Incarnation,
     attribute: UUID,
@@ -177,7 +177,7 @@ def _one_client(window: Sequence[Step[Register]]) -> bool:
     return first is not None and all(
         step.call is not None
         and not isinstance(step.act, _Seen)
-        and (step.call.life, step.call.client) == (first.life, first.client)
+        and (step.call.process_run, step.call.client) == (first.process_run, first.client)
         for step in window
     )
 

@@ -39,7 +39,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         yield from _acknowledged(index, incarnation)
         yield from _merged_whole(index, incarnation)
     for chain in index.chains.values():
-        yield from _gone_whole(index, chain)
+        yield from _deleted_whole(index, chain)
 
 
 # --- nothing but what was submitted ---------------------------------------------------------------
@@ -363,7 +363,7 @@ def _merged_whole(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Vio
             yield Violation(NAME, detail, [merge.number])
 
 
-def _gone_whole(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
+def _deleted_whole(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
     """What was seen of a segment that is gone, when only merges can have removed it, is in a target
     of one of them.
     """

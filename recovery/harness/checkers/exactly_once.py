@@ -189,6 +189,8 @@ def _went_past(sent: list[Call], number: int, following: int) -> bool:
         and (call.outcome is CallOutcome.UNKNOWN or call.result is not None)
     ]
     return any(
-        not any(first.life == call.life and first.number < call.number for first in own)
+        not any(
+            first.process_run == call.process_run and first.number < call.number for first in own
+        )
         for call in later
     )

@@ -22,14 +22,14 @@ from recovery.harness.history import (
     CallKind,
     CallOutcome,
     History,
-    Life,
     Observation,
+    ProcessRun,
     SeenSegment,
 )
 
 NEVER: Final = 1 << 62
 """A stamp after all others."""
-_LOOKS: Final = frozenset((CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
+_READS: Final = frozenset((CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
 
 
 class NamedCalls:
@@ -123,9 +123,17 @@ class HistoryIndex:
         self.history = history
         self.calls = history.calls
         self.observations = history.observations
-        self.lives = {life.number: life for life in history.lives}
-        self._horizons = {life.number: self._horizon_of(life) for life in history.lives}
-        self._overtaken = {life.number: self._overtaken_of(life) for life in history.lives}
+        self.process_runs = {
+            process_run.number: process_run for process_run in history.process_runs
+        }
+        self._horizons = {
+            process_run.number: self._horizon_of(process_run)
+            for process_run in history.process_runs
+        }
+        self._overtaken = {
+            process_run.number: self._overtaken_of(process_run)
+            for process_run in history.process_runs
+        }
         self.latest: list[int] = []
         """By call number: the last stamp at which it can have taken effect."""
         self.names: dict[str, NamedCalls] = {}
@@ -147,56 +155,68 @@ class HistoryIndex:
 
     # --- time -------------------------------------------------------------------------------------
 
-    def horizon(self, life: int) -> int:
+    def horizon(self, process_run: int) -> int:
         """After this stamp nothing of a life takes effect: it ended, or a later owner has
         opened.
         """
-        return self._horizons.get(life, NEVER)
+        return self._horizons.get(process_run, NEVER)
 
     def fresh(self, call: Call) -> bool:
         """True if no other owner can have been there when the call ended: what it was told was the
         latest.
         """
-        return call.ended is not None and call.ended < self._overtaken.get(call.life, NEVER)
+        return call.ended is not None and call.ended < self._overtaken.get(call.process_run, NEVER)
 
-    def takeover(self, life: Life) -> Life | None:
+    def takeover(self, process_run: ProcessRun) -> ProcessRun | None:
         """The life that opened first while this one had not ended."""
         later = [
             other
-            for other in self.history.lives
+            for other in self.history.process_runs
             if other.opened is not None
-            and life.opened is not None
-            and other.begun > life.opened
-            and (life.ended is None or other.opened < life.ended)
+            and process_run.opened is not None
+            and other.begun > process_run.opened
+            and (process_run.ended is None or other.opened < process_run.ended)
         ]
         return min(later, key=lambda other: other.opened or 0, default=None)
 
-    def made_durable(self, look: int, stamp: int) -> bool:
-        """Whether what lay in the tiers at `look` could be lost no more at `stamp`: whoever came
+    def is_durable(self, seen_at: int, stamp: int) -> bool:
+        """Whether what lay in the tiers at `seen_at` could be lost no more at `stamp`: whoever came
         next had opened by then.
 
         Who died in opening may have left it as it was, and a power cut may have taken it.
         """
-        after = next((life for life in self.history.lives if life.begun > look), None)
+        after = next(
+            (
+                process_run
+                for process_run in self.history.process_runs
+                if process_run.begun > seen_at
+            ),
+            None,
+        )
         return after is not None and after.opened is not None and after.opened < stamp
 
-    def _horizon_of(self, life: Life) -> int:
+    def _horizon_of(self, process_run: ProcessRun) -> int:
         # Of two openings at the same time it is not known which one fenced the other.
         opened = [
             other.opened
-            for other in self.history.lives
-            if other.opened is not None and life.opened is not None and other.begun > life.opened
+            for other in self.history.process_runs
+            if other.opened is not None
+            and process_run.opened is not None
+            and other.begun > process_run.opened
         ]
-        return min([NEVER if life.ended is None else life.ended, *opened])
+        return min([NEVER if process_run.ended is None else process_run.ended, *opened])
 
-    def _overtaken_of(self, life: Life) -> int:
+    def _overtaken_of(self, process_run: ProcessRun) -> int:
         return min(
             (
                 other.begun
-                for other in self.history.lives
-                if other is not life
-                and not (other.ended is not None and other.ended < (life.opened or life.begun))
-                and not (other.opened is not None and other.opened < life.begun)
+                for other in self.history.process_runs
+                if other is not process_run
+                and not (
+                    other.ended is not None
+                    and other.ended < (process_run.opened or process_run.begun)
+                )
+                and not (other.opened is not None and other.opened < process_run.begun)
             ),
             default=NEVER,
         )
@@ -211,7 +231,7 @@ class HistoryIndex:
             if named is None:
                 named = names[name] = NamedCalls(name)
             kind, outcome = call.kind, call.outcome
-            horizon = horizons.get(call.life, NEVER)
+            horizon = horizons.get(call.process_run, NEVER)
             ended = call.ended
             late = ended is None or outcome is CallOutcome.UNKNOWN or ended > horizon
             latest.append(horizon if late else ended)  # type: ignore[arg-type] # it is None only if late
@@ -234,9 +254,9 @@ class HistoryIndex:
         """Of a name that nothing removes."""
         latest = self.latest
         created = [call for call in named.creates if call.outcome is CallOutcome.OK]
-        made = Incarnation(named, created[0] if created else None)
+        collected = Incarnation(named, created[0] if created else None)
         answered = (named.creates, named.appends, named.seals, named.truncates, named.merges)
-        made.since = min(
+        collected.since = min(
             (
                 latest[call.number]
                 for calls in answered
@@ -245,13 +265,13 @@ class HistoryIndex:
             ),
             default=NEVER,
         )
-        made.chain = next((chain for chain in self.chains_of(named.name)), None)
-        return made
+        collected.chain = next((chain for chain in self.chains_of(named.name)), None)
+        return collected
 
     def _split(self, named: NamedCalls) -> list[Incarnation]:
         """Of a name that was removed, or may have been: one per acknowledged creation."""
         latest, removals = self.latest, self.removals[named.name]
-        made: list[Incarnation] = []
+        collected: list[Incarnation] = []
         ends: list[int] = []
         for create in named.creates:
             if create.outcome is not CallOutcome.OK:
@@ -278,13 +298,13 @@ class HistoryIndex:
                 incarnation.merged = only
             incarnation.chain = self.chains.get((named.name, create.result))
             incarnation.calls.creates.append(create)
-            made.append(incarnation)
-        self._distribute(named, made, ends)
-        return made
+            collected.append(incarnation)
+        self._distribute(named, collected, ends)
+        return collected
 
-    def _distribute(self, named: NamedCalls, made: list[Incarnation], ends: list[int]) -> None:
+    def _distribute(self, named: NamedCalls, collected: list[Incarnation], ends: list[int]) -> None:
         latest = self.latest
-        starts = [incarnation.since for incarnation in made]
+        starts = [incarnation.since for incarnation in collected]
         lists = (named.appends, named.merges, named.seals, named.truncates)
         # An owner that was overtaken may still show an incarnation that the later one has removed.
         looks = [
@@ -297,17 +317,19 @@ class HistoryIndex:
         for call in (call for calls in (*lists, alone, looks) for call in calls):
             place = bisect_right(starts, call.begun) - 1
             last = latest[call.number]
-            if place >= 0 and not any(removal.begun < last for removal in made[place].removals):
-                made[place].calls.add(call)
-            elif call.outcome is not CallOutcome.REFUSED and call.kind not in _LOOKS:
-                for incarnation, end in zip(made, ends, strict=True):
+            if place >= 0 and not any(
+                removal.begun < last for removal in collected[place].removals
+            ):
+                collected[place].calls.add(call)
+            elif call.outcome is not CallOutcome.REFUSED and call.kind not in _READS:
+                for incarnation, end in zip(collected, ends, strict=True):
                     if (
                         incarnation.create is not None
                         and incarnation.create.begun < last
                         and end > call.begun
                     ):
                         incarnation.certain = False
-        for incarnation in made:
+        for incarnation in collected:
             incarnation.calls.updates += [
                 call for call in incarnation.calls.creates if call.updates
             ]

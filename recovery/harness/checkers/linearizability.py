@@ -62,7 +62,7 @@ def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> I
         if (
             answer is not None
             and index.fresh(call)
-            and lost.get(call.life, NEVER) > (call.ended or 0)
+            and lost.get(call.process_run, NEVER) > (call.ended or 0)
         ):
             steps.append(Step(call.begun, call.ended or 0, True, answer, call))  # noqa: FBT003 - a field
     yield from _explain(steps, (0, False), f"segment {incarnation.name!r}", budget, index.windows)
@@ -88,24 +88,24 @@ def _changes(
             act = (
                 _sealing(call.result)
                 if call.kind is CallKind.SEAL
-                else _landing(call.result, call.size)
+                else _appending(call.result, call.size)
             )
             steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
         elif call.outcome is CallOutcome.UNKNOWN and call.size + (call.kind is CallKind.SEAL):
-            lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
+            lost[call.process_run] = min(lost.get(call.process_run, NEVER), call.begun)
             landed = fate(index, chain, call)
             if landed and chain is not None:
-                act = _landing(chain.at[False, call.number, 0], call.size)
+                act = _appending(chain.at[False, call.number, 0], call.size)
                 steps.append(Step(call.begun, last, True, act, call))  # noqa: FBT003
             elif landed is None and not (
                 call.kind is CallKind.EVENT and (call.writer, call.event) in events
             ):
-                act = _sealing(None) if call.kind is CallKind.SEAL else _landing(None, call.size)
+                act = _sealing(None) if call.kind is CallKind.SEAL else _appending(None, call.size)
                 steps.append(Step(call.begun, last, False, act, call))  # noqa: FBT003
     return steps, lost
 
 
-def _landing(offset: int | None, size: int) -> Callable[[_Length], _Length | None]:
+def _appending(offset: int | None, size: int) -> Callable[[_Length], _Length | None]:
     def act(state: _Length) -> _Length | None:
         length, sealed = state
         return (
@@ -141,14 +141,14 @@ def _attributes(
     lost: dict[int, int] = {}
     for call in incarnation.calls.updates:
         if call.outcome is CallOutcome.UNKNOWN:
-            lost[call.life] = min(lost.get(call.life, NEVER), call.begun)
+            lost[call.process_run] = min(lost.get(call.process_run, NEVER), call.begun)
     for attribute, changes in updates_by_id(incarnation).items():
         refusals: list[Step[Register]] = [
             Step(call.begun, call.ended or 0, True, answer, call)  # noqa: FBT003
             for call, updates in changes
             if (answer := _update_refusal(call, updates)) is not None
             and index.fresh(call)
-            and lost.get(call.life, NEVER) > (call.ended or 0)
+            and lost.get(call.process_run, NEVER) > (call.ended or 0)
         ]
         if refusals:
             steps = steps_of(index, incarnation, changes) + refusals

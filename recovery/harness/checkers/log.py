@@ -30,7 +30,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 yield Violation(NAME, f"{where} begins with {log.begins_with} {log.first}")
             known = firsts.setdefault(log.container_id, [])
             before = max(
-                (first for look, first in known if index.made_durable(look, tiers.stamp)), default=0
+                (first for look, first in known if index.is_durable(look, tiers.stamp)), default=0
             )
             if log.first < before:
                 yield Violation(

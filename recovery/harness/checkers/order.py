@@ -95,13 +95,13 @@ def _in_real_time(
         for observation, seen in (incarnation.chain.seen if incarnation.chain is not None else ())
     ]
     known.sort(key=itemgetter(0))
-    judged = sorted(
+    evaluated = sorted(
         (*placed, *merges, *seals, *(call for call in infos if index.fresh(call))),
         key=attrgetter("begun"),
     )
     place = least = 0
     witness = -1
-    for call in judged:
+    for call in evaluated:
         while place < len(known) and known[place][0] < call.begun:
             if known[place][1] > least:
                 least, witness = known[place][1], known[place][2]
@@ -135,7 +135,7 @@ def _of_one_client(calls: NamedCalls, chain: Chain | None) -> Iterator[Violation
             offset = None
         if offset is None:
             continue
-        client = (call.life, call.client)
+        client = (call.process_run, call.client)
         before = last.get(client)
         if before is not None and offset < before[0]:
             detail = f"call {call.number} of {call.client} lies at {offset} of {call.segment!r}"

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.history import Call, CallKind, CallOutcome, Life, Observation, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, Observation, ProcessRun, Violation
 
 NAME: Final = "owners"
 _CHANGES: Final = frozenset(
@@ -35,22 +35,28 @@ _CHANGES: Final = frozenset(
 
 def check(index: HistoryIndex) -> Iterator[Violation]:
     """Violations by owners that were overtaken."""
-    overtaken: dict[int, tuple[Life, Observation | None]] = {}
-    for life in index.history.lives:
-        later = index.takeover(life)
+    overtaken: dict[int, tuple[ProcessRun, Observation | None]] = {}
+    for process_run in index.history.process_runs:
+        later = index.takeover(process_run)
         if later is not None:
-            seen = next((found for found in index.observations if found.life == later.number), None)
-            overtaken[life.number] = (later, seen)
+            seen = next(
+                (found for found in index.observations if found.process_run == later.number), None
+            )
+            overtaken[process_run.number] = (later, seen)
     if not overtaken:
         return
     by_number = {call.number: found for found in index.incarnations for call in _calls_of(found)}
     for call in index.calls:
-        if call.life not in overtaken or call.outcome is not CallOutcome.OK or not _changes(call):
+        if (
+            call.process_run not in overtaken
+            or call.outcome is not CallOutcome.OK
+            or not _changes(call)
+        ):
             continue
-        later, observation = overtaken[call.life]
+        later, observation = overtaken[call.process_run]
         if call.ended is None or later.opened is None or call.ended <= later.opened:
             continue
-        who = f"call {call.number} ({call.kind} {call.segment!r}) of life {call.life}"
+        who = f"call {call.number} ({call.kind} {call.segment!r}) of life {call.process_run}"
         if call.begun > later.opened:
             yield Violation(
                 NAME,

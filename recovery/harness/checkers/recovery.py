@@ -30,7 +30,9 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
     before: Observation | None = None
     for observation in index.observations:
         for finding in observation.findings:
-            yield Violation(NAME, f"before the opening of life {observation.life}: {finding}")
+            yield Violation(
+                NAME, f"before the opening of life {observation.process_run}: {finding}"
+            )
         if observation.again and before is not None:
             yield from _changed(before, observation)
         for seen in observation.segments.values():
@@ -42,7 +44,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         yield from _there(index, incarnation)
     for name, removals in index.removals.items():
         yield from _removed(index, name, removals)
-    yield from _told(index)
+    yield from _answers(index)
 
 
 def _changed(before: Observation, after: Observation) -> Iterator[Violation]:
@@ -173,7 +175,7 @@ def _removed(index: HistoryIndex, name: str, removals: list[Call]) -> Iterator[V
                 yield Violation(NAME, detail, [removal.number])
 
 
-def _told(index: HistoryIndex) -> Iterator[Violation]:
+def _answers(index: HistoryIndex) -> Iterator[Violation]:
     """Callers were not told that a segment does not exist when it did, nor that it does when nobody
     had made it.
     """

@@ -39,7 +39,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
         known = {
             name: look
             for look, names in named
-            if index.made_durable(look, tiers.stamp)
+            if index.is_durable(look, tiers.stamp)
             for name in names
         }
         yield from _unknown(tiers, {} if tiers.late_puts else known)

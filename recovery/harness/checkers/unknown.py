@@ -40,7 +40,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                     if event
                     else f"item {second} of call {first}"
                 )
-                yield from _judge(index, chain, sent, offset, what)
+                yield from _check_bytes(index, chain, sent, offset, what)
 
 
 def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
@@ -58,7 +58,7 @@ def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
     return {key: calls for key, calls in sent.items() if key not in placed}
 
 
-def _judge(
+def _check_bytes(
     index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str
 ) -> Iterator[Violation]:
     if all(call.outcome is CallOutcome.REFUSED or call.error == _NO_EFFECT for call in sent):

@@ -270,7 +270,7 @@ class _Group:
         self._deeper_of = deeper_of
         self._result = EnumerationResult()
         self._recovered: dict[str, Recovered] = {}
-        self._made = 0
+        self._created = 0
 
     def run(self, group: Group, base: Base) -> EnumerationResult:
         for workload in group:
@@ -287,15 +287,15 @@ class _Group:
         self, name: str, recording: Recording, cap: int, *, deeper: int, inner: bool = False
     ) -> None:
         result = self._result
-        judged: dict[tuple[str, int, int], None] = {}
+        evaluated: dict[tuple[str, int, int], None] = {}
         for number, instant in enumerate(recording.instants):
             result.points += 1
             result.sampled += instant.image.outcome_count(cap) > cap
             for state in states(instant, cap):
                 key = (state.key, instant.calls, instant.stamp)
-                if key in judged:
+                if key in evaluated:
                     continue
-                judged[key] = None
+                evaluated[key] = None
                 result.states += 1
                 result.during_recovery += inner
                 self._count(recording, instant, state, inner=inner)
@@ -308,7 +308,7 @@ class _Group:
     ) -> None:
         result = self._result
         try:
-            violations = self._judged(name, recording, instant, state, deeper=deeper)
+            violations = self._evaluated(name, recording, instant, state, deeper=deeper)
         except Exception as error:  # noqa: BLE001 - whatever it is, the name must not be lost with it
             violations = [raised(error)]
         if violations:
@@ -317,7 +317,7 @@ class _Group:
                 full = name if self._cap is None else f"{name}~{self._cap}"
                 result.violations.append(BrokenState(full, tuple(map(str, violations))))
 
-    def _judged(
+    def _evaluated(
         self, name: str, recording: Recording, instant: Instant, state: State, *, deeper: int
     ) -> list[Violation]:
         """What the recovery of a state breaks in the history that led to it; crashed itself if it
@@ -328,8 +328,8 @@ class _Group:
         if recovered is None:
             watched = deeper > 0 and zlib.crc32(state.key.encode()[::-1]) % deeper == 0
             recovered = _recover(recording, instant, state, watched=watched)
-            self._made += 1
-            if self._made % COLLECTED_AFTER == 0:
+            self._created += 1
+            if self._created % COLLECTED_AFTER == 0:
                 gc.collect()
             result.recoveries += recovered.openings
             result.longest_recovery_s = max(result.longest_recovery_s, recovered.opening_us / 1e6)
@@ -339,7 +339,7 @@ class _Group:
                 self._all_states(name, inside, DEEPER_CAP, deeper=0, inner=True)
             self._recovered[state.key] = replace(recovered, instants=[])
         else:
-            violations = recovered.judge(
+            violations = recovered.evaluate(
                 recording.history_at(instant, "kill" if state.killed else "power")
             )
         return violations

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from recovery.harness.history import Call, CallOutcome, History, Life
+from recovery.harness.history import Call, CallOutcome, History, ProcessRun
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.object_storage import SimulatedBucket
 from recovery.harness.simulation.store_world import StoreWorld
@@ -30,7 +30,7 @@ RECOVERED_AT_US: Final = 3_600_000_000
 """Every recovery begins an hour after the world did, whenever the crash was: equal states, equal
 recoveries.
 """
-_LANDS_US: Final = 4000
+_EFFECT_US: Final = 4000
 """What lands during a recovery does so one after another, so far apart: the first openings take
 that long.
 """
@@ -54,9 +54,9 @@ class CopiedBucket(SimulatedBucket):
         chosen = itertools.chain.from_iterable(
             itertools.combinations(range(count), n) for n in range(count + 1)
         )
-        made = [self._landed(places) for places in chosen]
+        made = [self._with_effects(places) for places in chosen]
         if count:
-            made.append(self._landed((), late=range(count)))
+            made.append(self._with_effects((), late=range(count)))
         return made
 
     def key(self) -> str:
@@ -72,14 +72,14 @@ class CopiedBucket(SimulatedBucket):
         made.objects = dict(self.objects)
         return made
 
-    def _landed(self, places: Sequence[int], late: Sequence[int] = ()) -> CopiedBucket:
+    def _with_effects(self, places: Sequence[int], late: Sequence[int] = ()) -> CopiedBucket:
         changes = [change for _, _, change in sorted(self._ahead, key=lambda item: item[:2])]
         made = self._empty()
         for place in places:
             made.send(dataclasses.replace(changes[place], owner=None))
         made.settle_all()
         for place in late:
-            due_us = RECOVERED_AT_US + _LANDS_US * (place + 1)
+            due_us = RECOVERED_AT_US + _EFFECT_US * (place + 1)
             made.send(dataclasses.replace(changes[place], owner=None, due_us=due_us))
         return made
 
@@ -134,19 +134,27 @@ class Recording:
         """
         stamp, known = instant.stamp, self.history
         calls = [_call_at(call, stamp) for call in known.calls[: instant.calls]]
-        lives = [_life_at(life, stamp) for life in known.lives if life.begun <= stamp]
+        process_runs = [
+            _process_run_at(process_run, stamp)
+            for process_run in known.process_runs
+            if process_run.begun <= stamp
+        ]
         seen = [observation for observation in known.observations if observation.ended <= stamp]
-        made = History(calls, lives, seen, [], stamp)
-        if lives and lives[-1].ended is None:
-            lives[-1].ended, lives[-1].ending = made.next_stamp(), ending
+        made = History(calls, process_runs, seen, [], stamp)
+        if process_runs and process_runs[-1].ended is None:
+            process_runs[-1].ended, process_runs[-1].ending = made.next_stamp(), ending
         return made
 
     def phase(self, instant: Instant) -> str:
         """What the last life was at: opening, running or idle."""
         if not instant.before:
             return "idle"
-        lives = [life for life in self.history.lives if life.begun <= instant.stamp]
-        opened = lives[-1].opened if lives else None
+        process_runs = [
+            process_run
+            for process_run in self.history.process_runs
+            if process_run.begun <= instant.stamp
+        ]
+        opened = process_runs[-1].opened if process_runs else None
         return "opening" if opened is None or opened > instant.stamp else "running"
 
 
@@ -210,8 +218,12 @@ def _call_at(call: Call, stamp: int) -> Call:
     )
 
 
-def _life_at(life: Life, stamp: int) -> Life:
-    opened = life.opened if life.opened is not None and life.opened <= stamp else None
-    if life.ended is not None and life.ended <= stamp:
-        return dataclasses.replace(life, opened=opened)
-    return dataclasses.replace(life, opened=opened, ended=None, ending="")
+def _process_run_at(process_run: ProcessRun, stamp: int) -> ProcessRun:
+    opened = (
+        process_run.opened
+        if process_run.opened is not None and process_run.opened <= stamp
+        else None
+    )
+    if process_run.ended is not None and process_run.ended <= stamp:
+        return dataclasses.replace(process_run, opened=opened)
+    return dataclasses.replace(process_run, opened=opened, ended=None, ending="")

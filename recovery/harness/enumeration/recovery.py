@@ -22,7 +22,7 @@ from typing import Any, Final
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.enumeration.instants import RECOVERED_AT_US, Camera, Instant, State
 from recovery.harness.enumeration.workloads import TARGET, make_world
-from recovery.harness.history import History, Life, Observation, Violation
+from recovery.harness.history import History, Observation, ProcessRun, Violation
 from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.seen_tiers import SeenTiers
@@ -52,8 +52,8 @@ class Recovered:
 
     stamp: int
     """Of that history, when the recovery began."""
-    life: int
-    lives: list[Life]
+    process_run: int
+    process_runs: list[ProcessRun]
     observations: list[Observation]
     tiers: list[SeenTiers]
     unforeseen: list[Violation]
@@ -68,11 +68,19 @@ class Recovered:
     instants: list[Instant]
     """Of the first opening and the look at everything, if these were asked for."""
 
-    def judge(self, known: History) -> list[Violation]:
+    def evaluate(self, known: History) -> list[Violation]:
         """Every rule that is broken if this recovery came after `known`, which it goes on with."""
-        later, lives_later = known.stamp - self.stamp, len(known.lives) - self.life
-        known.lives += [_life_later(life, later, lives_later) for life in self.lives]
-        known.observations += [_seen_later(seen, later, lives_later) for seen in self.observations]
+        later, process_runs_later = (
+            known.stamp - self.stamp,
+            len(known.process_runs) - self.process_run,
+        )
+        known.process_runs += [
+            _process_run_later(process_run, later, process_runs_later)
+            for process_run in self.process_runs
+        ]
+        known.observations += [
+            _seen_later(seen, later, process_runs_later) for seen in self.observations
+        ]
         known.tiers += [
             dataclasses.replace(tiers, stamp=tiers.stamp + later) for tiers in self.tiers
         ]
@@ -119,9 +127,9 @@ class StateRecovery:
     def run(self) -> Recovered:
         """Carry it out. Never raises for a fault of the store: that is a violation."""
         state, history, world = self._state, self._history, self._world
-        stamp, life, seen, looks = (
+        stamp, process_run, seen, looks = (
             history.stamp,
-            len(history.lives),
+            len(history.process_runs),
             len(history.observations),
             len(history.tiers),
         )
@@ -129,13 +137,16 @@ class StateRecovery:
         process = world.process("owner")
         if self._watched:
             self._camera.watch(process)
-        goes_on = self._try(process, self._look(process, findings=findings))
+        goes_on = self._try(process, self._observe_store(process, findings=findings))
         if self._watched and goes_on:
             self._camera.take(process, "")
             process.on_effect = None
         if goes_on and self._draw // CHECKED_OF % (CUT_OF if state.pending else AGAIN_OF) == 0:
             process, goes_on = self._recover_again(process)
-        lives, observations = _copied(history.lives[life:]), history.observations[seen:]
+        process_runs, observations = (
+            _copied(history.process_runs[process_run:]),
+            history.observations[seen:],
+        )
         if (
             goes_on
             and self._draw // CHECKED_OF % WORKED_OF == 1
@@ -145,8 +156,8 @@ class StateRecovery:
         world.close()
         return Recovered(
             stamp,
-            life,
-            lives,
+            process_run,
+            process_runs,
             observations,
             history.tiers[looks:],
             self._unforeseen,
@@ -164,28 +175,30 @@ class StateRecovery:
         world, history = self._world, self._history
         world.kill(process)
         world.image.cut(Nothing(), _ignore)
-        life = history.lives[-1]
-        life.ended, life.ending = history.next_stamp(), "power"
+        process_run = history.process_runs[-1]
+        process_run.ended, process_run.ending = history.next_stamp(), "power"
         process = world.process("again")
-        return process, self._try(process, self._look(process, again=True))
+        return process, self._try(process, self._observe_store(process, again=True))
 
-    async def _look(
+    async def _observe_store(
         self, process: SimulatedProcess, *, again: bool = False, findings: tuple[str, ...] = ()
     ) -> None:
         history, world = self._history, self._world
-        life = Life(len(history.lives), process.name, history.next_stamp())
-        history.lives.append(life)
+        process_run = ProcessRun(len(history.process_runs), process.name, history.next_stamp())
+        history.process_runs.append(process_run)
         begun_us = world.time.now_us
         self._store = await world.open_store(process)
-        life.opened = history.next_stamp()
+        process_run.opened = history.next_stamp()
         if not self._openings:
             self._opening_us = world.time.now_us - begun_us
         self._openings += 1
-        await observe(self._store, history, life.number, again=again, findings=findings)
+        await observe(self._store, history, process_run.number, again=again, findings=findings)
 
     async def _work(self, process: SimulatedProcess) -> None:
         """What is not refused is durable, and all is observed at the end."""
-        recorded = RecordedStore(self._store, self._history, len(self._history.lives) - 1, "after")
+        recorded = RecordedStore(
+            self._store, self._history, len(self._history.process_runs) - 1, "after"
+        )
         await recorded.create("after")
         try:
             await recorded.append(TARGET, (1,))
@@ -193,7 +206,7 @@ class StateRecovery:
             pass  # it is sealed, or was never made
         await recorded.flush()
         await recorded.checkpoint()
-        await observe(self._store, self._history, recorded.life)
+        await observe(self._store, self._history, recorded.process_run)
 
     def _try(self, process: SimulatedProcess, main: Coroutine[Any, Any, None]) -> bool:
         """Run it in the process; an error is a violation."""
@@ -235,23 +248,26 @@ async def _check(world: StoreWorld, process: SimulatedProcess, history: History)
     return harmful_lines(findings)
 
 
-def _copied(lives: list[Life]) -> list[Life]:
-    return [dataclasses.replace(life) for life in lives]
+def _copied(process_runs: list[ProcessRun]) -> list[ProcessRun]:
+    return [dataclasses.replace(process_run) for process_run in process_runs]
 
 
-def _life_later(life: Life, later: int, lives_later: int) -> Life:
+def _process_run_later(process_run: ProcessRun, later: int, process_runs_later: int) -> ProcessRun:
     return dataclasses.replace(
-        life,
-        number=life.number + lives_later,
-        begun=life.begun + later,
-        opened=None if life.opened is None else life.opened + later,
-        ended=None if life.ended is None else life.ended + later,
+        process_run,
+        number=process_run.number + process_runs_later,
+        begun=process_run.begun + later,
+        opened=None if process_run.opened is None else process_run.opened + later,
+        ended=None if process_run.ended is None else process_run.ended + later,
     )
 
 
-def _seen_later(seen: Observation, later: int, lives_later: int) -> Observation:
+def _seen_later(seen: Observation, later: int, process_runs_later: int) -> Observation:
     return dataclasses.replace(
-        seen, begun=seen.begun + later, ended=seen.ended + later, life=seen.life + lives_later
+        seen,
+        begun=seen.begun + later,
+        ended=seen.ended + later,
+        process_run=seen.process_run + process_runs_later,
     )
 
 

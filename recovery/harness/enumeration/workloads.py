@@ -21,7 +21,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from recovery.harness.enumeration.instants import Camera, CopiedBucket, Recording
-from recovery.harness.history import History, Life, Update
+from recovery.harness.history import History, ProcessRun, Update
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.store_world import StoreWorld
@@ -239,7 +239,7 @@ def record(workload: EnumeratedWorkload, base: Base, *, keep_trace: bool = False
         f"short/{workload.stage}", tier2, image, bucket, base.now_us, keep_trace=keep_trace
     )
     history = History(
-        list(base.history.calls), list(base.history.lives), [], [], base.history.stamp
+        list(base.history.calls), list(base.history.process_runs), [], [], base.history.stamp
     )
     camera = Camera(world, history)
     process = world.process("owner")
@@ -280,13 +280,13 @@ async def _live(
     history: History,
     camera: Camera,
 ) -> None:
-    life = Life(len(history.lives), process.name, history.next_stamp())
-    history.lives.append(life)
+    process_run = ProcessRun(len(history.process_runs), process.name, history.next_stamp())
+    history.process_runs.append(process_run)
     if not workload.operations:
         camera.watch(process)
     store = await world.open_store(process)
-    life.opened = history.next_stamp()
-    actor = Actor(RecordedStore(store, history, life.number, "short"))
+    process_run.opened = history.next_stamp()
+    actor = Actor(RecordedStore(store, history, process_run.number, "short"))
     for operation in STAGES[workload.stage].warm:
         await OPERATIONS[operation](actor)
     await asyncio.sleep(_SETTLED_S)
@@ -309,10 +309,10 @@ async def _try(operation: str, actor: Actor) -> None:
 
 
 async def _prepare(world: StoreWorld, process: SimulatedProcess, history: History) -> None:
-    life = Life(0, process.name, history.next_stamp())
-    history.lives.append(life)
+    process_run = ProcessRun(0, process.name, history.next_stamp())
+    history.process_runs.append(process_run)
     store = await world.open_store(process)
-    life.opened = history.next_stamp()
+    process_run.opened = history.next_stamp()
     recorded = RecordedStore(store, history, 0, "maker")
     for name in (TARGET, SPENT, *SOURCES):
         await recorded.create(name, (Update(COUNTER, "REPLACE", 1),))
@@ -324,5 +324,5 @@ async def _prepare(world: StoreWorld, process: SimulatedProcess, history: Histor
     for name in (TARGET, *SOURCES[1:]):
         await recorded.append(name, (SMALL,))
     await store.close()
-    life.ended = history.next_stamp()
-    life.ending = "closed"
+    process_run.ended = history.next_stamp()
+    process_run.ending = "closed"

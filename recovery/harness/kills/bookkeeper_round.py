@@ -42,13 +42,13 @@ class BookKeeperRound:
         self._seed = seed
         tier2 = (folder / "tier2").resolve().as_uri()
         self._settings = {**settings, "tier1": tier1, "tier2": tier2, "containers": 1}
-        self._told = Retelling()
+        self._retelling = Retelling()
         self._noted: list[Violation] = []
 
     @property
     def history(self) -> History:
         """All that was told so far."""
-        return self._told.history
+        return self._retelling.history
 
     def die(self, point: str, workload: str = "exactly-once") -> None:
         """One owner that recovers, works, and ends itself at a point of log_points."""
@@ -58,9 +58,11 @@ class BookKeeperRound:
             except ChildHungError as error:
                 self._note(f"on its way to {point}: {error}")
             died = child.ended
-            self._told.tell(child.events, [child.kill()])
+            self._retelling.replay(child.events, [child.kill()])
             if not died or not child.was_killed:
-                self._note(f"owner {child.orders.life} did not die at {point}: {_failure(child)}")
+                self._note(
+                    f"owner {child.orders.process_run} did not die at {point}: {_failure(child)}"
+                )
 
     def takeover(self, *, with_gateway: bool, settings: Mapping[str, Any] | None = None) -> int:
         """An owner under load is stopped with appends on their way; another takes over and works;
@@ -76,8 +78,8 @@ class BookKeeperRound:
             self._stop_in_flight(first, with_gateway=with_gateway)
             rival_orders = dataclasses.replace(
                 orders,
-                location=str(self._folder / f"owner-{orders.life + 1}"),
-                life=orders.life + 1,
+                location=str(self._folder / f"owner-{orders.process_run + 1}"),
+                process_run=orders.process_run + 1,
                 seed=f"{orders.seed}/rival",
                 first_call=orders.first_call + first.used_calls + OPERATIONS + NUMBERS_SPARE,
                 operations=RIVAL_OPERATIONS,
@@ -89,16 +91,18 @@ class BookKeeperRound:
                     first.signal_all(signal.SIGCONT)
                     attend([first, rival], lambda: first.idle and rival.idle)
                 except ChildHungError as error:
-                    self._note(f"owner {orders.life} and its follower: {error}")
+                    self._note(f"owner {orders.process_run} and its follower: {error}")
                 for child in (first, rival):
                     if child.ended and not child.has_parted:
-                        self._note(f"owner {child.orders.life} died by itself: {child.errors()}")
+                        self._note(
+                            f"owner {child.orders.process_run} died by itself: {child.errors()}"
+                        )
                 ends = [first.kill(), rival.kill()]
-        self._told.tell([*first.events, ends[0]], [*rival.events, ends[1]])
-        self._look_at(first.events, *(each.__name__ for each in OVERTAKEN))
-        self._look_at(rival.events)
+        self._retelling.replay([*first.events, ends[0]], [*rival.events, ends[1]])
+        self._note_errors(first.events, *(each.__name__ for each in OVERTAKEN))
+        self._note_errors(rival.events)
         if "observed" not in rival.said:
-            self._note(f"owner {rival.orders.life} did not take over: {_failure(rival)}")
+            self._note(f"owner {rival.orders.process_run} did not take over: {_failure(rival)}")
         return sum(event.fields.get("error") in _STOPPED for event in first.events)
 
     def finish(self) -> list[Violation]:
@@ -113,8 +117,8 @@ class BookKeeperRound:
                 except ChildHungError as error:
                     self._note(f"the last owner hangs: {error}")
                     over = child.kill()
-                self._told.tell(child.events, [over])
-                self._look_at(child.events)
+                self._retelling.replay(child.events, [over])
+                self._note_errors(child.events)
                 if "over" not in child.said:
                     self._note(f"the last owner did not end well: {_failure(child)}")
         return [*self._noted, *check_history(self.history)]
@@ -132,31 +136,32 @@ class BookKeeperRound:
                 return
             first.signal_all(signal.SIGCONT)
         self._note(
-            f"owner {first.orders.life} was never seen with appends on their way: {_failure(first)}"
+            f"owner {first.orders.process_run} was never seen with appends on their way: "
+            + _failure(first)
         )
 
     def _orders(
         self, workload: str, operations: int, *, ending: Ending = "killed", **more: Any
     ) -> Orders:
-        life = len(self.history.lives)
+        process_run = len(self.history.process_runs)
         return Orders(
-            location=str(self._folder / f"owner-{life}"),
-            life=life,
-            seed=f"{self._seed}/{life}",
+            location=str(self._folder / f"owner-{process_run}"),
+            process_run=process_run,
+            seed=f"{self._seed}/{process_run}",
             workload=workload,
-            first_call=self._told.next_call,
+            first_call=self._retelling.next_call,
             operations=operations,
             ending=ending,
             settings=self._settings,
             **more,
         )
 
-    def _look_at(self, events: list[Event], *foreseen: str) -> None:
+    def _note_errors(self, events: list[Event], *foreseen: str) -> None:
         for event in events:
             if event.what == "failed" and any(
                 error not in foreseen for error in event.fields["errors"]
             ):
-                self._note(f"owner {event.life} failed: {event.fields['text']}")
+                self._note(f"owner {event.process_run} failed: {event.fields['text']}")
             elif event.what == "ended" and event.fields.get("error") in _STOPPED and not foreseen:
                 self._note(
                     f"call {event.fields['call']} ended in {event.fields['error']}, and "

@@ -42,18 +42,18 @@ def main(text: str) -> None:
     """Carry out orders."""
     faulthandler.enable()
     orders = Orders.from_json(text)
-    _tell(Event("born", shared_clock_ns(), orders.life, {"pid": os.getpid()}))
+    _report(Event("born", shared_clock_ns(), orders.process_run, {"pid": os.getpid()}))
     try:
         asyncio.run(_live(orders))
     except Exception as error:  # noqa: BLE001 - the parent judges what it means
         names = [type(each).__name__ for each in _leaves(error)]
         fields = {"errors": names, "text": "".join(traceback.format_exception(error))}
-        _tell(Event("failed", shared_clock_ns(), orders.life, fields))
+        _report(Event("failed", shared_clock_ns(), orders.process_run, fields))
 
 
 async def _live(orders: Orders) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), os._exit, 1)
-    _say(orders, "opening", process=f"child {orders.life}")
+    _say(orders, "opening", process=f"child {orders.process_run}")
     if orders.dies_at:
         store = await open_to_die(orders.location, orders.settings, orders.dies_at)
     else:
@@ -78,33 +78,33 @@ async def _close(store: SegmentStore) -> None:
 
 
 async def _work(store: SegmentStore, orders: Orders) -> None:
-    await _look(store, orders)
+    await _observe(store, orders)
     if orders.ending == "checked":
         await store.flush()
         await store.checkpoint()
-        await _look(store, orders)
+        await _observe(store, orders)
     if orders.operations:
         await run_workload(
             BY_NAME[orders.workload],
             store,
             _history_from(orders.first_call),
-            orders.life,
+            orders.process_run,
             Stage(),
             random.Random(orders.seed),
             orders.operations,
             pace=orders.pace,
-            listener=_told,
+            listener=_report_call,
         )
     _say(orders, "done")
 
 
-async def _look(store: SegmentStore, orders: Orders) -> None:
+async def _observe(store: SegmentStore, orders: Orders) -> None:
     _say(orders, "observing")
-    observation = await observe(store, History(), orders.life, timeout_s=TIMEOUT_S)
+    observation = await observe(store, History(), orders.process_run, timeout_s=TIMEOUT_S)
     _say(orders, "seen")
     if orders.proves:
         await store.checkpoint()
-    _tell(observed(observation, orders.life, shared_clock_ns()))
+    _report(observed(observation, orders.process_run, shared_clock_ns()))
 
 
 def _history_from(first_call: int) -> History:
@@ -113,16 +113,16 @@ def _history_from(first_call: int) -> History:
     return History(calls=[nobody] * first_call)
 
 
-def _told(what: str, call: Call) -> None:
+def _report_call(what: str, call: Call) -> None:
     at = shared_clock_ns()
-    _tell(call_begun(call, at) if what == "begun" else call_ended(call, at))
+    _report(call_begun(call, at) if what == "begun" else call_ended(call, at))
 
 
 def _say(orders: Orders, what: str, **fields: object) -> None:
-    _tell(Event(what, shared_clock_ns(), orders.life, fields))
+    _report(Event(what, shared_clock_ns(), orders.process_run, fields))
 
 
-def _tell(event: Event) -> None:
+def _report(event: Event) -> None:
     line = event.line()
     while line:
         line = line[os.write(1, line) :]

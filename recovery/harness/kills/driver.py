@@ -23,7 +23,7 @@ from recovery.harness.kills.orders import shared_clock_ns
 from recovery.harness.kills.points import require_exact_kills
 from recovery.harness.kills.round import KillRound, RoundResult
 
-LIVES: Final = 28
+PROCESS_RUNS: Final = 28
 """Of one store: two rounds of the deck of kinds."""
 FAILURES_MAX: Final = 10
 """Stores that broke a rule, after which it ends: more would only say the same."""
@@ -148,10 +148,10 @@ def run_kills(
         over = (left is not None and left <= 0) or (seconds is not None and elapsed_s() >= seconds)
         if over or result.failed >= FAILURES_MAX or stop_asked():
             return None
-        lives = LIVES if left is None else min(LIVES, left)
-        left = None if left is None else left - lives
+        process_runs = PROCESS_RUNS if left is None else min(PROCESS_RUNS, left)
+        left = None if left is None else left - process_runs
         started += 1
-        return f"{seed}/{started - 1}", lives
+        return f"{seed}/{started - 1}", process_runs
 
     def note(part: KillResult) -> None:
         result.add(part)
@@ -178,13 +178,13 @@ def run_kills(
 
 
 def kill_store(
-    folder: Path, seed: str, lives: int, workload: str, *, exact: bool = True
+    folder: Path, seed: str, process_runs: int, workload: str, *, exact: bool = True
 ) -> KillResult:
     """One store, in a folder of its own that is removed if nothing was wrong."""
     location = folder.resolve() / seed.replace("/", "-")
     shutil.rmtree(location, ignore_errors=True)
     result = KillResult()
-    result.take(KillRound(location, seed, workload, lives, exact=exact).run(), location)
+    result.take(KillRound(location, seed, workload, process_runs, exact=exact).run(), location)
     if not result.failed:
         shutil.rmtree(location, ignore_errors=True)
     return result

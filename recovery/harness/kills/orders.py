@@ -43,7 +43,7 @@ class Orders:
     """One life of a store in a process of its own."""
 
     location: str
-    life: int
+    process_run: int
     seed: str
     workload: str
     first_call: int

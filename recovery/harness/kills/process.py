@@ -98,7 +98,7 @@ class Child:
         numbers = [int(event.fields["call"]) for event in self.events if event.what == "begun"]
         return numbers[-1] + 1 - self.orders.first_call if numbers else 0
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Take in what there is to read; blocks if there is nothing."""
         piece = os.read(self.output, _PIECE)
         self.ended = not piece
@@ -135,7 +135,7 @@ class Child:
         self.signal(signal.SIGSTOP)
         state = os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         while select.select([self.output], [], [], 0.0)[0] and not self.ended:
-            self.hear()
+            self.receive()
         return state is not None and state.si_code == os.CLD_STOPPED
 
     def kill(self) -> Event:
@@ -150,7 +150,7 @@ class Child:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_ENDING_S)
         attend([self], lambda: self.ended, _ENDING_S)
-        return Event("over", shared_clock_ns(), self.orders.life, {"ending": "killed"})
+        return Event("over", shared_clock_ns(), self.orders.process_run, {"ending": "killed"})
 
     def wait(self) -> Event:
         """Wait for its own end. Raises ChildHungError."""
@@ -192,6 +192,6 @@ def attend(
             raise ChildHungError("\n".join(child.stacks() for child in speaking.values()))
         ready = select.select(list(speaking), [], [], left)[0]
         for output in ready:
-            speaking[output].hear()
+            speaking[output].receive()
         if ready and seconds is None:
             end = shared_clock_ns() + int(SILENT_S * _SECOND_NS)

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from recovery.harness.checkers.all_checks import judge, raised
+from recovery.harness.checkers.all_checks import evaluate, raised
 from recovery.harness.history import History, Violation
 from recovery.harness.history_codec import Retelling
 from recovery.harness.interrupts import stop_asked
@@ -87,7 +87,7 @@ class RoundResult:
     @property
     def openings(self) -> int:
         """How often the store was opened, and seen as a whole."""
-        return sum(life.opened is not None for life in self.history.lives)
+        return sum(process_run.opened is not None for process_run in self.history.process_runs)
 
 
 class KillRound:
@@ -101,7 +101,7 @@ class KillRound:
         location: Path,
         seed: str,
         workload: str,
-        lives: int,
+        process_runs: int,
         *,
         exact: bool = True,
         deck: Sequence[Kind] = DECK,
@@ -112,12 +112,12 @@ class KillRound:
         self.settings = (
             settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
         )
-        self._kills = islice(draw_kills(seed, exact=exact, deck=deck), lives)
+        self._kills = islice(draw_kills(seed, exact=exact, deck=deck), process_runs)
         self._rng = random.Random(f"{seed}/files")
         self._tamper = tamper
         self._jobs = self._jobs_beside(seed) if BY_NAME[workload].jobs_beside else None
-        self._told = Retelling()
-        self._result = RoundResult(seed, workload, self._told.history, [])
+        self._retelling = Retelling()
+        self._result = RoundResult(seed, workload, self._retelling.history, [])
 
     def run(self) -> RoundResult:
         """Carry it out and judge it.
@@ -128,7 +128,7 @@ class KillRound:
             self._carry_out()
         except Exception as error:  # noqa: BLE001 - whatever it is, seed and files must not be lost with it
             self._result.violations.append(raised(error))
-        found = judge(self._told.history).violations
+        found = evaluate(self._retelling.history).violations
         self._result.violations = _each_once([*self._result.violations, *found])
         return self._result
 
@@ -182,7 +182,7 @@ class KillRound:
     def _prepare(self, kill: Kill) -> None:
         """Before a child is let loose on the files."""
         if self._tamper is not None:
-            self._tamper(self.location, self._next_life)
+            self._tamper(self.location, self._next_process_run)
         if self._jobs is not None:
             self._tend_jobs(self._jobs)
         if kill.cache == "removed":
@@ -199,17 +199,17 @@ class KillRound:
             try:
                 self._wait(child, kill)
             except ChildHungError as error:
-                self._note(f"life {child.orders.life} hangs: {error}")
+                self._note(f"life {child.orders.process_run} hangs: {error}")
             died = child.ended
-            self._told.tell(child.events, [child.kill()])
+            self._retelling.replay(child.events, [child.kill()])
             hit = {"call": died and child.was_killed, "error": was_injected(output)}.get(
                 kill.kind, True
             )
             self._result.kinds[kill.name if hit else f"{kill.kind}, not met"] += 1
             self._result.kills += child.was_killed
-            self._look_at(child, *(FORESEEN if kill.kind == "error" else ()))
+            self._note_errors(child, *(FORESEEN if kill.kind == "error" else ()))
             if died and not child.was_killed and not child.has_parted:
-                self._note(f"life {child.orders.life} died by itself: {child.errors()}")
+                self._note(f"life {child.orders.process_run} died by itself: {child.errors()}")
         output.unlink(missing_ok=True)
         return hit
 
@@ -229,16 +229,16 @@ class KillRound:
         attend([child], lambda: child.ended, kill.moment_s)
 
     @property
-    def _next_life(self) -> int:
-        return len(self._told.history.lives)
+    def _next_process_run(self) -> int:
+        return len(self._retelling.history.process_runs)
 
     def _orders(self, kill: Kill, ending: Ending) -> Orders:
         return Orders(
             location=str(self.location),
-            life=self._next_life,
+            process_run=self._next_process_run,
             seed=kill.seed,
             workload=self._result.workload,
-            first_call=self._told.next_call,
+            first_call=self._retelling.next_call,
             operations=kill.operations,
             ending=ending,
             settings=self.settings,
@@ -253,16 +253,16 @@ class KillRound:
         orders = dataclasses.replace(self._orders(kill, "killed"), proves=True)
         with Child(orders) as first:
             if not self._stop(first, kill):
-                self._told.tell(first.events, [first.kill()])
+                self._retelling.replay(first.events, [first.kill()])
                 self._result.kills += first.was_killed
-                self._look_at(first)
+                self._note_errors(first)
                 return
             if "opened" in first.said and not is_refused(self.location, self.settings):
                 self._note("a second owner opened the store of a living one")
             expire_locks(self.location)
             rival_orders = dataclasses.replace(
                 orders,
-                life=orders.life + 1,
+                process_run=orders.process_run + 1,
                 seed=f"{kill.seed}/rival",
                 first_call=orders.first_call + first.used_calls + orders.operations + NUMBERS_SPARE,
                 operations=RIVAL_OPERATIONS,
@@ -282,7 +282,7 @@ class KillRound:
                 [first], lambda: first.idle or (stage in first.said and len(first.events) > lines)
             )
         except ChildHungError as error:
-            self._note(f"life {first.orders.life} hangs: {error}")
+            self._note(f"life {first.orders.process_run} hangs: {error}")
         attend([first], lambda: first.ended, kill.moment_s)
         return not first.ended and first.stop()
 
@@ -293,22 +293,22 @@ class KillRound:
             attend([first, rival], lambda: rival.idle or "opened" in rival.said)
             attend([first, rival], lambda: first.idle and rival.idle, kill.together_s)
         except ChildHungError as error:
-            self._note(f"life {rival.orders.life} hangs while it takes over: {error}")
+            self._note(f"life {rival.orders.process_run} hangs while it takes over: {error}")
         died = [child for child in (first, rival) if child.ended and not child.has_parted]
         ends = [first.kill(), rival.kill()]
         if first.orders.first_call + first.used_calls > rival.orders.first_call:
             raise RuntimeError("the first owner has used the call numbers of the second one")
-        self._told.tell([*first.events, ends[0]], [*rival.events, ends[1]])
+        self._retelling.replay([*first.events, ends[0]], [*rival.events, ends[1]])
         self._result.fenced += sum(event.fields.get("error") in _STOPPED for event in first.events)
         for child in (first, rival):
-            self._look_at(child, *OVERTAKEN)
+            self._note_errors(child, *OVERTAKEN)
         for child in died:
-            self._note(f"life {child.orders.life} died by itself: {child.errors()}")
+            self._note(f"life {child.orders.process_run} died by itself: {child.errors()}")
 
     # --- around the lives -------------------------------------------------------------------------
 
     def _check(self, *, deep: bool, settled: bool = False) -> None:
-        told = self._told
+        told = self._retelling
         try:
             told.findings += check_files(
                 self.location, self.settings, told.history, deep=deep, settled=settled
@@ -332,15 +332,15 @@ class KillRound:
                 except ChildHungError as error:
                     self._note(f"the last life hangs: {error}")
                     over = child.kill()
-                self._told.tell(child.events, [over])
-                self._look_at(child)
+                self._retelling.replay(child.events, [over])
+                self._note_errors(child)
                 if "over" not in child.said:
                     self._note(f"the last life did not end well: {child.errors()}")
         self._check(deep=True)
-        for finding in self._told.findings:
+        for finding in self._retelling.findings:
             self._note(f"at the end: {finding}")
 
-    def _look_at(self, child: Child, *foreseen: type[Exception]) -> None:
+    def _note_errors(self, child: Child, *foreseen: type[Exception]) -> None:
         """What a child told of errors, and how long it took to recover."""
         names = [each.__name__ for each in foreseen]
         stops = [each for each in _STOPPED if each not in names]
@@ -354,7 +354,7 @@ class KillRound:
             elif event.what == "failed" and any(
                 error not in names for error in event.fields["errors"]
             ):
-                self._note(f"life {event.life} failed: {event.fields['text']}")
+                self._note(f"life {event.process_run} failed: {event.fields['text']}")
             elif event.what == "ended" and event.fields.get("error") in stops:
                 error = event.fields["error"]
                 self._note(

@@ -188,7 +188,7 @@ BOOKKEEPER: Final = (
         "What bookies say is acknowledged, however long ago the record was last seen.",
         (
             Edit(
-                "durablelog.bookkeeper.ownership_lease:OwnershipLease.sure",
+                "durablelog.bookkeeper.ownership_lease:OwnershipLease.is_valid",
                 "if age_s < _CHECK_AFTER_S:",
                 "if True:",
             ),

@@ -39,6 +39,6 @@ class DifferingRepeats(Scenario):
         if wrong in frames:
             frames[frames.index(wrong)] = right
 
-    def _look_at(self, error: BaseException | None, *, two_owners: bool) -> None:
+    def _note_error(self, error: BaseException | None, *, two_owners: bool) -> None:
         if not (self._damaged and isinstance(error, DataCorruptionError)):
-            super()._look_at(error, two_owners=two_owners)
+            super()._note_error(error, two_owners=two_owners)

@@ -41,9 +41,9 @@ class ForgottenFences(Scenario):
         first.resume()
         world.reach("owner.resumes")
         world.run(lambda: first_task.done() or first.dead)
-        self._judge(first, first_task, two_owners=True)
+        self._check_end(first, first_task, two_owners=True)
         world.kill(first)
-        for life in self.history.lives:
-            if life.ended is None and life.process == first.name:
-                self._end_life(life, "takeover")
+        for process_run in self.history.process_runs:
+            if process_run.ended is None and process_run.process == first.name:
+                self._end_process_run(process_run, "takeover")
         self._end(second, task, cycle, two_owners=True)

@@ -36,7 +36,9 @@ FULL_DISK: Final = (
         "for anything else.",
         (
             Edit(
-                "durablelog.file.room:Reserve._shrink", "file.truncate(self._made)", "return False"
+                "durablelog.file.room:Reserve._shrink",
+                "file.truncate(self._created)",
+                "return False",
             ),
             Edit(
                 "durablelog.file.room:Reserve.give_all",

@@ -199,7 +199,7 @@ LOG: Final = (
                 "log_file_bytes": 30_000,
                 "in_flight_bytes_max": 1 << 20,
             },
-            lives=12,
+            process_runs=12,
             cycles=tuple(
                 {
                     "ending": "power",
@@ -308,7 +308,7 @@ LOG: Final = (
                 {"ending": "kill", "dies_after": "folder.make", "nth": 1, "dies_at": None},
                 {"ending": "power", "dies_at": 150, "operations": 60},
             ),
-            lives=4,
+            process_runs=4,
         ),
     ),
     Mutant(
@@ -322,14 +322,14 @@ LOG: Final = (
                 "disk.make_directory(path)\nreturn",
             ),
         ),
-        Hunt(lives=2),
+        Hunt(process_runs=2),
     ),
     Mutant(
         "settings-not-synced",
         "4.2 A frame is acknowledged only when it and all before it are durable.",
         "The store's own file is given its name before its bytes are durable.",
         (Edit("segmentstore.store_folder:write_store_file", "file.sync()", "pass"),),
-        Hunt(lives=4, cycles=_MAKING),
+        Hunt(process_runs=4, cycles=_MAKING),
     ),
     Mutant(
         "store-file-found-not-synced",
@@ -346,7 +346,7 @@ LOG: Final = (
         # Without a log in files: the making of its folders syncs the store's folder, too.
         Hunt(
             tier1="ledger",
-            lives=4,
+            process_runs=4,
             cycles=(
                 {"ending": "kill", "dies_after": "store.link", "dies_at": None},
                 {"ending": "power", "operations": 60, "dies_at": 150},

@@ -18,7 +18,7 @@ _PROPOSED: Final = Hunt(
         "tail_bytes_max": 64,
         "cache_bytes_max": 4000,
     },
-    lives=3,
+    process_runs=3,
     cycles=({"ending": "kill", "operations": 120, "dies_at": None},),
 )
 

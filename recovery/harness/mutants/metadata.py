@@ -152,7 +152,7 @@ METADATA: Final = (
         "An append that was called before a merge is answered, or taken, behind it all the same.",
         (
             Edit(f"{_PACKER}._pack_appends", "or pending.sealed\n", "\n"),
-            Edit(f"{_PACKER}._pack_appends", "or pending.gone\n", "\n"),
+            Edit(f"{_PACKER}._pack_appends", "or pending.removed\n", "\n"),
             Edit(
                 f"{_UPDATER}._accept_recorded_append",
                 "pending = self._require(operation.segment_id)",

@@ -81,7 +81,7 @@ class Hunt:
     """In the place of what was drawn."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """Of faults; those not named never strike."""
-    lives: int = 6
+    process_runs: int = 6
     scenario: type[Scenario] = Scenario
     cycles: Sequence[Mapping[str, Any]] = ({"ending": "power"},)
     """What is held fast in the first life, the second one, and so on, and round again."""
@@ -89,7 +89,7 @@ class Hunt:
     def plan(self, name: str, number: int) -> Plan:
         """The plan of seed `number` for the mutant of this name."""
         # Many short lives, whatever the workload: its own plans may be few long ones.
-        drawn = draw_plan(f"mutants/{name}/{number}", "default", cycles=self.lives)
+        drawn = draw_plan(f"mutants/{name}/{number}", "default", cycles=self.process_runs)
         plan = replace(
             drawn,
             workload=self.workload,

@@ -63,7 +63,7 @@ READINDEX: Final = (
         (
             Edit(
                 "segmentstore.log_rescan:LogRescan.run",
-                "self._offer(record, looked_for)",
+                "self._offer(record, sought)",
                 "pass",
             ),
         ),

@@ -14,7 +14,7 @@ _SWEEPER: Final = "storagewriter.orphan_sweeper:OrphanSweeper"
 _SWEPT: Final = Hunt(
     workload="default",
     settings={**BUSY, "orphan_sweep_interval_s": 0.01},
-    lives=3,
+    process_runs=3,
     scenario=SharedFolders,
     cycles=(
         {

@@ -98,8 +98,8 @@ TIER2: Final = (
         (
             Edit(
                 "storagewriter.garbage_collector:GarbageCollector._due",
-                "clock.look(garbage, now_s)",
-                "clock.look(garbage, now_s)\n"
+                "clock.observe(garbage, now_s)",
+                "clock.observe(garbage, now_s)\n"
                 "if self._source.metadata.garbage:\n"
                 "    return [*self._source.metadata.garbage, "
                 "*list(self._source.metadata.objects)[-1:]]",

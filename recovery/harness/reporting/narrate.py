@@ -17,8 +17,8 @@ from recovery.harness.history import (
     CallKind,
     CallOutcome,
     History,
-    Life,
     Observation,
+    ProcessRun,
     SeenSegment,
     Update,
     Violation,
@@ -41,11 +41,16 @@ def narrate(
     named = {number: True for violation in violations for number in violation.calls}
     segments = _segments_in_question(history, violations, named)
     chosen = _chosen(history, named, segments, around)
-    told: list[tuple[int, list[str]]] = [(life.begun, [_opening(life)]) for life in history.lives]
+    told: list[tuple[int, list[str]]] = [
+        (process_run.begun, [_opening(process_run)]) for process_run in history.process_runs
+    ]
     told += [
-        (life.ended, [f"[{life.ended}] life {life.number} is over: {life.ending}"])
-        for life in history.lives
-        if life.ended
+        (
+            process_run.ended,
+            [f"[{process_run.ended}] life {process_run.number} is over: {process_run.ending}"],
+        )
+        for process_run in history.process_runs
+        if process_run.ended
     ]
     told += [(seen.begun, list(_observation(seen, segments))) for seen in history.observations]
     told += [(call.begun, [_line(call, marked=call.number in named)]) for call in chosen]
@@ -106,7 +111,7 @@ def _chosen(
     history: History, named: Mapping[int, bool], segments: Mapping[str, bool], around: int
 ) -> list[Call]:
     if not named and not segments:
-        return _last_of_each_life(history)
+        return _last_of_each_process_run(history)
     numbers = dict(named)
     for segment in segments:
         on_it = [call for call in history.calls if segment in _touched(call)]
@@ -121,16 +126,19 @@ def _chosen(
     return [history.calls[number] for number in sorted(numbers) if number < len(history.calls)]
 
 
-def _last_of_each_life(history: History) -> list[Call]:
-    of_life: dict[int, list[Call]] = {}
+def _last_of_each_process_run(history: History) -> list[Call]:
+    of_process_run: dict[int, list[Call]] = {}
     for call in history.calls:
-        of_life.setdefault(call.life, []).append(call)
-    return [call for calls in of_life.values() for call in calls[-LAST:]]
+        of_process_run.setdefault(call.process_run, []).append(call)
+    return [call for calls in of_process_run.values() for call in calls[-LAST:]]
 
 
-def _opening(life: Life) -> str:
-    opened = f"open at [{life.opened}]" if life.opened is not None else "never open"
-    return f"[{life.begun}] life {life.number}: {life.process} opens the store; {opened}"
+def _opening(process_run: ProcessRun) -> str:
+    opened = f"open at [{process_run.opened}]" if process_run.opened is not None else "never open"
+    return (
+        f"[{process_run.begun}] life {process_run.number}: {process_run.process} opens the store; "
+        + opened
+    )
 
 
 def _line(call: Call, *, marked: bool) -> str:
@@ -146,7 +154,7 @@ def _observation(seen: Observation, segments: Mapping[str, bool]) -> Iterator[st
     again = ", after recovering once more" if seen.again else ""
     length = sum(len(segment.content) for segment in seen.segments.values())
     yield (
-        f"[{seen.begun}-{seen.ended}] seen in life {seen.life}{again}: {len(seen.segments)} "
+        f"[{seen.begun}-{seen.ended}] seen in life {seen.process_run}{again}: {len(seen.segments)} "
         f"segments, {length:,} bytes"
     )
     for finding in seen.findings:

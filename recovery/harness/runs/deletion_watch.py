@@ -61,7 +61,7 @@ class DeletionWatch:
         delete = parts.storage.delete
 
         async def watched(name: str) -> None:
-            self._judge(name, lag_us)
+            self._check_lag(name, lag_us)
             await delete(name)
 
         parts.storage.delete = watched  # type: ignore[method-assign]
@@ -69,7 +69,7 @@ class DeletionWatch:
     def _note(self, name: str) -> None:
         self._since_us.setdefault(name, self._time.now_us)
 
-    def _judge(self, name: str, lag_us: int) -> None:
+    def _check_lag(self, name: str, lag_us: int) -> None:
         since_us = self._since_us.get(name)
         if since_us is None:
             return

@@ -80,7 +80,7 @@ async def _check(
             late_puts=any(point in plan.rates for point in _LATE_PUTS),
             settled=settled,
             in_doubt=plan.tier1 == "bookkeeper",
-            stranger=world.neighbour_tag,
+            foreign_tag=world.neighbour_tag,
         )
     await storage.close()
     return harmful_lines(findings)

@@ -199,14 +199,14 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
         rates=_draw_rates(rng),
         cycles=_draw_cycles(rng, cycles if cycles is not None else rng.randint(6, 14)),
     )
-    plan = dataclasses.replace(plan, cycles=_behind_looks(plan))
+    plan = dataclasses.replace(plan, cycles=_behind_reads(plan))
     plan = dataclasses.replace(plan, cycles=_cancelled(plan))
     plan = dataclasses.replace(plan, cycles=_with_far_clocks(plan))
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
     return _with_mailbox(plan) if workload == COMPACTION else plan
 
 
-def _behind_looks(plan: Plan) -> tuple[Cycle, ...]:
+def _behind_reads(plan: Plan) -> tuple[Cycle, ...]:
     """The same lives, with some owners who are paused behind a look and not before an effect."""
     rng = random.Random(f"{plan.seed}/looks")
     numbers = [
@@ -284,7 +284,7 @@ def _draw_load(seed: str, rng: random.Random, cycles: int | None) -> Plan:
         "append_bytes_max": 8192,
         "checkpoint_operations": rng.choice([500, 5000]),
     }
-    lives = tuple(
+    process_runs = tuple(
         Cycle(
             operations=rng.choice([2000, 5000, 10_000]),
             ending=rng.choice(["power", "kill"]),
@@ -292,7 +292,7 @@ def _draw_load(seed: str, rng: random.Random, cycles: int | None) -> Plan:
         )
         for at in [rng.choice([None, rng.randrange(100, 800)]) for _ in range(cycles or 3)]
     )
-    return Plan(seed, LOAD, "file", "object", settings, {}, lives)
+    return Plan(seed, LOAD, "file", "object", settings, {}, process_runs)
 
 
 def draw_settings(rng: random.Random) -> dict[str, Any]:

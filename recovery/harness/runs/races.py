@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import Final
 
-from recovery.harness.history import Life
+from recovery.harness.history import ProcessRun
 from recovery.harness.runs.directed import BUSY
 from recovery.harness.runs.plan import Cycle, Plan, Tier1, draw_plan, on_bookkeeper
 from recovery.harness.runs.scenario import Scenario
@@ -77,7 +77,7 @@ def race_plans(base: str, tier1: Tier1, name: str) -> Iterator[Plan]:
     """
     undisturbed = _Undisturbed(race(base, tier1, name, None))
     undisturbed.run()
-    return (race(base, tier1, name, number) for number in range(undisturbed.looks))
+    return (race(base, tier1, name, number) for number in range(undisturbed.reads))
 
 
 def all_races(base: str) -> Iterator[Plan]:
@@ -93,10 +93,10 @@ class _Undisturbed(Scenario):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.looks = 0
+        self.reads = 0
 
-    async def _open(self, process: SimulatedProcess) -> tuple[Life, SegmentStore]:
+    async def _open(self, process: SimulatedProcess) -> tuple[ProcessRun, SegmentStore]:
         opened = await super()._open(process)
         if process.name.startswith(("owner", "rival")):
-            self.looks = process.looks
+            self.reads = process.reads
         return opened

@@ -20,9 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from recovery.harness.checkers.all_checks import judge, raised
+from recovery.harness.checkers.all_checks import evaluate, raised
 from recovery.harness.checkers.tier2 import orphans
-from recovery.harness.history import History, Life, Violation
+from recovery.harness.history import History, ProcessRun, Violation
 from recovery.harness.observer import observe
 from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.clock_turns import turn_clock, turn_far_clock
@@ -90,7 +90,7 @@ class RunResult:
     """What owners said to the jobs beside them, and what tasks of those came to."""
     windows: Mapping[str, int] = field(default_factory=dict)
     """Windows of calls whose linearizability was decided, and left undecided
-    (`Judgement.windows`).
+    (`Evaluation.windows`).
     """
     tiers: Mapping[str, int] = field(default_factory=dict)
     """`looks` at what lies in the tiers, `objects` listed in all of them, and `orphans` among
@@ -197,14 +197,14 @@ class Scenario:
         self, process: SimulatedProcess, cycle: Cycle, findings: tuple[str, ...]
     ) -> None:
         self._phases[process.name] = "opening"
-        life, store = await self._open(process)
-        await self._observe(store, life, cycle, findings=findings)
+        process_run, store = await self._open(process)
+        await self._observe(store, process_run, cycle, findings=findings)
         if cycle.again:
             await store.close()
-            self._end_life(life, "closed")
+            self._end_process_run(process_run, "closed")
             self._phases[process.name] = "opening"
-            life, store = await self._open(process)
-            await self._observe(store, life, cycle, again=True)
+            process_run, store = await self._open(process)
+            await self._observe(store, process_run, cycle, again=True)
         self._phases[process.name] = "running"
         if cycle.clock:
             asyncio.get_running_loop().call_later(
@@ -220,7 +220,7 @@ class Scenario:
             self._workload,
             store,
             self.history,
-            life.number,
+            process_run.number,
             self.stage,
             rng,
             operations=cycle.operations,
@@ -229,42 +229,42 @@ class Scenario:
             await work
         elif not cycle.under_load:
             await work
-            await self._close(process, store, life, cycle)
+            await self._close(process, store, process_run, cycle)
         else:
             async with asyncio.TaskGroup() as group:
                 group.create_task(work)
                 await asyncio.sleep(rng.choice([0.0, 0.001, 0.01, 0.1, 1.0]) * rng.random())
-                await self._close(process, store, life, cycle)
+                await self._close(process, store, process_run, cycle)
         if process.cancellations:
-            await self._open_again(process, store, life, cycle)
+            await self._open_again(process, store, process_run, cycle)
         self._phases[process.name] = "idle"
 
     async def _open_again(
-        self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle
+        self, process: SimulatedProcess, store: SegmentStore, process_run: ProcessRun, cycle: Cycle
     ) -> None:
         """Whatever became of its tasks: it closes, and lets go of everything, so that this very
         process can open it again.
         """
-        if life.ended is None:
-            await self._close(process, store, life, cycle)
+        if process_run.ended is None:
+            await self._close(process, store, process_run, cycle)
         process.cancels_at = None
         self._phases[process.name] = "opening"
-        life, store = await self._open(process)
-        await self._observe(store, life, cycle)
+        process_run, store = await self._open(process)
+        await self._observe(store, process_run, cycle)
 
     async def _close(
-        self, process: SimulatedProcess, store: SegmentStore, life: Life, cycle: Cycle
+        self, process: SimulatedProcess, store: SegmentStore, process_run: ProcessRun, cycle: Cycle
     ) -> None:
         self._phases[process.name] = "closing"
         if cycle.closes_at is not None:
             process.dies_at = process.effects + cycle.closes_at
         await store.close()
-        self._end_life(life, "closed")
+        self._end_process_run(process_run, "closed")
 
     async def _observe(
         self,
         store: SegmentStore,
-        life: Life,
+        process_run: ProcessRun,
         cycle: Cycle,
         *,
         again: bool = False,
@@ -278,26 +278,28 @@ class Scenario:
         """
         alone = cycle.ending != "takeover"
         observation = await observe(
-            store, self.history, life.number, again=again and alone, findings=findings
+            store, self.history, process_run.number, again=again and alone, findings=findings
         )
         if not alone:
             self.history.observations.remove(observation)
             await store.checkpoint()
             bisect.insort(self.history.observations, observation, key=lambda each: each.ended)
 
-    async def _open(self, process: SimulatedProcess) -> tuple[Life, SegmentStore]:
-        life = Life(len(self.history.lives), process.name, self.history.next_stamp())
-        self.history.lives.append(life)
+    async def _open(self, process: SimulatedProcess) -> tuple[ProcessRun, SegmentStore]:
+        process_run = ProcessRun(
+            len(self.history.process_runs), process.name, self.history.next_stamp()
+        )
+        self.history.process_runs.append(process_run)
         begun_us = self.world.time.now_us
         store = await self.world.open_store(process)
         self._deletions.attach(store, begun_us)
         self._stores[process.name] = store
-        life.opened = self.history.next_stamp()
+        process_run.opened = self.history.next_stamp()
         if self._stopped is not None and process is not self._stopped:
             self._overtake(self._stopped)
         self._openings += 1
         self._longest_us = max(self._longest_us, self.world.time.now_us - begun_us)
-        return life, store
+        return process_run, store
 
     def _end(
         self,
@@ -311,7 +313,7 @@ class Scenario:
         end.
         """
         self._cancelled = process.cancellations > 0
-        self._judge(process, task, two_owners=two_owners)
+        self._check_end(process, task, two_owners=two_owners)
         self._cancelled = False
         phase = self._phases.get(process.name, "idle")
         if process.dead:
@@ -326,21 +328,25 @@ class Scenario:
         else:
             self.world.kill(process)
             self.world.reach("crash.kill")
-        for life in self.history.lives:
-            if life.ended is None and life.process == process.name:
-                self._end_life(life, cycle.ending)
+        for process_run in self.history.process_runs:
+            if process_run.ended is None and process_run.process == process.name:
+                self._end_process_run(process_run, cycle.ending)
 
     def _follows_a_cut_opening(self, process: SimulatedProcess) -> bool:
         """Whether the life before the latest one of this process never came to have the store
         open.
         """
-        lives = self.history.lives
-        number = max(life.number for life in lives if life.process == process.name)
-        return number > 0 and lives[number - 1].opened is None
+        process_runs = self.history.process_runs
+        number = max(
+            process_run.number
+            for process_run in process_runs
+            if process_run.process == process.name
+        )
+        return number > 0 and process_runs[number - 1].opened is None
 
-    def _end_life(self, life: Life, ending: str) -> None:
-        life.ended = self.history.next_stamp()
-        life.ending = ending
+    def _end_process_run(self, process_run: ProcessRun, ending: str) -> None:
+        process_run.ended = self.history.next_stamp()
+        process_run.ending = ending
 
     # --- two owners -------------------------------------------------------------------------------
 
@@ -374,11 +380,11 @@ class Scenario:
             second.resume()
         world.run(lambda: (task.done() or second.dead) and (first_task.done() or first.dead))
         self._stopped = None
-        self._judge(first, first_task, two_owners=True)
+        self._check_end(first, first_task, two_owners=True)
         world.kill(first)
-        for life in self.history.lives:
-            if life.ended is None and life.process == first.name:
-                self._end_life(life, "takeover")
+        for process_run in self.history.process_runs:
+            if process_run.ended is None and process_run.process == first.name:
+                self._end_process_run(process_run, "takeover")
         self._crashes += 1
         self._end(second, task, cycle, two_owners=True)
 
@@ -388,15 +394,23 @@ class Scenario:
         """
         self._stopped = None
         self.world.reach("owner.takeover")
-        lives = {life.number for life in self.history.lives if life.process == first.name}
-        if any(call.life in lives and call.ended is None for call in self.history.calls):
+        process_runs = {
+            process_run.number
+            for process_run in self.history.process_runs
+            if process_run.process == first.name
+        }
+        if any(
+            call.process_run in process_runs and call.ended is None for call in self.history.calls
+        ):
             self.world.reach("owner.overlap")
 
     def _be_refused(self, first: SimulatedProcess) -> None:
         """Who stops before it has taken the lock has nothing to refuse with."""
         holds = any(
-            life.process == first.name and life.opened is not None and life.ended is None
-            for life in self.history.lives
+            process_run.process == first.name
+            and process_run.opened is not None
+            and process_run.ended is None
+            for process_run in self.history.process_runs
         )
         rival = self.world.process("refused")
         try:
@@ -435,7 +449,7 @@ class Scenario:
         process = self.world.process("last")
         self._last(process, flush=True)
         self.world.cut_power()
-        self._end_life(self.history.lives[-1], "power")
+        self._end_process_run(self.history.process_runs[-1], "power")
         findings = check_files(self.world, self.plan, self.history, deep=True, settled=True)
         self._last(self.world.process("verifier"), flush=False, findings=findings)
 
@@ -443,28 +457,30 @@ class Scenario:
         self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...] = ()
     ) -> None:
         try:
-            self.world.run_task(process, self._last_life(process, flush=flush, findings=findings))
+            self.world.run_task(
+                process, self._last_process_run(process, flush=flush, findings=findings)
+            )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is what the run has shown
             self._note(error, "after everything was healed")
 
-    async def _last_life(
+    async def _last_process_run(
         self, process: SimulatedProcess, *, flush: bool, findings: tuple[str, ...]
     ) -> None:
-        life, store = await self._open(process)
-        await observe(store, self.history, life.number, again=not flush, findings=findings)
+        process_run, store = await self._open(process)
+        await observe(store, self.history, process_run.number, again=not flush, findings=findings)
         if flush:
             await store.flush()
             await store.checkpoint()
-            await observe(store, self.history, life.number, again=True)
+            await observe(store, self.history, process_run.number, again=True)
             if any(cycle.far_clock for cycle in self.plan.cycles):
                 self._unforeseen.extend(await outlast_the_lag(store))
         else:
             await store.close()
-            self._end_life(life, "closed")
+            self._end_process_run(process_run, "closed")
 
     # --- how a life ended -------------------------------------------------------------------------
 
-    def _judge(
+    def _check_end(
         self, process: SimulatedProcess, task: asyncio.Task[None], *, two_owners: bool
     ) -> None:
         """Whether its end, and that of its containers, was one that the world gave reason for."""
@@ -479,14 +495,14 @@ class Scenario:
                 if failure is not None and not isinstance(failure, ASKED_FOR):
                     self._note(failure, f"container {container.container_id} stopped")
         for error in errors:
-            self._look_at(error, two_owners=two_owners)
+            self._note_error(error, two_owners=two_owners)
 
-    def _look_at(self, error: BaseException | None, *, two_owners: bool) -> None:
+    def _note_error(self, error: BaseException | None, *, two_owners: bool) -> None:
         if error is None or isinstance(error, ProcessDiedError):
             return
         if isinstance(error, BaseExceptionGroup):
             for each in error.exceptions:
-                self._look_at(each, two_owners=two_owners)
+                self._note_error(each, two_owners=two_owners)
             return
         if self._cancelled and isinstance(error, ContainerStoppedError):
             return
@@ -503,7 +519,10 @@ class Scenario:
             # But on a disk without room no store can be made, nor one be opened whose reserve the
             # life before used up.
             excused = self._full and (
-                self._was_full or not any(life.opened is not None for life in self.history.lives)
+                self._was_full
+                or not any(
+                    process_run.opened is not None for process_run in self.history.process_runs
+                )
             )
         # Bad times of the object storage outlast the life they began in.
         if isinstance(error, TierUnavailableError) and error.tier == "tier2":
@@ -531,7 +550,7 @@ class Scenario:
 
     def _result(self) -> RunResult:
         history = self.history
-        judgement = judge(history)
+        evaluation = evaluate(history)
         return RunResult(
             plan=self.plan,
             violations=[
@@ -541,7 +560,7 @@ class Scenario:
                     for each in self.world.unhandled
                 ),
                 *self._deletions.violations,
-                *judgement.violations,
+                *evaluation.violations,
             ],
             crashes=self._crashes,
             openings=self._openings,
@@ -559,7 +578,7 @@ class Scenario:
             history=history,
             trace=self.world.trace.lines,
             answers=dict(sorted(self._jobs.answers.items())) if self._jobs is not None else {},
-            windows=judgement.windows,
+            windows=evaluation.windows,
             tiers={
                 "looks": len(history.tiers),
                 "objects": sum(len(tiers.listed) for tiers in history.tiers),

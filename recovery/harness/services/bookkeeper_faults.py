@@ -27,7 +27,7 @@ from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import Call, CallKind, CallOutcome, History, Life, Violation
+from recovery.harness.history import Call, CallKind, CallOutcome, History, ProcessRun, Violation
 from recovery.harness.observer import observe
 from recovery.harness.workloads.catalogue import FAULTS
 from recovery.harness.workloads.running import run_workload
@@ -52,9 +52,9 @@ class StoreStoppedError(RuntimeError):
 class WorkingStore:
     """An open store and its clients, as a test sees them. Made by `FaultedStore`."""
 
-    def __init__(self, store: SegmentStore, life: int, tier1: str) -> None:
+    def __init__(self, store: SegmentStore, process_run: int, tier1: str) -> None:
         self.store = store
-        self.life = life
+        self.process_run = process_run
         self._tier1 = tier1
         self.acknowledged = 0
         """Appends and events."""
@@ -110,7 +110,7 @@ class WorkingStore:
         """The clients end with what they are at."""
         self._stopping = True
 
-    def told(self, what: str, call: Call) -> None:
+    def note_call(self, what: str, call: Call) -> None:
         """Hear of a call."""
         if what != "ended" or call.kind not in _CHANGES or call.outcome is not CallOutcome.OK:
             return
@@ -130,12 +130,12 @@ class WorkingStore:
                 FAULTS,
                 self.store,
                 history,
-                self.life,
+                self.process_run,
                 stage,
                 rng,
                 ROUND_CALLS,
                 pace=PACE,
-                listener=self.told,
+                listener=self.note_call,
             )
             if not self.runs:
                 if may_stop:
@@ -190,39 +190,47 @@ class FaultedStore:
         Raises what opening, the script, and what is unforeseen raise; StoreStoppedError.
         """
         history = self.history
-        life = Life(len(history.lives), f"life {len(history.lives)}", history.next_stamp())
-        history.lives.append(life)
+        process_run = ProcessRun(
+            len(history.process_runs), f"life {len(history.process_runs)}", history.next_stamp()
+        )
+        history.process_runs.append(process_run)
         try:
-            async with segmentstore.open(str(self.folder / life.process), **self.settings) as store:
-                life.opened = history.next_stamp()
-                await observe(store, history, life.number)
-                working = WorkingStore(store, life.number, self.settings["tier1"])
-                rng = random.Random(f"{self._seed}/{life.number}")
+            async with segmentstore.open(
+                str(self.folder / process_run.process), **self.settings
+            ) as store:
+                process_run.opened = history.next_stamp()
+                await observe(store, history, process_run.number)
+                working = WorkingStore(store, process_run.number, self.settings["tier1"])
+                rng = random.Random(f"{self._seed}/{process_run.number}")
                 async with asyncio.TaskGroup() as group:
                     group.create_task(working.work(history, self._stage, rng, may_stop=may_stop))
                     await script(working)
                     working.stop()
                 if not may_stop:
-                    await observe(store, history, life.number)
+                    await observe(store, history, process_run.number)
         finally:
-            life.ended, life.ending = history.next_stamp(), "closed"
+            process_run.ended, process_run.ending = history.next_stamp(), "closed"
 
     async def log_record(self) -> LogMetadata:
         """The record of its log now. ZooKeeper answers."""
         async with log_records(self.settings["tier1"]) as read:
             return await read()
 
-    async def judge(self) -> list[Violation]:
+    async def evaluate(self) -> list[Violation]:
         """Open it once more, flush it, open it again: what is wrong with all that was seen."""
         history = self.history
         for again in (False, True):
-            life = Life(len(history.lives), f"life {len(history.lives)}", history.next_stamp())
-            history.lives.append(life)
-            async with segmentstore.open(str(self.folder / life.process), **self.settings) as store:
-                life.opened = history.next_stamp()
-                await observe(store, history, life.number, again=again)
+            process_run = ProcessRun(
+                len(history.process_runs), f"life {len(history.process_runs)}", history.next_stamp()
+            )
+            history.process_runs.append(process_run)
+            async with segmentstore.open(
+                str(self.folder / process_run.process), **self.settings
+            ) as store:
+                process_run.opened = history.next_stamp()
+                await observe(store, history, process_run.number, again=again)
                 if not again:
                     await store.flush()
                     await store.checkpoint()
-            life.ended, life.ending = history.next_stamp(), "closed"
+            process_run.ended, process_run.ending = history.next_stamp(), "closed"
         return check_history(history)

@@ -46,7 +46,7 @@ QUORUM_LATE: Final = -21
 TIMED_OUT: Final = -23
 NO_LEDGER: Final = -25
 FENCED: Final = -101
-CANNOT_TELL: Final = -1000
+UNKNOWN_CONTENT: Final = -1000
 """Not one of BookKeeper's: what a wiped bookie answers inside of the cluster."""
 
 SESSION_S: Final = 10.0
@@ -111,7 +111,7 @@ class Bookie(NetworkServer):
         replica = self.replica(ledger_id)
         replica.fenced = True
         if replica.wiped:
-            return BookieAnswer(CANNOT_TELL)
+            return BookieAnswer(UNKNOWN_CONTENT)
         return BookieAnswer(
             OK, max((entry.confirmed for entry in replica.entries.values()), default=EMPTY)
         )
@@ -125,7 +125,7 @@ class Bookie(NetworkServer):
             if number in replica.entries
         }
         complete = len(found) == last - first + 1
-        return BookieAnswer(CANNOT_TELL if replica.wiped and not complete else OK, EMPTY, found)
+        return BookieAnswer(UNKNOWN_CONTENT if replica.wiped and not complete else OK, EMPTY, found)
 
     def wipe(self) -> None:
         """Everything is lost but that there was something."""
@@ -156,7 +156,7 @@ class LedgerRecord:
 class LedgerTeller(Protocol):
     """A writer that tells bookies by itself what is OK, once it is idle."""
 
-    def told(self, now_us: int) -> int:
+    def announced(self, now_us: int) -> int:
         """The last entry that it has told them of by now."""
 
 
@@ -174,7 +174,7 @@ class BookKeeperServers:
         self.tree = NodeTree()
         self.writers: dict[int, LedgerTeller] = {}
         """By ledger: who writes it, or did."""
-        self._ledgers_made = 0
+        self._ledgers_created = 0
 
     @property
     def servers(self) -> tuple[NetworkServer, ...]:
@@ -199,8 +199,8 @@ class BookKeeperServers:
         ]
         if len(chosen) < replication.ensemble:
             return NOT_ENOUGH_BOOKIES
-        ledger_id = self._ledgers_made
-        self._ledgers_made += 1
+        ledger_id = self._ledgers_created
+        self._ledgers_created += 1
         record = LedgerRecord(replication=replication, custom=dict(custom), bookies=tuple(chosen))
         self.records[ledger_id] = record
         return ledger_id, record
@@ -252,11 +252,11 @@ class BookKeeperServers:
         if record.state is LedgerState.CLOSED:
             return (record.last_entry,)
         replicas = [self.bookies[number].replica(ledger_id) for number in record.bookies]
-        told = max(
+        announced = max(
             (entry.confirmed for each in replicas for entry in each.entries.values()), default=EMPTY
         )
         writer = self.writers.get(ledger_id)
-        return (max(told, writer.told(now_us)) if writer is not None else told,)
+        return (max(announced, writer.announced(now_us)) if writer is not None else announced,)
 
     def description(self, ledger_id: int, record: LedgerRecord) -> LedgerDescription:
         """Metadata in the words of the interface."""

@@ -154,7 +154,7 @@ class SimulatedGateway(NetworkClient):
         for answers in self._asked:
             answers.take(-1, GATEWAY_LOST)
         for handle in self.handles:
-            handle.gone()
+            handle.killed()
         self._asked.clear()
         self.handles.clear()
 
@@ -229,7 +229,7 @@ class Handle:
                 timeout_s=ADD_TIMEOUT_S,
             )
 
-    def told(self, now_us: int) -> int:
+    def announced(self, now_us: int) -> int:
         """The last entry bookies were told of by now; what is younger goes with the next entry, or
         a while later.
         """
@@ -243,7 +243,7 @@ class Handle:
         if not self.closed:
             self._end(CLOSED)
 
-    def gone(self) -> None:
+    def killed(self) -> None:
         """The gateway was killed. What is pending is failed by who is told so."""
         self.closed = True
         self._pending.clear()

@@ -312,5 +312,5 @@ class SimulatedWriter(LedgerWriter):
             self._take(AddResult(GATEWAY_LOST, EMPTY))
 
 
-def _not_listening(_told: object) -> None:
+def _not_listening(_reported: object) -> None:
     """Set by who appends."""

@@ -295,15 +295,15 @@ class NetworkClient:
         if self.dead:
             return
         link.last_answer_us = max(link.last_answer_us, self.now_us + self.draw_us())
-        self.timeline.at(link.last_answer_us, lambda: self._hear(request, answer))
+        self.timeline.at(link.last_answer_us, lambda: self._receive(request, answer))
 
     def _time_out(self, request: Request) -> None:
         give_up_us = request.sent_us + request.timeout_us
         if not self.dead and not request.given_up_at_us:
             request.given_up_at_us = max(give_up_us, self.now_us)
-            self.timeline.at(request.given_up_at_us, lambda: self._hear(request, LATE))
+            self.timeline.at(request.given_up_at_us, lambda: self._receive(request, LATE))
 
-    def _hear(self, request: Request, answer: object) -> None:
+    def _receive(self, request: Request, answer: object) -> None:
         if request.answered or self.dead or self.owner.dead:
             return
         request.answered = True

@@ -113,9 +113,9 @@ class SimulatedNodes(MetadataNodes):
             )
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        self._held.look(world.time.now_us / MICROSECONDS)
+        self._held.expire_sessions(world.time.now_us / MICROSECONDS)
         self._session.send(
-            0, lambda: _outcome(apply), lambda answer: _tell(future, answer), timeout_s=TIMEOUT_S
+            0, lambda: _outcome(apply), lambda answer: _resolve(future, answer), timeout_s=TIMEOUT_S
         )
         try:
             answer = await future
@@ -142,6 +142,6 @@ def _outcome(apply: Callable[[], object]) -> object:
         return error
 
 
-def _tell(future: asyncio.Future[Any], answer: object) -> None:
+def _resolve(future: asyncio.Future[Any], answer: object) -> None:
     if not future.done():
         future.set_result(answer)

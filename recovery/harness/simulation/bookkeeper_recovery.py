@@ -98,14 +98,14 @@ class LedgerRecovery:
         answers = self._gateway.ask(
             record.bookies, lambda number: bookies[number].fence(ledger_id), READ_ANSWER_TIMEOUT_S
         )
-        confirmed, heard = EMPTY, list[int]()
+        confirmed, received = EMPTY, list[int]()
         for _ in record.bookies:
             number, answer = await answers.next()
             self._check(answer)
             if isinstance(answer, BookieAnswer) and answer.code == OK:
-                heard.append(number)
+                received.append(number)
                 confirmed = max(confirmed, answer.confirmed)
-                if self._is_enough(record, heard):
+                if self._is_enough(record, received):
                     self._gateway.forget(answers)
                     return confirmed
         self._gateway.forget(answers)
@@ -162,10 +162,10 @@ class LedgerRecovery:
             self._gateway.owner.world.reach("bookkeeper.recover.raced")
         return record
 
-    def _is_enough(self, record: LedgerRecord, heard: list[int]) -> bool:
+    def _is_enough(self, record: LedgerRecord, received: list[int]) -> bool:
         quorums = record.replication
         return all(
-            sum(number not in heard for number in record.write_set(entry)) < quorums.ack_quorum
+            sum(number not in received for number in record.write_set(entry)) < quorums.ack_quorum
             for entry in range(quorums.ensemble)
         )
 

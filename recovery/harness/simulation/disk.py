@@ -76,7 +76,7 @@ class DiskProcess(Protocol):
     def effect(self, kind: str, place: str, detail: str = "") -> None:
         """About to change something; does not return if the process dies here."""
 
-    def looked(self) -> None:
+    def note_read(self) -> None:
         """Has seen something outside, and has done nothing about it yet."""
 
     def give_way(self, seconds: float) -> None:
@@ -234,7 +234,7 @@ class SimulatedDisk:
                 node.modified_ms = self.now_ms()
                 _named(node, path)
             # Opened is not locked yet: somebody may come between the two.
-            self._process.looked()
+            self._process.note_read()
             self.wait(_NAME_S)
             file = SimulatedFile(self, node, path, write=True)
             self.image.lock(node, self._process.name, file)
@@ -290,10 +290,10 @@ class SimulatedDisk:
         return names
 
     def exists(self, path: str) -> bool:
-        return self._look(path) is not None
+        return self._node_at(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return isinstance(self._look(path), Directory)
+        return isinstance(self._node_at(path), Directory)
 
     def size(self, path: str) -> int:
         size = _size(self.image.get(path))
@@ -383,7 +383,7 @@ class SimulatedDisk:
         """Let the time of a call pass that changed nothing."""
         if self._process.dead:
             return
-        self._process.looked()
+        self._process.note_read()
         if self.strikes("disk.stall"):
             self.wait(_READ_S, self._stall_s())
         elif self._process.random.random() < _CHECKS_THAT_WAIT:
@@ -400,7 +400,7 @@ class SimulatedDisk:
         self.image.sync_directory(path)
         self.wait(_SYNC_DIRECTORY_S, late)
 
-    def _look(self, path: str) -> Node | None:
+    def _node_at(self, path: str) -> Node | None:
         try:
             node = self.image.find(path)
         except (FileNotFoundError, NotADirectoryError):

@@ -301,9 +301,9 @@ class Results:
         for kept in itertools.product(*options):
             content, least, most = _replay(file, changes, kept)
             for length in (len(content), least, most):
-                made = content.copy()
-                set_length(made, length)
-                if (frozen := bytes(made)) not in different:
+                created = content.copy()
+                set_length(created, length)
+                if (frozen := bytes(created)) not in different:
                     different[frozen] = None
                     yield frozen
 
@@ -323,15 +323,15 @@ def _files(tree: Tree) -> list[Inode]:
 
 
 def _build(root: Directory, tree: Tree, contents: dict[Inode, bytes]) -> Directory:
-    made: dict[Inode, Inode] = {}
+    created: dict[Inode, Inode] = {}
     for file, content in contents.items():
-        made[file] = file.copy()
-        made[file].settle(content)
+        created[file] = file.copy()
+        created[file].settle(content)
 
     def built(folder: Directory) -> Directory:
         names: dict[str, Node] = {}
         for name, node in tree[folder].items():
-            names[name] = made[node] if isinstance(node, Inode) else built(node)
+            names[name] = created[node] if isinstance(node, Inode) else built(node)
         return Directory(names)
 
     return built(root)

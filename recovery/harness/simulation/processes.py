@@ -23,5 +23,5 @@ class SimulatedProcesses:
     def me(self) -> ProcessIdentity:
         return ProcessIdentity(_HOST, int(self._name.rpartition(".")[2]), _HOST, self._name)
 
-    def lives(self, identity: ProcessIdentity) -> bool | None:
+    def is_alive(self, identity: ProcessIdentity) -> bool | None:
         return identity.started in self._living() if identity.place == _HOST else None

@@ -80,7 +80,7 @@ class World:
         """When time began in this world, by the machine that is running."""
         self._rng = self.random("faults")
         self._turns = self.random("turns")
-        self._processes_made = 0
+        self._processes_created = 0
         self._dead: list[SimulatedProcess] = []
 
     def random(self, purpose: str) -> random.Random:
@@ -106,8 +106,8 @@ class World:
 
     def process(self, name: str) -> SimulatedProcess:
         """A new process."""
-        self._processes_made += 1
-        made = SimulatedProcess(self, f"{name}.{self._processes_made}")
+        self._processes_created += 1
+        made = SimulatedProcess(self, f"{name}.{self._processes_created}")
         self.processes.append(made)
         return made
 
@@ -208,7 +208,7 @@ class SimulatedProcess:
         """Effects of that kind that pass before."""
         self.stops_at: int | None = None
         """The process is paused before its effect of this number."""
-        self.looks = 0
+        self.reads = 0
         self.stops_behind: int | None = None
         """The process is paused behind its look of this number (from 0) at a disk."""
         self.cancels_at: int | None = None
@@ -281,10 +281,10 @@ class SimulatedProcess:
         for task in sorted(theirs, key=hash):
             task.cancel()
 
-    def looked(self) -> None:
+    def note_read(self) -> None:
         """Has seen something of a disk, and done nothing about it yet."""
-        number = self.looks
-        self.looks = number + 1
+        number = self.reads
+        self.reads = number + 1
         if number == self.stops_behind:
             self.pause()
             self.world.reach("owner.paused-behind-look")

@@ -53,7 +53,7 @@ async def keep_registers(bench: ClientBench) -> None:
     number = 0
     while bench.goes_on():
         own = _own(bench, bench.random.randrange(3))
-        value = bench.life * 1000 + number
+        value = bench.process_run * 1000 + number
         number += 1
         kind = bench.random.random()
         if kind < 0.25:

@@ -41,7 +41,7 @@ class ClientBench:
     store: RecordedStore
     random: random.Random
     stage: Stage
-    life: int
+    process_run: int
     index: int
     """Its number among all clients of the life."""
     place: int
@@ -53,12 +53,12 @@ class ClientBench:
     append_bytes_max: int
     pace: float
     """Factor on all pauses: 1 in virtual time, small where time is real."""
-    made: int = 0
+    created: int = 0
     """Segments of its own that it has made."""
 
     def goes_on(self) -> bool:
         """True while there is something left to do."""
-        return self.store.calls_made < self.operations
+        return self.store.calls_begun < self.operations
 
     def rng(self, probability: float) -> bool:
         """True with this probability."""
@@ -119,8 +119,8 @@ class ClientBench:
 
     async def make_segment(self, role: str, *updates: Update) -> str | None:
         """Make a segment of its own; None if that failed."""
-        name = self.stage.own(role, self.life, self.index, self.made)
-        self.made += 1
+        name = self.stage.own(role, self.process_run, self.index, self.created)
+        self.created += 1
         return (
             name
             if await self.try_to(self.store.create(name, updates), SegmentExistsError)

@@ -18,7 +18,7 @@ async def write_events(bench: ClientBench) -> None:
     """
     names = bench.segments["events"]
     name = names[bench.place % len(names)]
-    number = bench.stage.writer(bench.place, bench.life)
+    number = bench.stage.writer(bench.place, bench.process_run)
     while bench.goes_on():
         session = bench.store.writer(name, number)
         await _write_session(bench, session, number)

@@ -51,8 +51,8 @@ async def merge_segments(bench: ClientBench) -> None:
 
 
 async def _make_source(bench: ClientBench, target: str) -> str | None:
-    name = bench.stage.source(target, bench.life, bench.index, bench.made)
-    bench.made += 1
+    name = bench.stage.source(target, bench.process_run, bench.index, bench.created)
+    bench.created += 1
     if not await bench.try_to(bench.store.create(name), SegmentExistsError):
         return None
     window = Window(bench, 4)

@@ -148,7 +148,7 @@ async def _pull_away_from_a_writer(bench: ClientBench) -> None:
     name = await _make(bench, "deleted")
     if name is None:
         return
-    number = bench.stage.writer(_WRITERS_FROM + bench.index, bench.life)
+    number = bench.stage.writer(_WRITERS_FROM + bench.index, bench.process_run)
     store = bench.store
     pulls: list[_Asked] = [
         partial(store.flush, name),
@@ -167,8 +167,8 @@ async def _merge_into_what_goes(bench: ClientBench) -> None:
     target = await _make(bench, "merged")
     if target is None:
         return
-    source = bench.stage.source(target, bench.life, bench.index, bench.made)
-    bench.made += 1
+    source = bench.stage.source(target, bench.process_run, bench.index, bench.created)
+    bench.created += 1
     if not await bench.try_to(
         bench.store.create(source, (Update(COUNTER, "ACCUMULATE", 5),)), *_REFUSED
     ):
@@ -192,8 +192,8 @@ async def _take_back(bench: ClientBench) -> None:
     """A creation, and what follows upon it, each taken back: then looks at what is there, and asks
     again.
     """
-    name = bench.stage.own("deleted", bench.life, bench.index, bench.made)
-    bench.made += 1
+    name = bench.stage.own("deleted", bench.process_run, bench.index, bench.created)
+    bench.created += 1
     marked = (Update(MARK, "NONE", 3), Update(COUNTER, "ACCUMULATE", 1))
     await _at_once(bench, partial(bench.store.create, name, marked), cancelled=0.6)
     await bench.try_to(bench.store.create(name, marked), *_REFUSED)

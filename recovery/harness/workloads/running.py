@@ -35,7 +35,7 @@ async def run_workload(
     workload: Workload,
     store: SegmentStore,
     history: History,
-    life: int,
+    process_run: int,
     stage: Stage,
     random: random.Random,
     operations: int,
@@ -51,16 +51,18 @@ async def run_workload(
     """
     cast = workload.cast(random)
     segments = {
-        role: [stage.shared(role, index, life) for index in range(number)]
+        role: [stage.shared(role, index, process_run) for index in range(number)]
         for role, number in needs_of(cast).items()
     }
-    maker = RecordedStore(store, history, life, f"{life}.{_SETTING_UP}", listener)
+    maker = RecordedStore(store, history, process_run, f"{process_run}.{_SETTING_UP}", listener)
     benches = [
         ClientBench(
-            store=RecordedStore(store, history, life, f"{life}.{client.name}.{index}", listener),
+            store=RecordedStore(
+                store, history, process_run, f"{process_run}.{client.name}.{index}", listener
+            ),
             random=_generator(random),
             stage=stage,
-            life=life,
+            process_run=process_run,
             index=index,
             place=sum(earlier.name == client.name for earlier in cast[:index]),
             operations=part,
@@ -108,7 +110,7 @@ async def _set_up(maker: RecordedStore, stage: Stage, names: Sequence[str], pace
     """Delete what older generations have left, and make what is missing."""
     there = dict.fromkeys(await maker.segment_names(f"{stage.label}/"))
     for name in there:
-        if stage.is_retired(name, life=maker.life):
+        if stage.is_retired(name, process_run=maker.process_run):
             try:
                 await maker.delete(name)
             except (SegmentNotFoundError, TierUnavailableError):

@@ -21,34 +21,34 @@ class Stage:
     """Names of one workload on one store. All names begin with `label`."""
 
     label: str = "load"
-    lives_per_generation: int = 5
+    process_runs_per_generation: int = 5
 
-    def generation(self, life: int) -> int:
+    def generation(self, process_run: int) -> int:
         """Which generation of segments a life uses."""
-        return life // self.lives_per_generation
+        return process_run // self.process_runs_per_generation
 
-    def shared(self, role: str, index: int, life: int) -> str:
+    def shared(self, role: str, index: int, process_run: int) -> str:
         """A segment that all clients of a generation use."""
-        return f"{self.label}/{role}-{self.generation(life)}-{index}"
+        return f"{self.label}/{role}-{self.generation(process_run)}-{index}"
 
-    def own(self, role: str, life: int, client: int, number: int) -> str:
+    def own(self, role: str, process_run: int, client: int, number: int) -> str:
         """A segment that one client makes in one life."""
-        return f"{self.label}/{role}-{self.generation(life)}-{life}.{client}.{number}"
+        return f"{self.label}/{role}-{self.generation(process_run)}-{process_run}.{client}.{number}"
 
-    def source(self, target: str, life: int, client: int, number: int) -> str:
+    def source(self, target: str, process_run: int, client: int, number: int) -> str:
         """A merge source that lives in the container of its target."""
-        return f"{target}#transaction.{life:08x}{client:08x}{number:016x}"
+        return f"{target}#transaction.{process_run:08x}{client:08x}{number:016x}"
 
-    def is_retired(self, name: str, life: int) -> bool:
+    def is_retired(self, name: str, process_run: int) -> bool:
         """True of names that an older generation used."""
         found = re.match(rf"{re.escape(self.label)}/[a-z]+-(\d+)-", name)
-        return found is not None and int(found[1]) < self.generation(life)
+        return found is not None and int(found[1]) < self.generation(process_run)
 
-    def writer(self, place: int, life: int) -> int:
+    def writer(self, place: int, process_run: int) -> int:
         """Number of the exactly-once writer in the given place: never that of another generation,
         never 0.
         """
-        return self.generation(life) * 1000 + place + 1
+        return self.generation(process_run) * 1000 + place + 1
 
 
 def first_event(number: int) -> int:

@@ -21,7 +21,7 @@ zookeeper.sasl.client=true
 """
 
 
-def test_settings_and_system_properties_are_told_apart_and_override_ours() -> None:
+def test_settings_and_system_properties_are_distinguished_and_override_ours() -> None:
     given = parse_client_settings(TEXT, "/etc/client.properties")
     policy = "org.apache.bookkeeper.client.RackawareEnsemblePlacementPolicy"
     assert given.client == {

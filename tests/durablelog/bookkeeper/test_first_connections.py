@@ -54,7 +54,7 @@ def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
             gateway.wait(ENDING_S)
 
 
-def test_who_is_not_there_in_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_there_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
     monkeypatch.setattr(tier1, "OPEN_PATIENCE_S", 0.2)
     location = BookKeeperLocation.parse(

@@ -39,14 +39,14 @@ class Writer(LedgerWriter):
 
 
 class Row:
-    """A pipeline that was begun. `sure` is what it is told when it asks."""
+    """A pipeline that was begun. `is_valid` is what it is told when it asks."""
 
     def __init__(self) -> None:
-        self.sure = True
+        self.is_valid = True
         self.pipeline = FramePipeline(
             7,
             1 << 20,
-            sure=lambda: self.sure,
+            is_valid=lambda: self.is_valid,
             finished=lambda: None,
             nearly_full=lambda: None,
             settled=lambda: None,
@@ -127,7 +127,7 @@ def test_what_a_settled_ledger_has_beyond_what_was_confirmed_is_not_acknowledged
 def test_frames_are_held_until_the_record_is_surely_ours() -> None:
     def scenario(row: Row) -> None:
         futures = [row.append(b"frame") for _ in range(3)]
-        row.sure = False
+        row.is_valid = False
         row.writer.on_results([AddResult(OK, 0, 2)])
         assert addresses(futures) == [None] * 3
         row.pipeline.acknowledge_held()

@@ -164,7 +164,7 @@ def test_an_answer_to_another_question_ends_the_connection(answer: bytes) -> Non
     run(scenario)
 
 
-def test_what_is_lost_is_told_once_and_later_entries_too() -> None:
+def test_what_is_lost_is_reported_once_and_later_entries_too() -> None:
     async def scenario(pair: Pair) -> None:
         writer = pair.writer(1)
         results = Results(writer)
@@ -207,10 +207,10 @@ def look(pair: Pair, seconds: float, *, said: bool = False) -> None:
     for _ in range(int(seconds)):
         if connection.lost is None:
             connection._watch.cancel()
-            connection._look(connection._said - said, connection._answered)
+            connection._check_progress(connection._said - said, connection._answered)
 
 
-def test_a_gateway_that_says_nothing_is_told_of_and_then_given_up() -> None:
+def test_a_gateway_that_says_nothing_is_reported_and_then_given_up() -> None:
     async def scenario(pair: Pair) -> None:
         results = Results(writer := pair.writer(1))
         look(pair, SILENCE_S - 1)
@@ -250,7 +250,7 @@ def test_a_gateway_that_only_beats_and_answers_no_entry_is_given_up_later() -> N
     run(scenario)
 
 
-def test_beats_are_told_and_answer_nothing() -> None:
+def test_beats_are_reported_and_answer_nothing() -> None:
     async def scenario(pair: Pair) -> None:
         results = Results(writer := pair.writer(1))
         for _ in range(2):

@@ -91,7 +91,7 @@ def test_a_password_is_not_shown() -> None:
     )
 
 
-def test_a_gateway_that_hangs_up_is_told_apart_from_one_that_is_away() -> None:
+def test_a_gateway_that_hangs_up_is_distinguished_from_one_that_is_away() -> None:
     """So it does on a version that it does not know, and can say no more: the store asks again."""
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

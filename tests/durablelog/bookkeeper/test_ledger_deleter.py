@@ -59,7 +59,7 @@ def test_an_error_that_nobody_expected_is_said_and_deleting_goes_on() -> None:
         assert "Too many open files" in (notes.describe() or "")
         await asyncio.sleep(LONG_S)
         assert not cluster.ledgers
-        assert sorted(remover.gone) == [1, 2, 3]
+        assert sorted(remover.deleted) == [1, 2, 3]
         assert notes.describe() is None
         await remover.close()
 

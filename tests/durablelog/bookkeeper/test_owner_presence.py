@@ -57,7 +57,7 @@ class _Seen:
             "host", self._pid, self._machine.place, self._machine.running[self._pid]
         )
 
-    def lives(self, identity: ProcessIdentity) -> bool | None:
+    def is_alive(self, identity: ProcessIdentity) -> bool | None:
         if identity.place != self._machine.place:
             return None
         return self._machine.running.get(identity.pid) == identity.started

@@ -76,7 +76,7 @@ class Schedule:
             number = self.rng.choice(list(owner.answers))
             call, outcome, _ = owner.answers[number]
             if call.kind is CallKind.EVENT and outcome is CallOutcome.REFUSED:
-                self.sessions[owner.life.number, call.segment, call.writer] = -2
+                self.sessions[owner.process_run.number, call.segment, call.writer] = -2
             self.store.finish(number, owner)
 
     def ask(self, owner: Owner) -> None:
@@ -145,7 +145,7 @@ class Schedule:
         return (Update(MIXED, way, value, expected if way == "REPLACE_IF_EQUALS" else None),)
 
     def event(self, owner: Owner, name: str, writer: int, client: str) -> None:
-        session = (owner.life.number, name, writer)
+        session = (owner.process_run.number, name, writer)
         last = self.sessions.get(session, -2)
         if (
             last == -2

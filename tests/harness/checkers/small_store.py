@@ -18,8 +18,8 @@ from recovery.harness.history import (
     CallKind,
     CallOutcome,
     History,
-    Life,
     Observation,
+    ProcessRun,
     SeenSegment,
     Update,
 )
@@ -46,8 +46,8 @@ class RefusedError(Exception):
 class Owner:
     """One opening: what it has taken, what of it is durable."""
 
-    def __init__(self, life: Life, state: State) -> None:
-        self.life = life
+    def __init__(self, process_run: ProcessRun, state: State) -> None:
+        self.process_run = process_run
         self.taken = self.durable = state
         self.queue: list[tuple[Call, int | None, State]] = []
         self.answers: dict[int, tuple[Call, CallOutcome, Any]] = {}
@@ -68,22 +68,24 @@ class SmallStore:
         taken made durable.
         """
         history = self.history
-        life = Life(len(history.lives), f"process-{len(history.lives)}", history.next_stamp())
-        history.lives.append(life)
+        process_run = ProcessRun(
+            len(history.process_runs), f"process-{len(history.process_runs)}", history.next_stamp()
+        )
+        history.process_runs.append(process_run)
         old = getattr(self, "owner", None)
-        if old is not None and old.life.ended is None:
+        if old is not None and old.process_run.ended is None:
             self.commit(keep, old)
             old.fenced = True
-        life.opened = history.next_stamp()
-        self.owner = Owner(life, self.state)
+        process_run.opened = history.next_stamp()
+        self.owner = Owner(process_run, self.state)
         return self.owner
 
     def end(self, owner: Owner, keep: int = 0, ending: str = "killed") -> None:
         """The owner dies; `keep` of what it has taken became durable without anybody being told."""
         if not owner.fenced:
             self.commit(keep, owner)
-        owner.life.ended = self.history.next_stamp()
-        owner.life.ending = ending
+        owner.process_run.ended = self.history.next_stamp()
+        owner.process_run.ending = ending
 
     def reopen(self, keep: int = 0) -> Owner:
         self.end(self.owner, keep)
@@ -104,7 +106,7 @@ class SmallStore:
         history = self.history
         call = Call(
             len(history.calls),
-            owner.life.number,
+            owner.process_run.number,
             client,
             kind,
             segment,
@@ -197,7 +199,7 @@ class SmallStore:
         seen = Observation(
             begun,
             history.next_stamp(),
-            self.owner.life.number,
+            self.owner.process_run.number,
             segments,
             again=again,
             findings=tuple(findings),

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.harness.checkers.all_checks import CHECKERS, check_history, judge
+from recovery.harness.checkers.all_checks import CHECKERS, check_history, evaluate
 from recovery.harness.checkers.search import WINDOW_MAX
 from recovery.harness.history import Call, CallKind, CallOutcome, History, Observation, Update
 from tests.harness.checkers.histories import COUNTER, VALUE, content, good, see, told
@@ -22,7 +22,7 @@ def test_an_empty_history_is_no_violation() -> None:
 
 
 def test_what_the_search_for_an_order_leaves_alone_is_counted() -> None:
-    def judged(count: int) -> dict[str, int]:
+    def evaluated(count: int) -> dict[str, int]:
         store = SmallStore()
         store.create("a")
         store.append("a", 10, expected=0)
@@ -34,10 +34,10 @@ def test_what_the_search_for_an_order_leaves_alone_is_counted() -> None:
         for call in calls:
             store.finish(call.number)
         store.append("a", 10)
-        return dict(judge(store.history).windows)
+        return dict(evaluate(store.history).windows)
 
-    assert judged(3) == {"decided": 3}
-    assert judged(WINDOW_MAX + 1) == {"decided": 1, "undecided": 2}
+    assert evaluated(3) == {"decided": 3}
+    assert evaluated(WINDOW_MAX + 1) == {"decided": 1, "undecided": 2}
 
 
 def test_every_checker_is_run() -> None:
@@ -47,14 +47,14 @@ def test_every_checker_is_run() -> None:
 # --- planted in what was asked --------------------------------------------------------------------
 
 
-def test_an_append_after_a_seal_is_told() -> None:
+def test_an_append_after_a_seal_is_reported() -> None:
     store = good()
     call = store.append("m", 10)
     call.segment = "b"
     assert "began after" in str(told(store.history)["sealed"])
 
 
-def test_a_seal_after_a_seal_is_told() -> None:
+def test_a_seal_after_a_seal_is_reported() -> None:
     store = SmallStore()
     store.create("a")
     first = store.call(CallKind.SEAL, "a")
@@ -63,7 +63,7 @@ def test_a_seal_after_a_seal_is_told() -> None:
     assert "by each of the calls" in str(told(store.history)["sealed"])
 
 
-def test_a_read_below_a_truncation_is_told() -> None:
+def test_a_read_below_a_truncation_is_reported() -> None:
     store = good()
     seen = store.history.observations[0].segments["b"]
     call = store.call(CallKind.READ, "b", offset=0, max_length=10)
@@ -73,7 +73,7 @@ def test_a_read_below_a_truncation_is_told() -> None:
     assert "before it began" in str(told(store.history)["truncated"])
 
 
-def test_a_refusal_at_the_right_offset_is_told() -> None:
+def test_a_refusal_at_the_right_offset_is_reported() -> None:
     store = SmallStore()
     store.create("a")
     store.append("a", 10)
@@ -125,7 +125,7 @@ def test_a_refusal_that_no_order_explains_is_told_where_no_witness_is() -> None:
         ),
     ],
 )
-def test_a_refusal_of_the_offset_where_an_attribute_came_first_is_told(
+def test_a_refusal_of_the_offset_where_an_attribute_came_first_is_reported(
     updates: tuple[Update, ...], checkers: list[str]
 ) -> None:
     store = SmallStore()
@@ -137,7 +137,7 @@ def test_a_refusal_of_the_offset_where_an_attribute_came_first_is_told(
     assert list(told(store.history)) == checkers
 
 
-def test_a_seal_that_no_order_explains_is_told() -> None:
+def test_a_seal_that_no_order_explains_is_reported() -> None:
     store = SmallStore()
     store.create("a")
     first = store.begin(CallKind.SEAL, "a")
@@ -152,7 +152,7 @@ def test_a_seal_that_no_order_explains_is_told() -> None:
     assert "linearizability" in told(store.history)
 
 
-def test_an_attribute_refusal_without_reason_is_told() -> None:
+def test_an_attribute_refusal_without_reason_is_reported() -> None:
     store = SmallStore()
     store.create("a", Update(VALUE, "REPLACE", 3))
     call = store.call(CallKind.UPDATE, "a", updates=(Update(VALUE, "REPLACE_IF_GREATER", 3),))
@@ -162,7 +162,7 @@ def test_an_attribute_refusal_without_reason_is_told() -> None:
     assert "linearizability" in told(store.history)
 
 
-def test_a_refused_update_that_took_effect_is_told() -> None:
+def test_a_refused_update_that_took_effect_is_reported() -> None:
     store = SmallStore()
     store.create("a")
     store.call(CallKind.UPDATE, "a", updates=(Update(VALUE, "REPLACE", 3),))
@@ -172,7 +172,7 @@ def test_a_refused_update_that_took_effect_is_told() -> None:
     assert "it is 4" in str(told(store.history)["attributes"])
 
 
-def test_two_compare_and_sets_from_one_value_are_told() -> None:
+def test_two_compare_and_sets_from_one_value_are_reported() -> None:
     store = SmallStore()
     store.create("a")
     update = Update(VALUE, "REPLACE_IF_EQUALS", 1)
@@ -185,7 +185,7 @@ def test_two_compare_and_sets_from_one_value_are_told() -> None:
     assert "no order of the calls" in str(told(store.history)["attributes"])
 
 
-def test_a_sum_beyond_the_unknown_ones_is_told() -> None:
+def test_a_sum_beyond_the_unknown_ones_is_reported() -> None:
     for value, right in ((30, True), (33, True), (34, False), (29, False)):
         store = SmallStore()
         store.create("a")
@@ -214,7 +214,7 @@ def test_a_sum_beyond_the_unknown_ones_is_told() -> None:
         assert (told(store.history) == {}) is right, value
 
 
-def test_an_update_that_came_without_its_append_is_told() -> None:
+def test_an_update_that_came_without_its_append_is_reported() -> None:
     store = SmallStore()
     store.create("a")
     store.append("a", 10, updates=(Update(VALUE, "REPLACE", 1),))
@@ -246,11 +246,11 @@ def test_a_late_answer_of_an_old_owner_is_no_violation_if_it_is_there() -> None:
     assert told(overtaken(lands=True)[0].history) == {}
 
 
-def test_an_acknowledgement_after_a_takeover_that_is_not_there_is_told() -> None:
+def test_an_acknowledgement_after_a_takeover_that_is_not_there_is_reported() -> None:
     assert "does not have it" in str(told(overtaken(lands=False)[0].history)["owners"])
 
 
-def test_an_acknowledgement_of_a_call_made_after_a_takeover_is_told() -> None:
+def test_an_acknowledgement_of_a_call_made_after_a_takeover_is_reported() -> None:
     store, call = overtaken(lands=True)
     call.begun = call.ended or 0
     call.ended = store.history.next_stamp()
@@ -258,7 +258,7 @@ def test_an_acknowledgement_of_a_call_made_after_a_takeover_is_told() -> None:
 
 
 @pytest.mark.parametrize("kind", [CallKind.CREATE, CallKind.SEAL, CallKind.TRUNCATE])
-def test_other_acknowledgements_after_a_takeover_that_are_not_there_are_told(
+def test_other_acknowledgements_after_a_takeover_that_are_not_there_are_reported(
     kind: CallKind,
 ) -> None:
     store = SmallStore()

@@ -123,7 +123,7 @@ def refused_event_there(store: SmallStore) -> None:
     call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "TierUnavailableError"
 
 
-def landed_after_its_life(store: SmallStore) -> None:
+def effective_after_its_process_run(store: SmallStore) -> None:
     lost = next(
         call
         for call in store.history.calls
@@ -362,7 +362,7 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("content", merged_by_an_unknown_merge_into_nothing, "in no target"),
     ("unknown", refused_and_there, "was refused"),
     ("unknown", refused_event_there, "was refused"),
-    ("unknown", landed_after_its_life, "was decided by"),
+    ("unknown", effective_after_its_process_run, "was decided by"),
     ("exactly once", events_in_wrong_order, "lies behind"),
     ("exactly once", event_number_lost, "had been acknowledged"),
     ("exactly once", event_number_lost, "is there"),
@@ -416,7 +416,7 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     PLANTED,
     ids=[f"{entry[1].__name__}-{entry[0]}" for entry in PLANTED],
 )
-def test_a_planted_violation_is_told(
+def test_a_planted_violation_is_reported(
     checker: str, plant: Callable[[SmallStore], object], words: str
 ) -> None:
     store = good()

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.harness.checkers.log import without
 from recovery.harness.checkers.tier2 import orphans
-from recovery.harness.history import History, Life
+from recovery.harness.history import History, ProcessRun
 from recovery.harness.seen_tiers import LoggedSegment, SeenChunk, SeenLog, SeenTiers
 from tests.harness.checkers.histories import good, told
 from tier2.object_names import ObjectKind, object_name
@@ -56,10 +56,10 @@ def history() -> History:
         garbage={GARBAGE: 50},
     )
     for _ in range(2):
-        made.lives.append(
-            Life(len(made.lives), "owner", made.next_stamp(), opened=made.next_stamp())
+        made.process_runs.append(
+            ProcessRun(len(made.process_runs), "owner", made.next_stamp(), opened=made.next_stamp())
         )
-        made.lives[-1].ended, made.lives[-1].ending = made.next_stamp(), "closed"
+        made.process_runs[-1].ended, made.process_runs[-1].ending = made.next_stamp(), "closed"
         made.tiers.append(
             SeenTiers(
                 made.next_stamp(), {0: log}, {FLUSHED: 200, COPIED: 300, GARBAGE: 50}, settled=True
@@ -101,22 +101,22 @@ def test_right_tiers_are_no_violation() -> None:
 # --- the log --------------------------------------------------------------------------------------
 
 
-def test_a_log_that_begins_with_another_operation_is_told() -> None:
+def test_a_log_that_begins_with_another_operation_is_reported() -> None:
     made = history()
     change_log(made, begins_with="AppendOperation")
     assert "begins with AppendOperation 100" in str(told(made)["log"])
 
 
-def test_a_log_whose_beginning_goes_back_is_told() -> None:
+def test_a_log_whose_beginning_goes_back_is_reported() -> None:
     made = history()
     change_log(made, first=99)
     assert "began with 100 before" in str(told(made)["log"])
-    made.lives[-1].opened = None  # nobody has made it durable that it began there
+    made.process_runs[-1].opened = None  # nobody has made it durable that it began there
     assert told(made) == {}
 
 
 @pytest.mark.parametrize("missing", ["beginning", "middle", "end", "all"])
-def test_bytes_that_are_neither_in_tier_2_nor_in_the_log_are_told(missing: str) -> None:
+def test_bytes_that_are_neither_in_tier_2_nor_in_the_log_are_reported(missing: str) -> None:
     made = history()
     last = end(made)
     spans = {
@@ -146,19 +146,19 @@ def test_what_is_truncated_or_in_a_merged_source_need_not_be_held() -> None:
 # --- Tier 2 ---------------------------------------------------------------------------------------
 
 
-def test_a_referenced_object_that_is_not_there_is_told() -> None:
+def test_a_referenced_object_that_is_not_there_is_reported() -> None:
     made = history()
     change(made, listed={COPIED: 300})
     assert f"{FLUSHED} is referenced, and is not there" in str(told(made)["tier2"])
 
 
-def test_a_referenced_object_of_another_size_is_told() -> None:
+def test_a_referenced_object_of_another_size_is_reported() -> None:
     made = history()
     change(made, listed={FLUSHED: 199, COPIED: 300})
     assert f"{FLUSHED} has 199 bytes, and was made with 200" in str(told(made)["tier2"])
 
 
-def test_a_referenced_object_that_waits_for_its_deletion_is_told() -> None:
+def test_a_referenced_object_that_waits_for_its_deletion_is_reported() -> None:
     made = history()
     change_log(made, garbage={FLUSHED: 200, GARBAGE: 50})
     assert "is referenced, and waits for its deletion" in str(told(made)["tier2"])
@@ -171,7 +171,7 @@ def test_an_object_that_is_deleted_and_not_confirmed_yet_is_right() -> None:
 
 
 @pytest.mark.parametrize(("kept", "gap"), [(slice(1, 2), (0, 20)), (slice(0, 1), (20, TIER2_HAS))])
-def test_a_stretch_without_a_chunk_is_told(kept: slice, gap: tuple[int, int]) -> None:
+def test_a_stretch_without_a_chunk_is_reported(kept: slice, gap: tuple[int, int]) -> None:
     made = history()
     (segment,) = made.tiers[-1].logs[0].segments.values()
     change_segment(made, chunks=segment.chunks[kept])
@@ -179,7 +179,7 @@ def test_a_stretch_without_a_chunk_is_told(kept: slice, gap: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("place", [0, 19])
-def test_other_bytes_than_readers_see_are_told(place: int) -> None:
+def test_other_bytes_than_readers_see_are_reported(place: int) -> None:
     made = history()
     (segment,) = made.tiers[-1].logs[0].segments.values()
     first, second = segment.chunks
@@ -197,7 +197,7 @@ def test_bytes_that_were_not_read_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize("name", [FLUSHED, GARBAGE])
-def test_an_object_that_the_log_forgets_before_it_is_gone_is_told(name: str) -> None:
+def test_an_object_that_the_log_forgets_before_it_is_gone_is_reported(name: str) -> None:
     made = history()
     change_segment(made, storage_length=0, chunks=[], length=0)
     change_log(
@@ -219,7 +219,7 @@ def test_an_object_that_nobody_had_made_durable_or_that_comes_back_late_is_not_f
     change(made, late_puts=True)
     assert told(made) == {}
     change(made, late_puts=False)
-    made.lives[-1].opened = None
+    made.process_runs[-1].opened = None
     assert told(made) == {}
 
 
@@ -235,13 +235,13 @@ def test_names_in_doubt_bind_no_later_look_but_where_a_log_began_does() -> None:
     assert set(told(made)) == {"log"}
 
 
-def test_an_object_of_an_epoch_that_nobody_had_is_told() -> None:
+def test_an_object_of_an_epoch_that_nobody_had_is_reported() -> None:
     made = history()
     list_also(made, named(4))
     assert "its newest is 3" in str(told(made)["tier2"])
 
 
-def test_a_flush_nobody_committed_is_told_of_an_owner_without_trouble_alone() -> None:
+def test_a_flush_nobody_committed_is_reported_an_owner_without_trouble_alone() -> None:
     made = history()
     list_also(made, named(3))
     assert "an orphan of an owner that had no trouble" in str(told(made)["tier2"])

@@ -125,7 +125,7 @@ def test_a_write_that_fails_at_any_request_leaves_no_snapshot_without_its_tables
     run(main())
 
 
-def test_snapshots_of_two_stores_are_told_apart_or_refused() -> None:
+def test_snapshots_of_two_stores_are_distinguished_or_refused() -> None:
     async def main() -> None:
         place = Place()
         ours = await place.write(some_metadata())

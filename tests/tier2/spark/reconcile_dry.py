@@ -18,7 +18,7 @@ from tier2.spark.reconcile.coverage import broken_segments
 from tier2.spark.reconcile.findings import FINDINGS, StoreFacts
 from tier2.spark.reconcile.job import ReconcileResult, reconcile
 from tier2.spark.reconcile.marks import HASHES
-from tier2.spark.reconcile.plan import coverage_work, look_work
+from tier2.spark.reconcile.plan import check_work, coverage_work
 from tier2.spark.reconcile.tasks import CheckInputs
 from tier2.spark.reconcile.work import (
     RESULTS,
@@ -92,7 +92,7 @@ def dry_run(
             number, tables["segments"].rows, tables["chunks"].rows, rows_per_task=chunks_per_task
         )
     if check != "none":
-        work += look_work(parts)
+        work += check_work(parts)
     by = CheckInputs(before, after, place, site.run_id, confirm_all)
     results = _run(verdict_task(site, by), pa.Table.from_pylist(work, schema=WORK), RESULTS)
     walks = [

@@ -98,11 +98,11 @@ def test_under_spark_submit_the_master_is_said_and_not_the_verbs(
     assert "PYSPARK_SUBMIT_ARGS" not in os.environ
     with pytest.raises(SystemExit) as ended:
         choose_master("local")
-    assert ended.value.code == Exit.COULD_NOT_TELL
+    assert ended.value.code == Exit.UNDECIDED
     assert "spark-submit" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("code", [Exit.NOTHING, Exit.FINDINGS, Exit.COULD_NOT_TELL])
+@pytest.mark.parametrize("code", [Exit.NOTHING, Exit.FINDINGS, Exit.UNDECIDED])
 def test_a_verbs_code_is_the_exit_code(code: Exit) -> None:
     assert execute(verb(lambda _: code)) == code
 
@@ -115,10 +115,10 @@ def test_a_verbs_code_is_the_exit_code(code: Exit) -> None:
         (ZeroDivisionError("whatever"), "Traceback"),
     ],
 )
-def test_what_breaks_is_told_and_is_never_taken_for_findings(
+def test_what_breaks_is_reported_and_is_never_taken_for_findings(
     error: Exception, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert execute(verb(failing(error))) == Exit.COULD_NOT_TELL
+    assert execute(verb(failing(error))) == Exit.UNDECIDED
     assert told in capsys.readouterr().err
 
 
@@ -175,5 +175,5 @@ def test_a_timeout_is_a_number_of_seconds(timeout: str, capsys: pytest.CaptureFi
     add_common_options(parser)
     with pytest.raises(SystemExit) as ended:
         parser.parse_args(["file:///folder", f"--timeout={timeout}"])
-    assert ended.value.code == Exit.COULD_NOT_TELL
+    assert ended.value.code == Exit.UNDECIDED
     assert "not a number of seconds" in capsys.readouterr().err

@@ -66,11 +66,11 @@ def test_what_is_young_is_left_alone(place: Place, capsys: pytest.CaptureFixture
     assert "nothing is worth rewriting" in capsys.readouterr().out
 
 
-def test_an_owner_that_does_not_answer_is_told_of(
+def test_an_owner_that_does_not_answer_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = Place(tmp_path, mailbox_poll_interval_s=0.0)
-    assert run(place.url, "--dry-run", "--timeout", "0.1") == Exit.COULD_NOT_TELL
+    assert run(place.url, "--dry-run", "--timeout", "0.1") == Exit.UNDECIDED
     assert "could not be told" in capsys.readouterr().out
     place.store.close()
 
@@ -88,7 +88,7 @@ def test_an_owner_that_does_not_answer_is_told_of(
 def test_wrong_values_are_named_before_anything_is_done(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("memory://nothing", *arguments, "--dry-run") == Exit.COULD_NOT_TELL
+    assert run("memory://nothing", *arguments, "--dry-run") == Exit.UNDECIDED
     assert named in capsys.readouterr().err
 
 

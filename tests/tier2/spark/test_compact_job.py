@@ -193,7 +193,7 @@ class TestRefused:
         first = place.compact(snapshots="newest", commit_timeout_s=0.0)
         second = place.compact(snapshots="newest", commit_timeout_s=0.0)
         assert set(statuses(first)) == set(statuses(second)) == {"pending"}
-        assert first.summary.verdict is Exit.COULD_NOT_TELL
+        assert first.summary.verdict is Exit.UNDECIDED
         assert [row.group_id for row in first.rows] == [row.group_id for row in second.rows]
         place.store.process_mailbox()
         outcomes = [
@@ -344,13 +344,13 @@ class TestNobodyAnswers:
         result = place.plan(timeout_s=0.2)
         assert result.rows
         assert sorted(result.summary.unresponsive) == [0, 1]
-        assert result.summary.verdict is Exit.COULD_NOT_TELL
+        assert result.summary.verdict is Exit.UNDECIDED
         place.store.close()
 
-    def test_without_a_snapshot_nothing_can_be_told(self, tmp_path: Path) -> None:
+    def test_without_a_snapshot_nothing_can_be_reported(self, tmp_path: Path) -> None:
         place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         result = place.compact(timeout_s=0.2)
-        assert (result.rows, result.summary.verdict) == ((), Exit.COULD_NOT_TELL)
+        assert (result.rows, result.summary.verdict) == ((), Exit.UNDECIDED)
         place.store.close()
 
 
@@ -386,7 +386,7 @@ class TestWhatIsSaid:
             plan_compaction("memory://", **wrong)
 
 
-def test_of_an_attempt_that_came_second_only_its_effort_is_told() -> None:
+def test_of_an_attempt_that_came_second_only_its_effort_is_reported() -> None:
     made = {
         "outcome": "proposed",
         "reason": "",

@@ -134,7 +134,7 @@ def test_chunks_behind_the_storage_length_overlap_what_is_not_stored_yet() -> No
     assert row["object"] == "b"
 
 
-def test_a_chunk_of_no_bytes_and_one_of_no_segment_are_told() -> None:
+def test_a_chunk_of_no_bytes_and_one_of_no_segment_are_reported() -> None:
     rows = checked(
         [Segment(1, 0, 30)],
         [Chunk(1, 0, 30), Chunk(1, 30, 0), Chunk(9, 5, 10, "q"), Chunk(9, 15, 10)],

@@ -139,7 +139,7 @@ def test_faults_at_and_between_borders_are_found_with_their_objects(
     assert places[9] == (12 * len(PAYLOAD) - 10, 10, last.object_name)
 
 
-def test_chunks_of_an_unknown_segment_are_told_of_by_every_range_that_has_some() -> None:
+def test_chunks_of_an_unknown_segment_are_reported_by_every_range_that_has_some() -> None:
     said, borders = check_range(
         segment_table([(8, 0, 100)]),
         chunk_table([(8, 95, 5), (9, 0, 5), (9, 5, 5)]),

@@ -171,7 +171,7 @@ def listed(keys: list[str]) -> pa.Table:
 
 
 @given(st.lists(KEYS, max_size=12), st.sampled_from(sorted(RULES)), st.booleans())
-def test_sorted_rows_are_told_from_their_borders_as_one_by_one(
+def test_sorted_rows_are_distinguished_from_their_borders_as_one_by_one(
     keys: list[str], rules: str, tidy: bool
 ) -> None:
     table = listed(sorted(set(keys)) if tidy else keys)
@@ -185,7 +185,7 @@ def test_sorted_rows_are_told_from_their_borders_as_one_by_one(
 
 
 @pytest.mark.parametrize("rules", ["file", "s3", "alone"])
-def test_rows_of_a_sorted_listing_are_told_from_their_borders(rules: str) -> None:
+def test_rows_of_a_sorted_listing_are_distinguished_from_their_borders(rules: str) -> None:
     (prefix, *_) = [
         prefix
         for prefix in RULES[rules].prefixes
@@ -199,7 +199,7 @@ def test_rows_of_a_sorted_listing_are_told_from_their_borders(rules: str) -> Non
     assert found.schema.equals(LISTING)
 
 
-def test_what_borders_cannot_tell_is_looked_at_row_by_row() -> None:
+def test_what_borders_cannot_tell_is_checked_row_by_row() -> None:
     table = listed(["ab/1", "ab/2"])
     rules = RULES["file"]
     assert conform_sorted(table, rules, TOPS) is not None

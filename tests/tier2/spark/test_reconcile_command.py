@@ -162,7 +162,7 @@ def test_a_place_there_is_not(spark: SparkSession, capsys: Captured) -> None:
     assert "nowhere" in capsys.readouterr().err
 
 
-def test_of_a_failed_query_the_cause_is_told() -> None:
+def test_of_a_failed_query_the_cause_is_reported() -> None:
     text = (
         "Job aborted.\n  File x\ntier2.object_storage.StorageUnavailableError: ab/: no "
         "answer (503)\n\n\tat org.apache\n"

@@ -136,7 +136,7 @@ def test_without_a_look_into_objects_only_tables_tell(world: World) -> None:
     assert headers == {each for each in expected if each[0] != "bad_checksum"}
 
 
-def test_an_object_that_is_cut_is_told_of_once(world: World) -> None:
+def test_an_object_that_is_cut_is_reported_once(world: World) -> None:
     name = world.names(0)[0]
     world.cut(name, 9000)
     world.snapshot()
@@ -145,23 +145,23 @@ def test_an_object_that_is_cut_is_told_of_once(world: World) -> None:
     assert row["segment_id"] is not None
 
 
-def test_a_container_without_a_snapshot_cannot_be_told_and_the_others_are(world: World) -> None:
+def test_a_container_without_a_snapshot_cannot_be_reported_and_the_others_are(world: World) -> None:
     world.export(1)
     lost = world.names(1)[0]
     world.lose(lost)
     world.orphan(0)
     result = stopped(LocalSpark(), world)
-    assert result.verdict == Exit.COULD_NOT_TELL
+    assert result.verdict == Exit.UNDECIDED
     assert result.summary.unresponsive == {0: "there is no snapshot of it"}
     harmful = {row["object"] for row in result.table.to_pylist() if row["severity"] == "harmful"}
     assert harmful == {lost}
     assert "orphan" not in set(result.table["kind"].to_pylist())
 
 
-def test_a_store_without_any_snapshot_cannot_be_told_and_is_not_listed(world: World) -> None:
+def test_a_store_without_any_snapshot_cannot_be_reported_and_is_not_listed(world: World) -> None:
     spark = LocalSpark()
     result = stopped(spark, world)
-    assert (result.verdict, spark.actions, result.summary.listed) == (Exit.COULD_NOT_TELL, 0, 0)
+    assert (result.verdict, spark.actions, result.summary.listed) == (Exit.UNDECIDED, 0, 0)
 
 
 def test_where_other_stores_keep_objects_too_nothing_is_called_an_orphan(world: World) -> None:
@@ -488,7 +488,7 @@ def test_the_owner_leaves_alone_what_it_has_a_reason_for(
 def test_an_owner_that_is_away_ends_as_could_not_tell(world: World) -> None:
     world.snapshot()
     result = reconcile(LocalSpark().as_spark(), world.url, timeout_s=0.2)
-    assert result.verdict == Exit.COULD_NOT_TELL
+    assert result.verdict == Exit.UNDECIDED
     assert (
         list(result.summary.unresponsive.values()) == ["its owner did not answer within 0.2 s"] * 2
     )

@@ -149,7 +149,7 @@ def test_where_nothing_is_nobody_is_asked() -> None:
     run(case)
 
 
-def test_an_owner_that_could_not_export_is_told_of() -> None:
+def test_an_owner_that_could_not_export_is_reported() -> None:
     async def case(beside: Beside) -> None:
         for number in range(CONTAINERS):
             await beside.export(number)

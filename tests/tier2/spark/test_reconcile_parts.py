@@ -177,11 +177,11 @@ def condemned(verdict: str) -> OrphanOutcome:
         ([WAITING], [], Exit.NOTHING),
         ([ORPHAN], [], Exit.FINDINGS),
         ([ORPHAN], ["condemned"], Exit.FINDINGS),
-        ([ORPHAN], ["condemned", "pending"], Exit.COULD_NOT_TELL),
-        ([ORPHAN], ["failed"], Exit.COULD_NOT_TELL),
+        ([ORPHAN], ["condemned", "pending"], Exit.UNDECIDED),
+        ([ORPHAN], ["failed"], Exit.UNDECIDED),
         ([ORPHAN], ["condemned", NOT_ASKED], Exit.FINDINGS),
         ([WAITING, MISSING], [], Exit.FINDINGS),
-        ([MISSING, UNKNOWN], [], Exit.COULD_NOT_TELL),
+        ([MISSING, UNKNOWN], [], Exit.UNDECIDED),
     ],
 )
 def test_verdicts(findings: list[FindingRow], asked: list[str], code: Exit) -> None:
@@ -242,7 +242,7 @@ def test_a_clean_run_says_so() -> None:
     assert shown.endswith("nothing found")
 
 
-def test_what_owners_did_with_orphans_is_told_with_their_reasons() -> None:
+def test_what_owners_did_with_orphans_is_reported_with_their_reasons() -> None:
     assert "would be asked to delete 1 orphans" in summary_text(
         summary(table(ORPHAN), delete_orphans="dry run"), ()
     )

@@ -147,7 +147,7 @@ def test_an_object_of_an_open_proposal_is_in_flight_however_old(world: World) ->
     assert found(dry_run(world, open_names=[name])[0]) == {("in_flight", name)}
 
 
-def test_an_object_that_went_while_it_was_looked_into_is_told_of(world: World) -> None:
+def test_an_object_that_went_while_it_was_looked_into_is_reported(world: World) -> None:
     name = world.names()[0]
 
     def between() -> Mapping[int, Manifest]:

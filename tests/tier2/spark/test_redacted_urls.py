@@ -111,7 +111,7 @@ def test_a_command_line_of_a_job_with_a_secret_is_refused_for_everybody_sees_it(
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         parse([verb, "sftp://bob:s3cret@h/data"])
-    assert ended.value.code == Exit.COULD_NOT_TELL
+    assert ended.value.code == Exit.UNDECIDED
     said = capsys.readouterr().err
     assert "password_file=" in said
     assert "s3cret" not in said

@@ -97,7 +97,7 @@ def test_parts_follow_one_another_and_know_their_chunks(
             assert part.end - part.start <= 2 * split
 
 
-def test_a_gap_in_the_catalog_is_told() -> None:
+def test_a_gap_in_the_catalog_is_reported() -> None:
     table = pa.Table.from_pylist(
         [
             dict(zip(CHUNK_COLUMNS, (1, low, 10, "o", 0, 1, low, 100, 0), strict=True))

@@ -176,7 +176,7 @@ def test_each_segment_begins_where_it_is_said_to(world: SourceWorld) -> None:
     assert payloads(others) == [b"one", b"two", b"three"]
 
 
-def test_starts_that_cannot_be_are_told(world: SourceWorld) -> None:
+def test_starts_that_cannot_be_are_reported(world: SourceWorld) -> None:
     world.append("a", b"one\ntwo\n")
     world.truncate("a", 4)
     world.export()

@@ -119,7 +119,7 @@ def test_a_short_backlog_does_not_wait_for_a_long_row_that_is_not_whole(world: S
     assert payloads(step(reader, offset, limit)[1]) == [b"x" * 5000]
 
 
-def test_steps_are_told_from_two_offsets_alone() -> None:
+def test_steps_are_distinguished_from_two_offsets_alone() -> None:
     one, two, three = SegmentKey(0, 1), SegmentKey(0, 2), SegmentKey(0, 3)
     before = StreamOffset({one: 5, three: 7})
     after = next_offset(
@@ -317,7 +317,7 @@ def test_the_end_of_a_sealed_segment_is_a_row(world: SourceWorld) -> None:
     assert step(reader, end) == (end, [])
 
 
-def test_a_sealed_segment_that_ends_inside_of_an_event_is_told(world: SourceWorld) -> None:
+def test_a_sealed_segment_that_ends_inside_of_an_event_is_reported(world: SourceWorld) -> None:
     world.append("s", frame_events([b"one", b"two"])[:-1])
     world.export()
     reader = stream_of(world, segment="s", format="events")

@@ -39,7 +39,7 @@ def world(tmp_path: Path) -> World:
 
 
 @pytest.mark.parametrize("epoch", [3, 4])
-def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_told(
+def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_reported(
     world: World, epoch: int
 ) -> None:
     world.orphan(1, age_s=20 * DAY_S)
@@ -52,7 +52,7 @@ def test_a_container_that_has_moved_on_since_its_snapshot_cannot_be_told(
     result = stopped(LocalSpark(), world, check="headers")
     certain = {each for each in found(result.table) if each[0] != "in_flight"}
     assert certain == {("missing", lost), ("orphan", orphan)}
-    assert (result.verdict, list(result.summary.outdated)) == (Exit.COULD_NOT_TELL, [1])
+    assert (result.verdict, list(result.summary.outdated)) == (Exit.UNDECIDED, [1])
     world.now_ms += 10 * DAY_S * 1000
     world.snapshot()
     assert (1 in stopped(LocalSpark(), world).summary.outdated) == (epoch > 3)
@@ -111,7 +111,7 @@ def test_one_stray_object_hides_nothing_that_is_certain_and_after_an_export_noth
     assert all(
         stray in evidence and "export the catalog" in evidence for evidence in unknown.values()
     )
-    assert (before.verdict, list(before.summary.outdated)) == (Exit.COULD_NOT_TELL, [0])
+    assert (before.verdict, list(before.summary.outdated)) == (Exit.UNDECIDED, [0])
 
     world.now_ms += 2 * 3600 * 1000
     world.snapshot(stopped=True)
@@ -137,7 +137,7 @@ def test_what_was_put_after_the_export_of_a_stopped_store_shows_that_somebody_op
     name = object_name(1, epoch, "compaction" if job_id else "flush", unique_id, job_id=job_id)
     world.put(name, b"x", age_s=-3600)
     result = stopped(LocalSpark(), world)
-    assert (result.verdict, list(result.summary.outdated)) == (Exit.COULD_NOT_TELL, [1])
+    assert (result.verdict, list(result.summary.outdated)) == (Exit.UNDECIDED, [1])
     assert set(result.table["severity"].to_pylist()) == {"unknown"}
     assert name in result.summary.outdated[1]
 
@@ -197,7 +197,7 @@ def test_a_snapshot_that_cannot_be_read_hides_nothing_that_is_certain(
         ("in_flight", lost),
         ("unreadable", name),
     }
-    assert (result.verdict, list(result.summary.outdated)) == (Exit.COULD_NOT_TELL, [0])
+    assert (result.verdict, list(result.summary.outdated)) == (Exit.UNDECIDED, [0])
     assert name in result.summary.outdated[0]
 
     world.now_ms = world.runtime.clock.time_ms() + 1000

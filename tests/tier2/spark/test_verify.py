@@ -46,7 +46,7 @@ def kinds(checked: ObjectsCheck) -> list[tuple[FindingKind, str | None]]:
 def test_nothing_is_said_of_what_is_right(world: World, bodies: bool) -> None:
     checked = check(world, bodies=bodies)
     assert checked.findings == []
-    assert checked.gone == []
+    assert checked.missing == []
     assert (checked.objects, checked.blocks) == (6, 18)
     size = sum(live.record.size for live in world.metadata[0].objects.values())
     assert checked.bytes_read >= size if bodies else checked.bytes_read <= size
@@ -109,7 +109,7 @@ def test_a_block_of_somebody_else_has_a_wrong_identity(
     assert str(finding.expected).endswith(f"of segment {SEGMENTS[0]}")
 
 
-def test_what_is_no_block_is_unreadable_and_the_next_ones_are_looked_at_all_the_same(
+def test_what_is_no_block_is_unreadable_and_the_next_ones_are_checked_all_the_same(
     world: World,
 ) -> None:
     name = world.names()[1]
@@ -157,10 +157,10 @@ def test_a_fault_where_no_chunk_lies_is_a_note(world: World) -> None:
     )
 
 
-def test_what_is_not_there_is_told_apart_and_is_no_finding(world: World) -> None:
+def test_what_is_not_there_is_distinguished_and_is_no_finding(world: World) -> None:
     world.lose(world.names()[4])
     checked = check(world)
-    assert (checked.findings, checked.gone, checked.objects) == ([], [world.names()[4]], 5)
+    assert (checked.findings, checked.missing, checked.objects) == ([], [world.names()[4]], 5)
 
 
 def test_garbage_is_not_looked_into(world: World) -> None:

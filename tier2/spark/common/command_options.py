@@ -26,7 +26,7 @@ class Exit(enum.IntEnum):
     """Looked at everything: nothing found, or all of it done."""
     FINDINGS = 1
     """Something was found, or a part was refused or failed: somebody should look."""
-    COULD_NOT_TELL = 2
+    UNDECIDED = 2
     """Not everything could be looked at, or an answer did not come.
 
     Also: wrong arguments, and whatever broke.

@@ -113,12 +113,12 @@ class Progress:
     def __enter__(self) -> Self:
         if not self._show:
             return self
-        look = self._look_at_stages
+        poll = self._poll_stages
         if is_connect(self._spark):
-            self._spark.registerProgressHandler(cast("ProgressHandler", self._told))
-            look = self._draw
+            self._spark.registerProgressHandler(cast("ProgressHandler", self._progress_line))
+            poll = self._draw
         self._thread = threading.Thread(
-            target=self._again_and_again, args=(look,), name="spark-progress", daemon=True
+            target=self._again_and_again, args=(poll,), name="spark-progress", daemon=True
         )
         self._thread.start()
         return self
@@ -135,10 +135,10 @@ class Progress:
         if self._thread is not None:
             self._thread.join(2 * CHECK_S)
         if is_connect(self._spark):
-            self._spark.removeProgressHandler(cast("ProgressHandler", self._told))
+            self._spark.removeProgressHandler(cast("ProgressHandler", self._progress_line))
         self._erase()
 
-    def _told(
+    def _progress_line(
         self,
         stages: Iterable[_Stage] | None,
         inflight_tasks: int,
@@ -153,14 +153,14 @@ class Progress:
         self._count = self._counts.count(0 if done else inflight_tasks)
         self._draw()
 
-    def _again_and_again(self, look: Callable[[], None]) -> None:
+    def _again_and_again(self, poll: Callable[[], None]) -> None:
         while not self._ended.wait(CHECK_S):
             try:
-                look()
+                poll()
             except Exception:  # noqa: BLE001 - a session that is stopped meanwhile, however py4j says so
                 return
 
-    def _look_at_stages(self) -> None:
+    def _poll_stages(self) -> None:
         # One of the two uses of a SparkContext (the other: `session`): classic sessions tell of
         # their tasks nowhere else, and nothing depends on it.
         tracker = self._spark.sparkContext.statusTracker()

@@ -34,7 +34,7 @@ _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 
 _sessions: list[SparkSession] = []
 """What this process has: one, or none."""
-_made: list[SparkSession] = []
+_created: list[SparkSession] = []
 """The same, if it was made here: a notebook's own is not ours to stop."""
 
 
@@ -52,7 +52,7 @@ def spark_session(app_name: str) -> SparkSession:
     spark = SparkSession.builder.appName(app_name).getOrCreate()
     if spark not in _sessions:
         _sessions[:] = [spark]
-        _made[:] = [] if was_there else [spark]
+        _created[:] = [] if was_there else [spark]
         if _code_is_elsewhere(spark):
             _send_code(spark)
     return spark
@@ -120,8 +120,8 @@ def stop_sessions() -> None:
     Nothing happens if there is none.
     """
     _sessions.clear()
-    while _made:
-        _made.pop().stop()
+    while _created:
+        _created.pop().stop()
 
 
 def task_runtime() -> Runtime:

@@ -175,7 +175,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = compact(spark, arguments.tier2_url, **options)
     except (CatalogFormatError, PySparkException) as error:
         sys.stderr.write(f"could not tell: {visible(' '.join(str(error).split()))}\n")
-        return Exit.COULD_NOT_TELL
+        return Exit.UNDECIDED
     return _show(arguments, result)
 
 

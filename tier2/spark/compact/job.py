@@ -294,7 +294,7 @@ class _Run:
             for each in groups
         }
         rows = {}
-        gone: dict[MessageKey, str] = {}
+        deleted: dict[MessageKey, str] = {}
         slots = slots_of(lambda name: spark.conf.get(name, "")) if groups else None
         for some in rounds_of(groups):
             table = work_table(
@@ -305,10 +305,10 @@ class _Run:
                 key = MessageKey(result["container_id"], self._job_id, result["group_id"])
                 rows[key] = known[key].with_result(result)
                 if result["missing"]:
-                    gone[key] = result["missing"]
+                    deleted[key] = result["missing"]
         overtaken = (
-            self._on_storage(lambda storage: overtaken_sources(self._owners(storage), gone))
-            if gone
+            self._on_storage(lambda storage: overtaken_sources(self._owners(storage), deleted))
+            if deleted
             else {}
         )
         for key, reason in overtaken.items():

@@ -25,7 +25,7 @@ _COLUMNS: Final = ("name", "state")
 
 
 async def overtaken_sources(
-    owners: Owners, gone: Mapping[MessageKey, str]
+    owners: Owners, deleted: Mapping[MessageKey, str]
 ) -> dict[MessageKey, str]:
     """Of groups and the source that each found gone: those it was replaced for, and a sentence that
     says so.
@@ -35,12 +35,12 @@ async def overtaken_sources(
     StorageUnavailableError. Costs an export, and for each container and shard with a source a
     stretch of `objects`.
     """
-    if not gone:
+    if not deleted:
         return {}
     manifests = (await owners.snapshots("again")).manifests
     found: dict[MessageKey, str] = {}
-    for number in sorted({key.container_id for key in gone} & manifests.keys()):
-        of_it = {key: name for key, name in gone.items() if key.container_id == number}
+    for number in sorted({key.container_id for key in deleted} & manifests.keys()):
+        of_it = {key: name for key, name in deleted.items() if key.container_id == number}
         live = await _live_names(owners.storage, manifests[number], set(of_it.values()))
         found |= {key: f"{name}: {REPLACED}" for key, name in of_it.items() if name not in live}
     return found

@@ -237,7 +237,7 @@ def plan_groups(
     Of a range, whose cells are whole, `dead` has the hashes of the objects that all ranges together
     found to be dead.
     """
-    table, names, choice = _look(segments, chunks, options, container_id, now_ms)
+    table, names, choice = _scan(segments, chunks, options, container_id, now_ms)
     plan = CompactionPlan(container_id, epoch, table, names, store_id)
     if choice is None:
         return plan
@@ -269,7 +269,7 @@ def deadness_of(
     """What a range leaves in objects that may be dead, or of which another range may hold
     chunks.
     """
-    table, _, choice = _look(segments, chunks, options, container_id, now_ms)
+    table, _, choice = _scan(segments, chunks, options, container_id, now_ms)
     if choice is None:
         return Deadness(*(np.zeros(0, np.int64) for _ in Deadness._fields))
     left = _left_of(table, choice)
@@ -293,7 +293,7 @@ class _Choice(NamedTuple):
     cell: Ints
 
 
-def _look(
+def _scan(
     segments: pa.Table, chunks: pa.Table, options: CompactionOptions, container_id: int, now_ms: int
 ) -> tuple[_Chunks, dict[int, str], _Choice | None]:
     """The chunks, the names of segments that may be touched, and what is chosen of stretches; None:

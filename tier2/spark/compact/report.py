@@ -199,7 +199,7 @@ def verdict_of(rows: Iterable[GroupRow], unresponsive: Mapping[int, str]) -> Exi
     """Which exit code a run ends with."""
     statuses = {row.status for row in rows}
     if unresponsive or "pending" in statuses:
-        return Exit.COULD_NOT_TELL
+        return Exit.UNDECIDED
     return Exit.FINDINGS if statuses & {"refused", "failed"} else Exit.NOTHING
 
 
@@ -317,7 +317,7 @@ def _last(summary: CompactionSummary) -> Iterator[str]:
     said = {
         Exit.NOTHING: f"all committed{but}" if summary.groups else "nothing to do",
         Exit.FINDINGS: "not all was committed",
-        Exit.COULD_NOT_TELL: f"could not tell: run again with --job-id {summary.job_id} to hear "
+        Exit.UNDECIDED: f"could not tell: run again with --job-id {summary.job_id} to hear "
         "what "
         "became "
         "of it",

@@ -116,12 +116,12 @@ class GroupSources:
                 blocks.setdefault((name, chunk.block_offset), []).append(chunk)
         ends: dict[tuple[str, int], int] = {}
 
-        async def look(place: tuple[str, int]) -> None:
+        async def find_end(place: tuple[str, int]) -> None:
             ends[place] = await with_retries(
                 self._runtime, lambda: self._block_end(place, blocks[place])
             )
 
-        await several(look, list(blocks), PREFIXES_AT_ONCE)
+        await several(find_end, list(blocks), PREFIXES_AT_ONCE)
         return ends
 
     async def _block_end(self, place: tuple[str, int], chunks: Sequence[ChunkRecord]) -> int:

@@ -55,7 +55,7 @@ error's class comes next.
 """
 
 
-class _Made(NamedTuple):
+class _NewObject(NamedTuple):
     """An object that is there, and what it replaces."""
 
     method: str
@@ -105,16 +105,16 @@ async def _outcome(attempt: _Attempt) -> GroupResult:
     try:
         if await attempt.is_proposed():
             return result
-        made = await attempt.make()
+        created = await attempt.make()
         result = replace(
             result,
-            method=made.method,
-            object_name=made.record.name,
-            object_bytes=made.record.size,
-            chunks_after=sum(len(each.new) for each in made.replacements),
-            bytes_copied=made.copied,
+            method=created.method,
+            object_name=created.record.name,
+            object_bytes=created.record.size,
+            chunks_after=sum(len(each.new) for each in created.replacements),
+            bytes_copied=created.copied,
         )
-        return replace(result, first=await attempt.propose(made))
+        return replace(result, first=await attempt.propose(created))
     except (DataCorruptionError, ObjectStorageError) as error:
         gone = (
             error.name
@@ -163,16 +163,20 @@ class _Attempt:
         name = message_name(self._key)
         return await with_retries(self._runtime, lambda: self._storage.head(name)) is not None
 
-    async def make(self) -> _Made:
+    async def make(self) -> _NewObject:
         """The new object, by the cheaper way that keeps the promises."""
         self._sources.check_places()
         plan = await self._copy_plan()
         return await (self._rewrite() if plan is None else self._copy(plan))
 
-    async def propose(self, made: _Made) -> bool:
+    async def propose(self, created: _NewObject) -> bool:
         """Put the group's proposal; False if another attempt's is there."""
         proposal = ReplaceProposal(
-            *self._key, made.record, made.replacements, made.record.created_ms, self.group.store_id
+            *self._key,
+            created.record,
+            created.replacements,
+            created.record.created_ms,
+            self.group.store_id,
         )
         return await with_retries(
             self._runtime, lambda: put_message(self._storage, self._runtime, proposal)
@@ -213,7 +217,7 @@ class _Attempt:
         dead = plan.size - group.payload_bytes - NAMED_HEADER_BYTES_MAX * len(chunks)
         return plan if dead < options.delete_ratio_threshold * plan.size else None
 
-    async def _copy(self, plan: CopyPlan) -> _Made:
+    async def _copy(self, plan: CopyPlan) -> _NewObject:
         if self._verify_copies:
             await self._sources.check()
         name = await self._put(
@@ -226,11 +230,11 @@ class _Attempt:
             for run in self.group.runs
             for chunk in run.chunks
         )
-        return _Made(COPY, record, replacements, plan.size)
+        return _NewObject(COPY, record, replacements, plan.size)
 
     # --- downloaded, checked, written anew --------------------------------------------------------
 
-    async def _rewrite(self) -> _Made:
+    async def _rewrite(self) -> _NewObject:
         payloads = await self._sources.download()
         builder = ObjectBuilder(
             self.group.container_id,
@@ -251,7 +255,7 @@ class _Attempt:
             Replacement(segment_id, old, (new,))
             for old, (segment_id, new) in zip(written, placed, strict=True)
         )
-        return _Made(REWRITE, record, replacements, 0)
+        return _NewObject(REWRITE, record, replacements, 0)
 
     def _build(
         self, builder: ObjectBuilder, payloads: dict[ChunkKey, list[tuple[int, Buffer]]]

@@ -164,9 +164,9 @@ def run(arguments: argparse.Namespace) -> int:
                     **options,
                 )
         except (CatalogFormatError, InventoryError) as error:
-            return _could_not_tell(str(error))
+            return _undecided(str(error))
         except PySparkException as error:
-            return _could_not_tell(_cause(str(error)))
+            return _undecided(_cause(str(error)))
         return _show(arguments, result, parts)
 
 
@@ -214,9 +214,9 @@ def _show(arguments: argparse.Namespace, result: ReconcileResult, parts: Path | 
     return int(result.verdict)
 
 
-def _could_not_tell(reason: str) -> int:
+def _undecided(reason: str) -> int:
     sys.stderr.write(f"could not tell: {visible(reason)}\n")
-    return Exit.COULD_NOT_TELL
+    return Exit.UNDECIDED
 
 
 def _cause(text: str) -> str:

@@ -21,7 +21,7 @@ from tier2.spark.reconcile.findings import FINDINGS, FindingKind
 from tier2.spark.reconcile.found_classes import FoundClass
 from tier2.spark.reconcile.marks import unpack_shards
 from tier2.spark.reconcile.orphan_requests import ASKED, NOT_ASKED
-from tier2.spark.reconcile.work import BORDER, FOUND, GONE
+from tier2.spark.reconcile.work import BORDER, FOUND, MISSING_MARKS
 
 
 class Scan(NamedTuple):
@@ -56,9 +56,9 @@ class Verdicts:
     """All, or a sample."""
     classes: Counter[FoundClass] = field(default_factory=Counter)
     """All, counted."""
-    gone: set[str] = field(default_factory=set)
+    missing: set[str] = field(default_factory=set)
     """Objects that were not there when they were looked into."""
-    gone_marks: dict[int, list[bytes]] = field(default_factory=dict)
+    missing_marks: dict[int, list[bytes]] = field(default_factory=dict)
     """More of them, as marks over snapshot B, by shard."""
     counts: Counter[str] = field(default_factory=Counter)
     borders: list[dict[str, Any]] = field(default_factory=list)
@@ -80,10 +80,10 @@ class Verdicts:
                     number
                 )
             elif counter == "gone":
-                self.gone.add(row["object"])
-            elif counter == GONE:
+                self.missing.add(row["object"])
+            elif counter == MISSING_MARKS:
                 for shard, bits in unpack_shards(base64.b64decode(row["evidence"])):
-                    self.gone_marks.setdefault(shard, []).append(bits)
+                    self.missing_marks.setdefault(shard, []).append(bits)
             elif counter == BORDER:
                 self.borders.append(row)
             elif counter == ASKED:

@@ -55,10 +55,10 @@ from tier2.spark.reconcile.plan import (
     WEIGHED_COLUMNS,
     WEIGHED_OBJECTS_MAX,
     check_count,
+    check_work,
     coverage_work,
     in_bins,
     live_bytes,
-    look_work,
     shard_bytes,
     task_count,
 )
@@ -346,7 +346,7 @@ class _Run:
             objects_at_once=self._options.max_concurrent_objects,
             bodies=self._options.check == "bodies",
             unresponsive=tuple(unresponsive),
-            looks=self._options.check != "none",
+            checks_objects=self._options.check != "none",
             shown=shown,
             asking=self._asking,
             findings_url=self._options.findings_url or "",
@@ -443,24 +443,24 @@ class _Run:
             )
             objects += manifest.tables["objects"].rows
         if self._options.check == "headers":
-            work += look_work(self._options.tasks or task_count(objects, OBJECTS_PER_TASK))
+            work += check_work(self._options.tasks or task_count(objects, OBJECTS_PER_TASK))
         elif self._options.check == "bodies":
             weights = await _weights(storage, by) if objects <= WEIGHED_OBJECTS_MAX else None
             size = await _live_bytes(storage, by) if weights is None else sum(weights)
-            work += look_work(self._options.tasks or check_count(size), weights)
+            work += check_work(self._options.tasks or check_count(size), weights)
         return work
 
     # --- afterwards -------------------------------------------------------------------------------
 
     def _afterwards(self, scan: Scan, verdicts: Verdicts, by: CheckInputs) -> list[pa.Table]:
         """What neither query could say alone: judged here, or by tasks where it is much."""
-        gone = set(verdicts.gone)
-        if not scan.again and not verdicts.gone_marks:
-            if not by.confirm_all and gone:
+        missing = set(verdicts.missing)
+        if not scan.again and not verdicts.missing_marks:
+            if not by.confirm_all and missing:
                 # What was not listed has been judged.
                 for row in scan.rows:
-                    gone -= absent_names(Suspects(unpack(row["before"]), unpack(row["listed"])))
-            names = sorted(gone)
+                    missing -= absent_names(Suspects(unpack(row["before"]), unpack(row["listed"])))
+            names = sorted(missing)
             return (
                 [self._owners(lambda owners: self._checked_missing(owners, by, names))]
                 if names
@@ -471,7 +471,7 @@ class _Run:
         every = (shards_of_part(part, parts) for part in range(parts))
         work = [
             row
-            for row in (_missing_row(shards, gone, verdicts, scan) for shards in every)
+            for row in (_missing_row(shards, missing, verdicts, scan) for shards in every)
             if row is not None
         ]
         if work:
@@ -549,17 +549,17 @@ async def _live_bytes(storage: ObjectStorage, by: CheckInputs) -> int:
 def _missing_row(
     shards: range, names: Collection[str], verdicts: Verdicts, scan: Scan
 ) -> dict[str, Any] | None:
-    """A row `gone` of WORK; None if nothing was gone of these shards."""
+    """A row `missing` of WORK; None if nothing was gone of these shards."""
     some = sorted(name for name in names if int(name[:2], 16) in shards)
-    gone = [(shard, bits) for shard in shards for bits in verdicts.gone_marks.get(shard, ())]
-    if not some and not gone:
+    missing = [(shard, bits) for shard in shards for bits in verdicts.missing_marks.get(shard, ())]
+    if not some and not missing:
         return None
     checked = [(shard, scan.absent[shard]) for shard in shards if shard in scan.absent]
     return {
         "item": "gone",
         "first": shards.start,
         "end": shards.stop,
-        "before": pack_shards(gone),
+        "before": pack_shards(missing),
         "listed": pack_shards(checked),
         "names": json.dumps(some).encode(),
     }

@@ -83,7 +83,7 @@ def in_bins(work: Sequence[Mapping[str, Any]], light: Collection[str] = ()) -> p
     return pa.Table.from_pylist(rows, schema=WORK)
 
 
-def look_work(parts: int, weights: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+def check_work(parts: int, weights: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
     """Rows `look`, over all shards: as many of them in each, or, by the `weights` of all shards,
     about as much.
     """

@@ -125,7 +125,7 @@ def verdict_of(findings: pa.Table, condemned: Sequence[OrphanOutcome]) -> Exit:
     """Which exit code a run ends with."""
     severities = set(findings["severity"].unique().to_pylist())
     if Severity.UNKNOWN in severities or not all(map(is_done, condemned)):
-        return Exit.COULD_NOT_TELL
+        return Exit.UNDECIDED
     return Exit.FINDINGS if severities & {Severity.HARMFUL, Severity.NOTE} else Exit.NOTHING
 
 
@@ -287,6 +287,6 @@ def _last(summary: ReconcileSummary) -> str:
     said = {
         Exit.NOTHING: "nothing found",
         Exit.FINDINGS: "findings",
-        Exit.COULD_NOT_TELL: "could not tell: not everything could be looked at",
+        Exit.UNDECIDED: "could not tell: not everything could be looked at",
     }
     return said[summary.verdict]

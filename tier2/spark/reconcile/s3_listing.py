@@ -161,7 +161,7 @@ def _top_exactly(location: S3Location) -> tuple[pa.Table, list[str]]:
     objects: list[StoredObject] = []
     prefixes: list[str] = []
 
-    def look(client: S3Client) -> None:
+    def list_pages(client: S3Client) -> None:
         for page in client.get_paginator("list_objects_v2").paginate(
             Bucket=location.bucket, Prefix=under, Delimiter="/"
         ):
@@ -176,7 +176,7 @@ def _top_exactly(location: S3Location) -> tuple[pa.Table, list[str]]:
 
     holder = ClientHolder(location, Runtime())
     try:
-        holder.call("", CALL, look)
+        holder.call("", CALL, list_pages)
     finally:
         holder.close()
     return listing_table(objects), prefixes

@@ -235,14 +235,14 @@ async def check_suspects(
     if len(missing):
         # Blocks are most of the table, and few shards have something to tell of.
         blocks = await _rows_by_owner(storage, by.before, shards, missing, ("name", "blocks"))
-    findings, gone = [FINDINGS.empty_table()], []
+    findings, absent = [FINDINGS.empty_table()], []
     for some in _slices(suspects):
         before = some.before if blocks is None else _with_blocks(some.before, blocks)
         checked = check_shard(before, some.listed, after, by.place, run_id=by.run_id)
         confirmed, away = await _confirmed(storage, checked, by)
         findings.append(confirmed)
-        gone += away
-    return pa.concat_tables(findings), gone
+        absent += away
+    return pa.concat_tables(findings), absent
 
 
 def _slices(suspects: Suspects) -> Iterator[Suspects]:
@@ -388,9 +388,9 @@ async def _confirmed(
     )
     to_ask = pc.is_in(findings["kind"], value_set=pa.array([str(kind) for kind in asked]))
     rows = findings.filter(to_ask).to_pylist()
-    gone: list[str] = []
+    absent: list[str] = []
     if not rows:
-        return findings, gone
+        return findings, absent
     left = iter(range(len(rows)))
 
     async def work() -> None:
@@ -399,7 +399,7 @@ async def _confirmed(
             if stored is None and by.confirm_all and rows[index]["kind"] != FindingKind.ORPHAN:
                 # Perhaps its owner has replaced and deleted it since B: no listing saw it lacking
                 # before.
-                gone.append(rows[index]["object"])
+                absent.append(rows[index]["object"])
                 rows[index] = {}
             else:
                 rows[index] = _confirm(rows[index], None if stored is None else stored.size)
@@ -408,7 +408,7 @@ async def _confirmed(
     kept = [row for row in rows if row]
     return pa.concat_tables(
         [findings.filter(pc.invert(to_ask)), pa.Table.from_pylist(kept, schema=FINDINGS)]
-    ), gone
+    ), absent
 
 
 def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
@@ -450,7 +450,7 @@ async def check_missing(storage: ObjectStorage, names: Sequence[str], by: CheckI
     return findings
 
 
-async def look_into(
+async def check_objects(
     storage: ObjectStorage,
     manifests: Mapping[int, Manifest],
     shards: range,
@@ -475,7 +475,7 @@ async def look_into(
     return pa.concat_tables([*findings, findings_table(checked.findings, run_id)]), checked
 
 
-async def told_by_looks(
+async def found_by_checks(
     storage: ObjectStorage,
     findings: pa.Table,
     shards: Sequence[int],

@@ -61,7 +61,7 @@ class Checked(NamedTuple):
     findings: tuple[FindingRow, ...] = ()
     blocks: int = 0
     bytes_read: int = 0
-    gone: str | None = None
+    missing: str | None = None
     """Its name, if it is not there."""
     unavailable: bool = False
 
@@ -75,7 +75,7 @@ class ObjectsCheck:
         """Looked into, those that were gone not counted."""
         self.blocks = 0
         self.bytes_read = 0
-        self.gone: list[str] = []
+        self.missing: list[str] = []
         self._failures_in_a_row = 0
 
     def add(self, checked: Checked) -> None:
@@ -91,10 +91,10 @@ class ObjectsCheck:
         self.findings += checked.findings
         self.blocks += checked.blocks
         self.bytes_read += checked.bytes_read
-        if checked.gone is None:
+        if checked.missing is None:
             self.objects += 1
         else:
-            self.gone.append(checked.gone)
+            self.missing.append(checked.missing)
 
 
 class OwnedChunk(NamedTuple):
@@ -214,7 +214,7 @@ async def verify_object(
             faults = await walk.run()
             size = await _size(storage, record, faults)
         except ObjectNotFoundError:
-            return Checked(gone=record.name)
+            return Checked(missing=record.name)
         except StorageUnavailableError as error:
             if attempt == ATTEMPTS:
                 evidence = f"after {ATTEMPTS} attempts: {error}"

@@ -59,13 +59,13 @@ from tier2.spark.reconcile.tasks import (
     Lister,
     Surveyed,
     check_missing,
+    check_objects,
     check_suspects,
-    look_into,
+    found_by_checks,
     passed_over,
     read_shard,
     sample_waiting,
     scan,
-    told_by_looks,
 )
 
 _T = TypeVar("_T")
@@ -106,15 +106,15 @@ _WORK: Final[list[pa.Field[Any]]] = [
 ]
 WORK: Final = pa.schema(_WORK)
 """`judge` suspects of shards, `cover` a range of a container's chunks (number `first` of `end`),
-`walk` a segment of a container (`first`), `look` into the objects of shards, `gone` names of some
-that were not there, `folders` of the engine's own, `copies` of the metadata of containers [first,
-end).
+`walk` a segment of a container (`first`), `look` into the objects of shards, `missing` names of
+some that were not there, `folders` of the engine's own, `copies` of the metadata of containers
+[first, end).
 """
 
 RESULTS: Final = pa.schema([*FINDINGS, ("counter", pa.string()), ("count", pa.int64())])
 """A finding; or, with a counter, so many of something.
 
-The counter `gone` names an object, the counter FOUND a class; ASKED and NOT_ASKED are those of
+The counter `missing` names an object, the counter FOUND a class; ASKED and NOT_ASKED are those of
 `orphan_requests`.
 """
 
@@ -123,7 +123,7 @@ FOUND: Final = "found"
 shown or not.
 """
 
-GONE: Final = "gone_marks"
+MISSING_MARKS: Final = "gone_marks"
 """The counter of a row whose evidence are marks over snapshot B, of more than MISSING_SHOWN objects
 that were gone.
 """
@@ -156,7 +156,7 @@ class Site:
     """Containers without a snapshot A: what is listed of them is passed over, and they are told of
     as a whole.
     """
-    looks: bool = False
+    checks_objects: bool = False
     """Objects are looked into: what that tells of them no listing needs to tell."""
     shown: int | None = None
     """Findings that a row of work hands on; None: all. All are counted."""
@@ -451,7 +451,7 @@ async def _one(
         return _results(
             await cover_segment(storage, by.after[row["container_id"]], row["first"], site.run_id)
         )
-    findings, checked = await look_into(
+    findings, checked = await check_objects(
         storage,
         by.after,
         shards,
@@ -466,7 +466,7 @@ async def _one(
         "bytes_read": checked.bytes_read,
     }
     return await _with_missing(
-        storage, by, _results(findings, counts), checked.gone, site.missing_shown
+        storage, by, _results(findings, counts), checked.missing, site.missing_shown
     )
 
 
@@ -481,9 +481,9 @@ async def results_of_suspects(
     """RESULTS of `judge` over the suspects of some shards, which objects need a third look, and
     what owners are asked.
     """
-    findings, gone = await check_suspects(storage, suspects, shards, by)
-    if site.looks:
-        findings = await told_by_looks(
+    findings, missing = await check_suspects(storage, suspects, shards, by)
+    if site.checks_objects:
+        findings = await found_by_checks(
             storage,
             findings,
             shards,
@@ -492,7 +492,7 @@ async def results_of_suspects(
             at_once=site.objects_at_once,
             executor=executor,
         )
-    results = await _with_missing(storage, by, _results(findings), gone, site.missing_shown)
+    results = await _with_missing(storage, by, _results(findings), missing, site.missing_shown)
     if site.asking is None:
         return results
     asked = await ask_owners(storage, site.asking, site.run_id, findings, shards)
@@ -500,30 +500,34 @@ async def results_of_suspects(
 
 
 async def _with_missing(
-    storage: ObjectStorage, by: CheckInputs, results: pa.Table, gone: Collection[str], most: int
+    storage: ObjectStorage, by: CheckInputs, results: pa.Table, missing: Collection[str], most: int
 ) -> pa.Table:
     """RESULTS, with the names of what was gone; of many with marks of them."""
-    if len(gone) <= most:
-        return pa.concat_tables([results, _results(FINDINGS.empty_table(), gone=gone)])
+    if len(missing) <= most:
+        return pa.concat_tables([results, _results(FINDINGS.empty_table(), missing=missing)])
     marks = pack_shards(
-        (await marks_of(storage, by.after, pa.array(sorted(gone), pa.string()))).items()
+        (await marks_of(storage, by.after, pa.array(sorted(missing), pa.string()))).items()
     )
-    row = {"counter": GONE, "count": len(gone), "evidence": base64.b64encode(marks).decode()}
+    row = {
+        "counter": MISSING_MARKS,
+        "count": len(missing),
+        "evidence": base64.b64encode(marks).decode(),
+    }
     return pa.concat_tables([results, pa.Table.from_pylist([row], schema=RESULTS)])
 
 
 async def _check_again(storage: ObjectStorage, row: Mapping[str, Any], by: CheckInputs) -> pa.Table:
-    """FINDINGS of a row `gone`: marks over B, those over A that were judged before, and names.
+    """FINDINGS of a row `missing`: marks over B, those over A that were judged before, and names.
 
     A shard at a time.
     """
     named: list[str] = json.loads(row["names"])
     findings = [FINDINGS.empty_table()]
     for shard in range(row["first"], row["end"]):
-        gone = await _marked(storage, by.before, shard, row["before"])
+        missing = await _marked(storage, by.before, shard, row["before"])
         checked = await _marked(storage, by.first, shard, row["listed"])
         left = sorted(
-            (gone | {name for name in named if name.startswith(f"{shard:02x}/")}) - checked
+            (missing | {name for name in named if name.startswith(f"{shard:02x}/")}) - checked
         )
         if left:
             findings.append(await check_missing(storage, left, by))
@@ -549,7 +553,7 @@ def borders_of(counters: Iterable[Mapping[str, Any]]) -> dict[int, list[Border]]
 def _results(
     findings: pa.Table,
     counts: Mapping[str, int] | None = None,
-    gone: Iterable[str] = (),
+    missing: Iterable[str] = (),
     *,
     container_id: int | None = None,
     borders: Iterable[Border] = (),
@@ -561,7 +565,7 @@ def _results(
         {"counter": name, "count": count, "container_id": container_id}
         for name, count in (counts or {}).items()
     ]
-    more += [{"counter": "gone", "count": 1, "object": name} for name in gone]
+    more += [{"counter": "gone", "count": 1, "object": name} for name in missing]
     more += [
         {
             "counter": BORDER,

@@ -27,9 +27,9 @@ from tier2.spark.source.framing import NEWLINE, FramingError
 from tier2.spark.source.options import SourceOptions
 from tier2.spark.source.plan import SourceSegment
 
-LOOK_BYTES: Final = 64 * 1024
+SCAN_BYTES: Final = 64 * 1024
 """Of the first look for a newline; each further one is twice as long, up to the next."""
-LOOK_BYTES_MAX: Final = 4 * 1024 * 1024
+SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 Read = Callable[[int, int], Awaitable[bytes]]
 """The bytes [start, end) of the segment."""
@@ -71,21 +71,21 @@ async def line_border(
     """`find_border` of lines."""
     if finished and wanted == stored:
         return stored
-    high, size = wanted, LOOK_BYTES
+    high, size = wanted, SCAN_BYTES
     while high > start:
         low = max(start, high - size)
         place = (await read(low, high)).rfind(b"\n")
         if place >= 0:
             return low + place + 1
-        high, size = low, min(2 * size, LOOK_BYTES_MAX)
+        high, size = low, min(2 * size, SCAN_BYTES_MAX)
         _check_length(high, wanted, row_bytes_max)
-    low, size = wanted, LOOK_BYTES
+    low, size = wanted, SCAN_BYTES
     while low < stored:
         high = min(low + size, stored)
         place = (await read(low, high)).find(b"\n")
         if place >= 0:
             return low + place + 1
-        low, size = high, min(2 * size, LOOK_BYTES_MAX)
+        low, size = high, min(2 * size, SCAN_BYTES_MAX)
         _check_length(start, low, row_bytes_max)
     return stored if finished else start
 
@@ -119,7 +119,7 @@ async def _event_rows(
         if border + EVENT_HEADER_BYTES > stored:
             return _cut_event(border, stored, finished=finished), count
         if border + EVENT_HEADER_BYTES > window + len(data):
-            window, data = border, await read(border, min(border + LOOK_BYTES_MAX, stored))
+            window, data = border, await read(border, min(border + SCAN_BYTES_MAX, stored))
         try:
             length = event_length(data, border - window)
         except EventFormatError as error:
@@ -187,14 +187,14 @@ async def end_of_rows(
         return await _event_rows(
             read, start, wanted, stored, finished=finished, row_bytes_max=most, rows=rows
         )
-    position, size, count = start, LOOK_BYTES, 0
+    position, size, count = start, SCAN_BYTES, 0
     while position < wanted:
         data = await read(position, min(position + size, wanted))
         newlines = np.flatnonzero(np.frombuffer(data, np.uint8) == NEWLINE)
         if count + len(newlines) >= rows:
             return position + int(newlines[rows - count - 1]) + 1, rows
         count += len(newlines)
-        position, size = position + len(data), min(2 * size, LOOK_BYTES_MAX)
+        position, size = position + len(data), min(2 * size, SCAN_BYTES_MAX)
     return None, count
 
 

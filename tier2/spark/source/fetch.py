@@ -217,7 +217,7 @@ class SegmentBytes:
     async def _ask(self, position: int, end: int, *, from_newest: bool = False) -> None:
         """Learn from the newest snapshot where the bytes from `position` on lie."""
         if self._newest is None or from_newest:
-            self._newest = await self._look(position, end)
+            self._newest = await self._resolve(position, end)
         segment, chunks = self._newest
         if segment.start_offset > position:
             lost_to = min(segment.start_offset, end)
@@ -234,7 +234,7 @@ class SegmentBytes:
         self._chunks = list(chunks.between(position, end))
         self._sizes.update({chunk.object_name: size for chunk, size, _ in self._chunks})
 
-    async def _look(self, position: int, end: int) -> tuple[SourceSegment, SegmentChunks | None]:
+    async def _resolve(self, position: int, end: int) -> tuple[SourceSegment, SegmentChunks | None]:
         snapshots = await load_snapshots(self._storage, self._options)
         manifest = snapshots.get(self._segment.container_id)
         if manifest is None:

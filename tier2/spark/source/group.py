@@ -130,10 +130,10 @@ async def fetch_group(
     """The chunks of small ranges; and the ranges, where objects are gone with the chunks of the
     newest catalog.
     """
-    held, gone = await _fetch(storage, runtime, group)
-    if not gone:
+    held, missing = await _fetch(storage, runtime, group)
+    if not missing:
         return list(group), held
-    again = await _asked_again(storage, options, group, gone)
+    again = await _asked_again(storage, options, group, missing)
     more, _ = await _fetch(
         storage, runtime, [each for each, old in zip(again, group, strict=True) if each is not old]
     )
@@ -145,7 +145,7 @@ async def _fetch(
 ) -> tuple[dict[ChunkRecord, bytes], set[str]]:
     """What the objects give of the chunks, and the names of those that are not there."""
     held: dict[ChunkRecord, bytes] = {}
-    gone: set[str] = set()
+    missing: set[str] = set()
     sizes = {chunk.object_name: size for each in group for chunk, size, _ in each.chunks}
     for container_id in sorted({each.segment.container_id for each in group}):
         mine = [each for each in group if each.segment.container_id == container_id]
@@ -154,13 +154,13 @@ async def _fetch(
         try:
             async with asyncio.TaskGroup() as tasks:
                 for _ in range(IN_FLIGHT):
-                    tasks.create_task(_fetch_runs(reader, runtime, runs, held, gone))
+                    tasks.create_task(_fetch_runs(reader, runtime, runs, held, missing))
         except ExceptionGroup as errors:
             # One of them says enough, and under its own name.
             raise errors.exceptions[0] from None
         finally:
             await reader.close()
-    return held, gone
+    return held, missing
 
 
 async def _fetch_runs(
@@ -168,13 +168,13 @@ async def _fetch_runs(
     runtime: Runtime,
     runs: Iterator[BlockRun],
     held: dict[ChunkRecord, bytes],
-    gone: set[str],
+    missing: set[str],
 ) -> None:
     for run in runs:
         try:
             payloads = await fetch_run(reader, run, runtime.random)
         except ObjectNotFoundError:
-            gone.add(run.object_name)
+            missing.add(run.object_name)
         except DataCorruptionError:
             continue
         else:
@@ -197,12 +197,14 @@ def group_runs(group: Iterable[RowRange]) -> list[BlockRun]:
 
 
 async def _asked_again(
-    storage: ObjectStorage, options: SourceOptions, group: Sequence[RowRange], gone: set[str]
+    storage: ObjectStorage, options: SourceOptions, group: Sequence[RowRange], missing: set[str]
 ) -> list[RowRange]:
     """The ranges with objects that are gone, as the newest catalog has them; as they are where
     it has them otherwise.
     """
-    lost = [each for each in group if any(chunk.object_name in gone for chunk, _, _ in each.chunks)]
+    lost = [
+        each for each in group if any(chunk.object_name in missing for chunk, _, _ in each.chunks)
+    ]
     snapshots = await load_snapshots(storage, options)
     now = list(group)
     for container_id in sorted({each.segment.container_id for each in lost}):

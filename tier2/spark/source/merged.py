@@ -42,20 +42,22 @@ async def find_merge_targets(
     storage: ObjectStorage,
     manifest: Manifest,
     segments: Mapping[int, SourceSegment],
-    gone: Mapping[int, int | None],
+    missing: Mapping[int, int | None],
 ) -> dict[int, MergeTarget]:
-    """The heirs of the segments `gone`, by id; of those that have one, as far as the snapshot shows
-    it.
+    """The heirs of the segments `missing`, by id; of those that have one, as far as the snapshot
+    shows it.
 
-    `segments` are those with a name, by id. `gone` says for each which `holder` was found before,
-    if one was.
+    `segments` are those with a name, by id. `missing` says for each which `holder` was found
+    before, if one was.
     """
     table = await read_table(storage, manifest, "segments", columns=("segment_id", "merged_into"))
     table = table.filter(pc.is_valid(table["merged_into"]))
     targets = _pairs(table, "segment_id", "merged_into")
     # Those that have no record any more: the bytes are another's own by now, which may be merged on
     # itself.
-    holders = {segment_id: seen for segment_id, seen in gone.items() if segment_id not in targets}
+    holders = {
+        segment_id: seen for segment_id, seen in missing.items() if segment_id not in targets
+    }
     unknown = [
         segment_id
         for segment_id, seen in holders.items()
@@ -68,7 +70,7 @@ async def find_merge_targets(
         chunks = chunks.filter(pc.is_in(chunks["block_segment_id"], pa.array(unknown, pa.int64())))
         holders.update(_pairs(chunks, "block_segment_id", "segment_id"))
     merge_targets = {}
-    for segment_id in gone:
+    for segment_id in missing:
         holder = holders.get(segment_id, targets.get(segment_id))
         if holder is None or (segment := segments.get(_end(targets, holder))) is None:
             continue

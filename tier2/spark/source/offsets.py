@@ -183,22 +183,22 @@ class SegmentStep(NamedTuple):
 def next_offset(
     before: StreamOffset,
     steps: Mapping[SegmentKey, SegmentStep],
-    gone: frozenset[SegmentKey],
+    missing: frozenset[SegmentKey],
     positions: Mapping[int, Position],
     waiting: Mapping[SegmentKey, WaitingSegment] | None = None,
 ) -> StreamOffset:
     """The offset after these steps; `before` itself if none of them moves, nothing is gone and the
     same rows wait.
 
-    `gone`: segments that the snapshots at `positions` do not have any more. `waiting`: all that
+    `missing`: segments that the snapshots at `positions` do not have any more. `waiting`: all that
     does; who is not in `before` has a step.
     """
     waiting = waiting or {}
     moved = {key: step for key, step in steps.items() if step.end > step.start}
-    left = [key for key in before.ends if key in gone]
+    left = [key for key in before.ends if key in missing]
     if not moved and not left and waiting == before.waiting:
         return before
-    ends = {key: place for key, place in before.ends.items() if key not in gone}
+    ends = {key: place for key, place in before.ends.items() if key not in missing}
     ends.update({key: step.end for key, step in moved.items()})
     # One whose turn has not come is known from now on too: its beginning is where what it can lose
     # begins.

@@ -24,7 +24,7 @@ import numpy as np
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.object_storage import ObjectStorage
-from tier2.spark.source.borders import LOOK_BYTES, end_of_rows, find_border, first_border
+from tier2.spark.source.borders import SCAN_BYTES, end_of_rows, find_border, first_border
 from tier2.spark.source.catalog import check_starts, load_chunks, load_segments
 from tier2.spark.source.chunks import SegmentChunks
 from tier2.spark.source.errors import SegmentFramingError
@@ -183,7 +183,7 @@ class LatestStep:
         """The next offset by these snapshots, within about these limits."""
         positions: dict[int, Position] = {}
         starts: dict[SegmentKey, tuple[SourceSegment, int]] = {}
-        gone: list[SegmentKey] = []
+        missing: list[SegmentKey] = []
         waiting: dict[SegmentKey, WaitingSegment] = {}
         for container_id, manifest in sorted(manifests.items()):
             position = _position_of(manifest)
@@ -200,7 +200,7 @@ class LatestStep:
                 if key.container_id == container_id and key.segment_id not in segments
             ]
             merging = await self._merging(manifest, segments, left)
-            gone += [key for key in left if key not in merging]
+            missing += [key for key in left if key not in merging]
             waiting.update(merging)
             for segment in segments.values():
                 if self._options.selects(segment.name):
@@ -230,7 +230,7 @@ class LatestStep:
                 if key.container_id not in positions
             }
         )
-        return next_offset(self._before, steps, frozenset(gone), positions, waiting)
+        return next_offset(self._before, steps, frozenset(missing), positions, waiting)
 
     @staticmethod
     def _waiting(
@@ -393,8 +393,8 @@ class LatestStep:
                     SegmentKey(each.segment.container_id, each.segment.segment_id) for each in group
                 ]
                 _, held = await fetch_group(self._storage, self._runtime, group, self._options)
-                steps |= await self._looked(mine, starts, shares, rows, chunks, held)
-            steps |= await self._looked(
+                steps |= await self._scanned(mine, starts, shares, rows, chunks, held)
+            steps |= await self._scanned(
                 [key for key in some if key not in steps], starts, shares, rows, chunks, {}
             )
         return steps
@@ -402,7 +402,7 @@ class LatestStep:
     @property
     def _small_bytes(self) -> int | None:
         """Lines are looked for at the end, so that of a longer backlog not all is read."""
-        return LOOK_BYTES if self._options.format == "lines" else None
+        return SCAN_BYTES if self._options.format == "lines" else None
 
     def _together(
         self, begun: tuple[SourceSegment, int], share: int, chunks: SegmentChunks | None
@@ -421,7 +421,7 @@ class LatestStep:
             return None
         return RowRange(segment, start, stored, 0, stored, chunks=known)
 
-    async def _looked(
+    async def _scanned(
         self,
         keys: Sequence[SegmentKey],
         starts: Mapping[SegmentKey, tuple[SourceSegment, int]],

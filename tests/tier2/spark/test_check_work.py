@@ -22,7 +22,7 @@ from tier2.spark.reconcile.plan import (
     TASKS_MAX,
     WEIGHED_COLUMNS,
     check_count,
-    look_work,
+    check_work,
     shard_bytes,
 )
 from tier2.spark.reconcile.tasks import CheckInputs
@@ -32,7 +32,7 @@ WEIGHTS = st.lists(st.integers(0, 1 << 40) | st.just(0), min_size=256, max_size=
 
 
 def shards(parts: int, weights: Sequence[int] | None = None) -> list[range]:
-    return [range(row["first"], row["end"]) for row in look_work(parts, weights)]
+    return [range(row["first"], row["end"]) for row in check_work(parts, weights)]
 
 
 @settings(deadline=None)
@@ -126,7 +126,7 @@ def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wa
         site.run_id,
         confirm_all=False,
     )
-    rows = pa.Table.from_pylist(list(look_work(8)), schema=WORK)
+    rows = pa.Table.from_pylist(list(check_work(8)), schema=WORK)
     opened = Opened(monkeypatch)
     results = verdict_task(site, by)(iter(rows.to_batches(max_chunksize=3)))
     came = [batch for _, batch in zip(range(taken), results, strict=False)]
@@ -156,7 +156,7 @@ def test_a_task_that_fails_closes_its_storage(
         confirm_all=False,
     )
     opened = Opened(monkeypatch)
-    rows = pa.Table.from_pylist(list(look_work(1)), schema=WORK)
+    rows = pa.Table.from_pylist(list(check_work(1)), schema=WORK)
     with pytest.raises(Exception, match="there is no object"):
         list(verdict_task(site, by)(iter(rows.to_batches())))
     assert (opened.opened, opened.closed) == (1, 1)

@@ -1,4 +1,4 @@
-"""FetchedPieces: the account of the extents that came from Tier 2 and lie in memory (pure).
+"""FetchedExtents: the account of the extents that came from Tier 2 and lie in memory (pure).
 
 Each is in one of three places, and when room is needed they are emptied in this order:
 
@@ -27,7 +27,7 @@ from segmentstore.contracts.byte_sizes import MIB
 LINGER_BYTES_MAX = 4 * MIB
 
 
-class FetchedPieces:
+class FetchedExtents:
     """Extents whose home is FETCHED."""
 
     def __init__(self, config: ReadIndexConfig, streams: SequentialReaders) -> None:
