@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from recovery.harness.recorder import RecordedStore
     from recovery.harness.reporting.narrate import narrate
     from recovery.harness.runs.plan import Plan, draw_plan, draw_settings
-    from recovery.harness.runs.scenario import RunResult, Scenario
+    from recovery.harness.runs.run_result import RunResult
+    from recovery.harness.runs.scenario import Scenario
     from recovery.harness.runs.shrink import shrink
     from recovery.harness.runs.simulate import run_many, run_seed
     from recovery.harness.simulation.store_world import StoreWorld
@@ -40,7 +41,7 @@ _LAZY: Final = {
     "Plan": "runs.plan",
     "ProcessDiedError": "simulation.world",
     "RecordedStore": "recorder",
-    "RunResult": "runs.scenario",
+    "RunResult": "runs.run_result",
     "Scenario": "runs.scenario",
     "SimulatedProcess": "simulation.world",
     "StoreWorld": "simulation.store_world",

@@ -25,7 +25,8 @@ from recovery.harness.history import History, Violation
 from recovery.harness.interrupts import stop_asked
 from recovery.harness.reporting.narrate import narrate
 from recovery.harness.runs.plan import Cycle, Plan, draw_plan
-from recovery.harness.runs.scenario import RunResult, Scenario
+from recovery.harness.runs.run_result import RunResult
+from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.shrink import TRIES_MAX, shrink
 from recovery.harness.runs.simulate import Failure, SimulationSummary, drawn_plans, run_all
 from segmentstore.cli import output

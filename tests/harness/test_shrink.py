@@ -8,7 +8,7 @@ import dataclasses
 
 from recovery.harness.history import History, Violation
 from recovery.harness.runs.plan import Plan, draw_plan
-from recovery.harness.runs.scenario import RunResult
+from recovery.harness.runs.run_result import RunResult
 from recovery.harness.runs.shrink import shrink
 
 

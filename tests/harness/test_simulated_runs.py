@@ -14,7 +14,8 @@ from recovery.harness.checkers import all_checks
 from recovery.harness.checkers.index import HistoryIndex
 from recovery.harness.history import Violation
 from recovery.harness.runs.plan import Cycle, draw_plan
-from recovery.harness.runs.scenario import RunResult, Scenario
+from recovery.harness.runs.run_result import RunResult
+from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import drawn_plans, run_all
 
 CONDITIONAL_RUNS = 12

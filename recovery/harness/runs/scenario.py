@@ -16,8 +16,6 @@ from __future__ import annotations
 import asyncio
 import bisect
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from recovery.harness.checkers.all_checks import evaluate, raised
@@ -31,6 +29,7 @@ from recovery.harness.runs.files_check import check_files
 from recovery.harness.runs.full_disk import wait_on_full_disk
 from recovery.harness.runs.plan import Cycle, Plan, draw_settings
 from recovery.harness.runs.quiet import quiet
+from recovery.harness.runs.run_result import RunResult
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
@@ -63,39 +62,6 @@ RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
 _KEPT = ("containers", "tier1", "mailbox_poll_interval_s")
 """Settings that stay when a life has others."""
-
-
-@dataclass(slots=True)
-class RunResult:
-    """What one run showed."""
-
-    plan: Plan
-    violations: list[Violation]
-    crashes: int
-    """Deaths of a process, each followed by a recovery."""
-    openings: int
-    calls: int
-    appends: int
-    """Acknowledged."""
-    virtual_s: float
-    longest_recovery_s: float
-    """Virtual time from the start of an opening to its end, at most."""
-    effects: int
-    points: dict[str, int]
-    digest: str
-    """Of the trace."""
-    history: History
-    trace: list[str] | None = field(default=None, repr=False)
-    answers: dict[str, int] = field(default_factory=dict)
-    """What owners said to the jobs beside them, and what tasks of those came to."""
-    windows: Mapping[str, int] = field(default_factory=dict)
-    """Windows of calls whose linearizability was decided, and left undecided
-    (`Evaluation.windows`).
-    """
-    tiers: Mapping[str, int] = field(default_factory=dict)
-    """`looks` at what lies in the tiers, `objects` listed in all of them, and `orphans` among
-    these.
-    """
 
 
 class Scenario:

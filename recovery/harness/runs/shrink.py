@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from recovery.harness.runs.plan import Cycle, Plan
-from recovery.harness.runs.scenario import RunResult, Scenario
+from recovery.harness.runs.run_result import RunResult
+from recovery.harness.runs.scenario import Scenario
 
 TRIES_MAX: Final = 120
 

@@ -16,7 +16,8 @@ from typing import Final
 
 from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from recovery.harness.runs.plan import Plan, draw_plan
-from recovery.harness.runs.scenario import RunResult, Scenario
+from recovery.harness.runs.run_result import RunResult
+from recovery.harness.runs.scenario import Scenario
 
 BATCH_RUNS: Final = 4
 """Runs handed to a process at a time."""
