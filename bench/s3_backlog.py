@@ -22,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
 from pathlib import Path
+from statistics import median
 
 from bench import child, rounds
 from bench.child import Measured
@@ -61,9 +62,8 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     """
     total_bytes, settings = SIZES[quick]
     require_free_bytes(directory, 5 * total_bytes)
-    floor: list[Measured] = []
-    engine: list[Measured] = []
-    starved: list[Measured] = []
+    engine: list[tuple[Measured, Measured]] = []
+    starved: list[tuple[Measured, Measured]] = []
     with subfolder(directory, "s3") as folder, s3_service(folder) as (endpoint, server):
         parameters = {"directory": str(folder), "endpoint": endpoint, "total_bytes": total_bytes}
         child.call(__name__, "fill", parameters)
@@ -72,26 +72,32 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
                 (engine, settings),
                 (starved, {**settings, "cache_bytes_max": 1}),
             ):
-                floor.append(child.call(__name__, "floor_round", parameters))
+                floor = child.call(__name__, "floor_round", parameters)
                 side.append(
-                    child.call(__name__, "engine_round", {**parameters, "settings": changes})
+                    (
+                        floor,
+                        child.call(__name__, "engine_round", {**parameters, "settings": changes}),
+                    )
                 )
     name = f"{total_bytes // MIB:,} MiB in {SEGMENTS:,} segments"
     rows = [
-        _row(name, floor, engine, met=True),
-        _row(f"{name}, the cache takes nothing", floor, starved, met=False),
+        _row(name, engine, met=True),
+        _row(f"{name}, the cache takes nothing", starved, met=False),
     ]
     return CaseResult(case="s3_backlog", question=QUESTION, rows=rows, notes=[f"server: {server}"])
 
 
-def _row(name: str, floor: list[Measured], engine: list[Measured], *, met: bool) -> Row:
-    measured = Samples.of(engine)
-    ratio = measured.median / Samples.of(floor).median
+def _row(name: str, rounds_of: list[tuple[Measured, Measured]], *, met: bool) -> Row:
+    """A row of rounds, each with the floor right before it: the speed of a machine drifts, so the
+    median of the ratios of neighbours counts.
+    """
+    floor, engine = (list(side) for side in zip(*rounds_of, strict=True))
+    ratio = median(mine["value"] / allowed["value"] for allowed, mine in rounds_of)
     return Row(
         name=name,
         unit="MB/s",
         floor=Samples.of(floor),
-        engine=measured,
+        engine=Samples.of(engine),
         ratio=ratio,
         bar="≤ 2 x raw multipart PUT + one scan" if met else "",
         met=ratio >= 1 if met else None,
