@@ -61,7 +61,7 @@ STORE_METRICS = [
         scrub.objects_left | scrub_container_objects_left | Objects left in the container under way.
         scrub.bytes_left | scrub_container_left_bytes | Bytes left in the container under way.
         scrub.harmful | scrub_pass_harmful | Corruption found in the current pass.
-        scrub.notes | scrub_pass_notes | Harmless findings of the current pass.
+        scrub.notes | scrub_pass_notes | Findings of the current pass that are not harmful; objects that Tier 2 refuses are among them.
         scrub.previous_harmful | scrub_previous_pass_harmful | Corruption found in the last whole pass.
         """,
     ),

@@ -112,7 +112,7 @@ def append_a_line(store: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SEGMENTSTORE_MAILBOX_POLL_S", "0.2")
+    monkeypatch.setenv("SEGMENTSTORE_MAILBOX_POLL_INTERVAL_S", "0.2")
     child = append_a_line(store)
     try:
         # It has the store once nobody else can have it.

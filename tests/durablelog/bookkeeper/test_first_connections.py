@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from durablelog.bookkeeper import bookkeeper_clients
 from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from durablelog.bookkeeper.ledger_store import Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
-from segmentstore import tier1
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.gateway_world import ENDING_S
@@ -56,7 +56,7 @@ def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
 
 def test_who_is_not_there_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
-    monkeypatch.setattr(tier1, "OPEN_PATIENCE_S", 0.2)
+    monkeypatch.setattr(bookkeeper_clients, "OPEN_PATIENCE_S", 0.2)
     location = BookKeeperLocation.parse(
         f"bookkeeper://127.0.0.1:1/x?gateway=127.0.0.1:{free_port()}"
     )

@@ -275,7 +275,7 @@ def _whom(keys: Sequence[MessageKey], timeout_s: float) -> str:
     """Who is waited for, and how long that may take: in a line of 80 columns, with a title."""
     containers = len({key.container_id for key in keys})
     owners = "the owner" if containers == 1 else f"{containers:,} owners"
-    return f"waiting up to {timeout_s:g} s for {owners}: a look each mailbox_poll_interval_s, 30 s"
+    return f"waiting up to {timeout_s:g} s for {owners} (mailbox_poll_interval_s is 30 s)"
 
 
 def _containers(manifests: Mapping[int, Manifest]) -> int:
