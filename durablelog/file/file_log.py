@@ -113,6 +113,8 @@ class FileLog(DurableDataLog):
         self._said_full = False
         self._room = 0
         """Bytes behind the last acknowledged frame that need no more room of the disk."""
+        self._prefers_roll = True
+        """The file of that frame is left early: its room and that of the next are not both used."""
         self._preparer = FilePreparer(
             self._folder,
             file_bytes,
@@ -153,8 +155,8 @@ class FileLog(DurableDataLog):
     @property
     def _free(self) -> int:
         """Bytes that are known to have room, behind all that is on its way."""
-        ready = self._preparer.prepared
-        room = self._room if ready is None else self._room + ready.allocated
+        ready = self._preparer.ready_bytes
+        room = max(self._room, ready) if self._prefers_roll else self._room + ready
         return room - self._bytes_in_flight
 
     @property
@@ -310,7 +312,7 @@ class FileLog(DurableDataLog):
                     return
                 length = self._queue[0].length
                 fits = writer.fits(length)
-                if not fits or writer.prefers_roll:
+                if not fits or self._rolls_early(writer):
                     prepared = preparer.take()
                     if prepared is not None:
                         writer.roll(prepared)
@@ -347,6 +349,11 @@ class FileLog(DurableDataLog):
             self._post(self._writer_needs, "room" if fits else "file", detail)
         except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
             self._post(self._fail, self._failure_of("writing", self._folder.reason(error)))
+
+    def _rolls_early(self, writer: GroupWriter) -> bool:
+        """What was shipped by the room of the present file has its place in the next one, too."""
+        ready = self._preparer.prepared
+        return writer.prefers_roll and ready is not None and ready.room >= writer.room
 
     def _no_file(self, error: Exception) -> None:
         """On the writer thread, which waits for a file that could not be made."""
@@ -395,6 +402,8 @@ class FileLog(DurableDataLog):
             return
         self._folder.grow(group)
         self._room = group.room
+        self._prefers_roll = group.prefers_roll
+        self._preparer.ready_bytes -= group.entered_bytes
         self._groups += 1
         for address in group.addresses:
             future, length = self._in_flight.popleft()

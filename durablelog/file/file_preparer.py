@@ -75,6 +75,10 @@ class FilePreparer:
         self._bytes = 0
         self.prepared: PreparedFile | None = None
         """Set on the loop, and only where it is None; given up by `take` alone."""
+        self.ready_bytes = 0
+        """Room of the files made, on the loop: what the log rolled to and acknowledged a group of
+        is taken off by the log.
+        """
         self.needed: Need = ""
         self.shortage = ""
         """What there is no room for; empty while there is."""
@@ -198,6 +202,8 @@ class FilePreparer:
                 prepared.file.close()
             return
         self.prepared = prepared
+        if prepared is not None:
+            self.ready_bytes += prepared.room
         if shortage:
             self.put_off(shortage)
         else:

@@ -61,6 +61,11 @@ class PreparedFile:
     short: bool = False
     """Made empty for want of room: to be followed by another as soon as there is one."""
 
+    @property
+    def room(self) -> int:
+        """Bytes for frames, headers included, whose writing needs no more room of the disk."""
+        return max(0, self.allocated - FILE_HEADER_LENGTH)
+
 
 class WrittenGroup(NamedTuple):
     """A durable group: addresses of its frames, and the file they lie in (shared; read on the
@@ -75,6 +80,10 @@ class WrittenGroup(NamedTuple):
     """The next file should be on its way."""
     room: int
     """Bytes behind the group whose writing needs no more room of the disk."""
+    prefers_roll: bool
+    """The file is left as soon as a prepared one has as much room."""
+    entered_bytes: int
+    """Room that the prepared files had which the writer rolled to since the last group."""
 
 
 def prepare_file(
@@ -133,6 +142,7 @@ class GroupWriter:
         self._limit = 0
         self._allocated = 0
         self._began = True
+        self._entered_bytes = 0
 
     def begin(self, scan: LogScan) -> LogFile:
         """Begin this owner's first file, which bars every older file from growing.
@@ -180,6 +190,7 @@ class GroupWriter:
         self._entry.rolled = True
         self._limit = self._file_bytes if prepared.short else prepared.allocated
         self._began = prepared.short
+        self._entered_bytes += prepared.room
 
     def secure(self, least: int, kept: int) -> bool:
         """Find room behind the end for `least` bytes, which fit; False if there is none for `kept`,
@@ -240,7 +251,17 @@ class GroupWriter:
             self.prefers_roll
             or position - FILE_HEADER_LENGTH > (self._limit - FILE_HEADER_LENGTH) // 2
         )
-        return WrittenGroup(addresses, self._entry, position, sequence, wants, self.room)
+        entered, self._entered_bytes = self._entered_bytes, 0
+        return WrittenGroup(
+            addresses,
+            self._entry,
+            position,
+            sequence,
+            wants,
+            self.room,
+            self.prefers_roll,
+            entered,
+        )
 
     def close(self) -> None:
         """Close the current file; idempotent."""

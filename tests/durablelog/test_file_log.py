@@ -19,6 +19,7 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.file_log import FileLog
 from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_state import lock_log, read_state
+from durablelog.file.room import RESERVE_FRAMES
 from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
@@ -509,3 +510,25 @@ def test_a_full_log_says_how_much_deletions_may_take_of_what_is_kept(world: File
         await log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_what_is_shipped_has_its_place_though_the_first_file_is_left_early(
+    world: FileWorld,
+) -> None:
+    async def scenario() -> None:
+        world.disk = disk = SmallDisk()
+        log = await opened(world)
+        prepared = asyncio.Event()
+        log.on_room = prepared.set
+        await append_all(log, range(1))
+        await prepared.wait()
+        disk.full = True
+        shipped = []
+        while not log.full:
+            shipped.append(log.append([bytes(PAYLOAD_BYTES_MAX)]))
+        assert len(shipped) > RESERVE_FRAMES
+        # The reserve has room for the last ones.
+        await asyncio.gather(*shipped[:-RESERVE_FRAMES])
+        await log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
