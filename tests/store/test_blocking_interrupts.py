@@ -351,11 +351,25 @@ def test_a_wait_on_the_stores_own_thread_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_callback_that_exits_does_not_end_the_store(tmp_path: Path) -> None:
+    answers: list[Future[int]] = []
     with open_blocking(tmp_path / "s") as store:
         store.create_segment("x")
-        answers = [store.append_nowait("x", event(number)) for number in range(EVENTS)]
-        for answer in answers:
-            answer.add_done_callback(lambda _: sys.exit(1))
+        store.create_segment("held")
+
+        def append_all(held: Future[int]) -> None:
+            del held
+            if threading.current_thread() is threading.main_thread():
+                return  # the answer was there before its callback
+            # In the store's own thread, no answer comes before its callback is added.
+            for number in range(EVENTS):
+                answers.append(store.append_nowait("x", event(number)))
+                answers[-1].add_done_callback(lambda _: sys.exit(1))
+
+        while not answers:
+            held = store.append_nowait("held", b"1")
+            held.add_done_callback(append_all)
+            held.result(WAIT_S)
+            store.append("held", b"behind the callback")
         assert [answer.result(WAIT_S) for answer in answers] == [
             5 * number for number in range(EVENTS)
         ]
