@@ -1,4 +1,5 @@
-# Everything a developer or a user runs. `make run` and `make test` set up what is missing by themselves.
+# Everything a developer or a user runs. `make run` and `make test` set up what is missing by
+# themselves.
 # Needs: a POSIX system, GNU make, Python 3.11 or newer with its venv module.
 
 SHELL := /bin/bash
@@ -9,7 +10,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3; do \
-	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	command -v $$p >/dev/null 2>&1 \
+	&& $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	&& { echo $$p; break; }; done)
 
 FILES ?=
@@ -22,36 +24,42 @@ GIB ?= 2
 RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
-.PHONY: help run test test-all strace services bookkeeper lint format typecheck imports wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak recovery-report spark-demo spark-scale spark-plan spark-versions setup clean
+.PHONY: help run test test-all strace services bookkeeper lint format typecheck imports \
+	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak recovery-report \
+	spark-demo spark-scale spark-plan spark-versions setup clean
 
 help: ## this list
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) \
+	  | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
 
 setup: $(STAMP) ## the virtual environment in .venv, with everything pinned
 
 $(STAMP): pyproject.toml constraints.txt
 	@if [ ! -x $(BIN)/python ]; then \
 	  if [ -z "$(PYTHON)" ]; then \
-	    echo "make: Python 3.11 or newer is needed and was not found; install it (Debian: apt-get install python3 python3-venv)" >&2; exit 1; \
+	    echo "make: Python 3.11 or newer is needed and was not found;" \
+	      "install it (Debian: apt-get install python3 python3-venv)" >&2; exit 1; \
 	  fi; \
 	  echo "setting up $(VENV) with $(PYTHON)"; \
 	  $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
-	    echo "make: $(PYTHON) has no venv module; install it (Debian: apt-get install python3-venv)" >&2; exit 1; }; \
+	    echo "make: $(PYTHON) has no venv module;" \
+	      "install it (Debian: apt-get install python3-venv)" >&2; exit 1; }; \
 	fi
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,all]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  -c constraints.txt -e '.[test,all]'
 	@touch $(STAMP)
 
-run: $(STAMP) ## the whole engine on real text, with a kill in the middle; FILES="a b" for your own files, TIER1=bookkeeper
+run: $(STAMP) ## the whole engine on real text, with a kill; FILES="a b" for yours, TIER1=bookkeeper
 	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
 test: strace services lint ## what a change can break: rules, types, the wheel, most tests
 	@$(MAKE) --no-print-directory -j 3 static unit
 
-test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills, all servers, all Pythons
+test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills
 
 static: $(STAMP)
-	@$(MAKE) --no-print-directory --output-sync=target $(if $(findstring jobserver,$(MAKEFLAGS)),,-j $(JOBS)) \
-	  lint typecheck imports wheel-test
+	@$(MAKE) --no-print-directory --output-sync=target \
+	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j $(JOBS)) lint typecheck imports wheel-test
 
 strace: # kills at exact system calls are made with it
 	@command -v strace >/dev/null 2>&1 || { \
@@ -59,34 +67,37 @@ strace: # kills at exact system calls are made with it
 	    echo "installing strace"; apt-get update -qq && apt-get install -y -qq strace >/dev/null; \
 	  fi; }
 	@command -v strace >/dev/null 2>&1 || { \
-	  echo "make: strace is needed to kill processes at exact system calls and was not found; install it (Debian: apt-get install strace)" >&2; exit 1; }
+	  echo "make: strace is needed to kill processes at exact system calls and was not found;" \
+	    "install it (Debian: apt-get install strace)" >&2; exit 1; }
 
-services: $(STAMP) ## the servers that tests run against (S3Proxy, BookKeeper, SFTP, VersityGW, fake-gcs-server, azurite), under var
+services: $(STAMP) ## the servers that tests run against, in var (docs/testing-services.md)
 	@$(BIN)/python -m recovery.harness.services install
 
-bookkeeper: $(STAMP) ## a BookKeeper cluster on this machine, in var/bookkeeper-cluster, to try Tier 1 on
+bookkeeper: $(STAMP) ## a BookKeeper cluster on this machine, in var/bookkeeper-cluster
 	@$(BIN)/segmentstore bookkeeper start var/bookkeeper-cluster
-	@echo 'a store on it:  segmentstore.open("folder", tier1=...), or SEGMENTSTORE_TIER1=... $(BIN)/segmentstore ingest ...'
+	@echo 'a store on it:  segmentstore.open("folder", tier1=...),' \
+	  'or SEGMENTSTORE_TIER1=... $(BIN)/segmentstore ingest ...'
 	@echo 'stop it:        $(BIN)/segmentstore bookkeeper stop var/bookkeeper-cluster'
 
-spark-plan: $(STAMP) ## plan a read of a million segments by Spark: at most 1,000 tasks; a minute, 1.5 GiB
-	@SPARK_PLAN_SEGMENTS=1000000 $(BIN)/pytest -q -p no:xdist --timeout 900 tests/tier2/spark/test_source_packing.py \
-		-k "few_partitions"
+spark-plan: $(STAMP) ## plan a read of a million segments: at most 1,000 tasks; a minute, 1.5 GiB
+	@SPARK_PLAN_SEGMENTS=1000000 $(BIN)/pytest -q -p no:xdist --timeout 900 \
+	  tests/tier2/spark/test_source_packing.py -k "few_partitions"
 
-spark-versions: $(STAMP) ## the Spark jobs and the source in releases 3.5 to 4.3 of Spark: what passed, by group; an hour, and 5 GB in var; RELEASES="3.5.9"
+# What passed, by group; an hour, and 5 GB in var. RELEASES="3.5.9" takes one release.
+spark-versions: $(STAMP) ## the Spark jobs and the source in releases 3.5 to 4.3 of Spark; an hour
 	@$(BIN)/python -m tests.tier2.spark.check_versions $(RELEASES)
 
-spark-demo: $(STAMP) ## the Spark jobs on a small store: check, compact, read; needs Java 17; FILES="a b" for your own files
+spark-demo: $(STAMP) ## the Spark jobs on a small store; needs Java 17; FILES="a b" for yours
 	@$(BIN)/python -m segmentstore.cli.spark_demo $(FILES)
 
-spark-scale: $(STAMP) ## both Spark jobs over a catalog of MILLIONS=100 of chunks, within 4 GiB; an hour, and 30 GB in var
+spark-scale: $(STAMP) ## both Spark jobs over a catalog of MILLIONS=100 of chunks; an hour, 30 GB
 	@$(BIN)/python -m bench.spark_scale --millions $(MILLIONS)
 
 lint: $(STAMP) ## ruff: rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 
-format: $(STAMP) ## ruff: set the format, mend what can be mended
+format: $(STAMP) ## ruff: set the format, apply the fixes it knows
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
@@ -96,31 +107,35 @@ typecheck: $(STAMP) ## mypy, strict, the whole tree
 imports: $(STAMP) ## the import contracts
 	@$(BIN)/lint-imports
 
-wheel-test: $(STAMP) ## the wheel, installed into empty environments: the lower bounds, and what is newest on the newest Python here
+# The lower bounds on the oldest Python, and the newest releases on the newest Python here.
+wheel-test: $(STAMP) ## the wheel, installed into empty environments
 	@$(BIN)/python tests/wheel/check_wheel.py
 
 wheel-test-all: $(STAMP) ## the same for each Python 3.11 to 3.14 that is here
 	@$(BIN)/python tests/wheel/check_wheel.py --all
 
-unit: $(STAMP) ## the tests of `make test`, JOBS at a time: two for each core, for half of the time they wait
+# Two jobs for each core: for half of the time they wait.
+unit: $(STAMP) ## the tests of `make test`, JOBS at a time
 	@$(PYTEST) -m "not slow"
 
-unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow, and larger numbers for those marked sized
+unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow; those marked sized, larger
 	@TEST_SIZES=all $(PYTEST) -m "slow or sized"
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
 
-hanging-bookie: $(STAMP) services ## 2 GiB beside a bookie that hangs, with three and with four: pauses and memory; GIB=2
+hanging-bookie: $(STAMP) services ## GIB=2 beside a bookie that hangs: pauses and memory
 	@$(BIN)/python -m bench.hanging_bookie $(GIB)
 
 soak: $(STAMP) ## the tests of `make test-all` for SOAK_MINUTES=10, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
 	while [ $$(date +%s) -lt $$end ]; do TEST_SIZES=all $(PYTEST) -m "slow or sized"; done
 
-recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and docs/crash-test-report.md about them
-	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) --output docs/crash-test-report.md
+recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and docs/crash-test-report.md
+	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) \
+	  --output docs/crash-test-report.md
 
-clean: ## remove what was made: caches, builds, var/ (the virtual environment stays)
-	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
+clean: ## remove caches, builds and var/ (the virtual environment stays)
+	rm -rf var build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf *.egg-info
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -140,7 +140,8 @@ def engine_round(directory: str, length: int, reads: int, seed: int) -> Measured
 def _gets(stats: object) -> int:
     """GET requests of Tier 2 so far."""
     try:
-        operations = stats["tier2"]["operations"]  # type: ignore[index] # plain dictionaries, down to the number
+        # Plain dictionaries, down to the number.
+        operations = stats["tier2"]["operations"]  # type: ignore[index]
         return int(operations["get"]["requests"]) if "get" in operations else 0
     except KeyError as error:
         message = f"store.stats() has no {error}"

@@ -135,7 +135,8 @@ def show(result: CaseResult, console: Console) -> None:
 
     Figures are the median round (slowest .. fastest, or smallest .. largest).
     """
-    from rich.table import Table  # noqa: PLC0415  children that measure memory import this module without rich
+    # Children that measure memory import this module without rich.
+    from rich.table import Table  # noqa: PLC0415
 
     table = Table(title=f"{result.case}: {result.question}", title_justify="left")
     for heading in ("", "unit", "floor", "skeleton", "engine", "ratio", "bar", "met"):

@@ -113,7 +113,8 @@ def fill(directory: str, endpoint: str, total_bytes: int) -> Measured:
             for rest in waiting:
                 await rest
             await store.flush()
-            await store.export_catalog()  # type: ignore[attr-defined] # of the engine, not of what all benches use
+            # Of the engine, not of what all benches use.
+            await store.export_catalog()  # type: ignore[attr-defined]
 
     asyncio.run(work())
     return {}

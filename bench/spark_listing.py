@@ -77,7 +77,8 @@ def floor_round(endpoint: str, keys: int) -> Measured:
 def engine_round(endpoint: str, keys: int) -> Measured:
     """Keys for a second of CPU, as tables of Arrow."""
     os.environ.update(_CREDENTIALS)
-    from tier2.spark.reconcile.listing import list_shard  # noqa: PLC0415 - not in the floor's process
+    # Not in the floor's process.
+    from tier2.spark.reconcile.listing import list_shard  # noqa: PLC0415
 
     url = f"s3://{BUCKET}?endpoint_url={endpoint}&region=us-east-1"
     next(list_shard(url, SHARDS))

@@ -213,7 +213,8 @@ class DurableDataLog(ABC):
     def statistics(self) -> DataLogStatistics:
         """Numbers as of now. O(1)."""
 
-    def keep_room_for(self, length: int) -> None:  # noqa: B027 - most logs have no disk that is theirs
+    # Most logs have no disk that is theirs.
+    def keep_room_for(self, length: int) -> None:  # noqa: B027
         """A checkpoint takes `length` bytes: what a log keeps for times of a full disk must suffice
         for one.
         """

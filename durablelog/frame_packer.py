@@ -179,7 +179,8 @@ class FramePacker:
         serving = self._serving
         if serving is not None:
             # Matters only after a bug in the middle of packing: it is in no queue and in no frame.
-            futures.append(serving[2] if isinstance(serving, tuple) else serving.future)  # type: ignore[arg-type]
+            future = serving[2] if isinstance(serving, tuple) else serving.future
+            futures.append(future)  # type: ignore[arg-type]
         self._groups.clear()
         self._full = []
         self._frame = PackedFrame()
@@ -262,7 +263,8 @@ class FramePacker:
                 parts.append(data)
             pending.length = offset + size
             room -= need
-            futures.append(future)  # type: ignore[arg-type] # a future of int | None is resolved with those alone
+            # A future of int | None is resolved with those alone.
+            futures.append(future)  # type: ignore[arg-type]
             values.append(offset)
         self._room = room
         self.bytes_taken += taken

@@ -187,7 +187,8 @@ class MetadataUpdater:
         made. Appends come through `FramePacker`, which works on `PendingSegment` directly: they are
         the hot path.
         """
-        result = self._accept[type(operation)](operation, False)  # noqa: FBT003 - one shape for the table
+        # One shape for the table.
+        result = self._accept[type(operation)](operation, False)  # noqa: FBT003
         if not operation.sequence_number:
             operation.sequence_number = self.take_sequence_numbers()
         operation.timestamp_ms = timestamp_ms
@@ -285,7 +286,8 @@ class MetadataUpdater:
             )
         return pending
 
-    def _accept_anything(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001 - one shape for the table
+    # One shape for the table.
+    def _accept_anything(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
         return None
 
     def _accept_checkpoint(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
@@ -294,7 +296,11 @@ class MetadataUpdater:
         assert all(pending.idle for pending in self.pending.values())
         self.pending.clear()
 
-    def _accept_recorded_append(self, operation: AppendOperation, recorded: bool) -> None:  # noqa: FBT001
+    def _accept_recorded_append(
+        self,
+        operation: AppendOperation,
+        recorded: bool,  # noqa: FBT001
+    ) -> None:
         assert recorded, operation
         pending = self._require(operation.segment_id)
         if pending.sealed:
@@ -372,7 +378,11 @@ class MetadataUpdater:
         pending.attributes.update(operation.attributes or {})
         pending.in_flight += 1
 
-    def _accept_truncate(self, operation: TruncateOperation, _recorded: bool) -> None:  # noqa: FBT001
+    def _accept_truncate(
+        self,
+        operation: TruncateOperation,
+        _recorded: bool,  # noqa: FBT001
+    ) -> None:
         pending = self._require(operation.segment_id)
         if operation.offset < pending.start_offset:
             raise BadOffsetError(

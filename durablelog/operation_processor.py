@@ -235,7 +235,8 @@ class OperationProcessor:
             return
         try:
             self._fill_frames()
-        except Exception as error:  # noqa: BLE001 - any bug here must stop the container, not hang its callers
+        except Exception as error:  # noqa: BLE001
+            # Any bug here must stop the container, not hang its callers.
             self.fail(error)
             return
         if (
@@ -375,7 +376,8 @@ class OperationProcessor:
         except asyncio.CancelledError:
             self.fail(ContainerStoppedError(self._container_id))
             return
-        except Exception as error:  # noqa: BLE001 - whatever it is, nothing behind it may be acknowledged
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, nothing behind it may be acknowledged.
             self.fail(error)
             return
         if not self._scheduled and (
@@ -491,7 +493,8 @@ class OperationProcessor:
                 future.set_exception(AppendOutcomeUnknownError(self._container_id, error))
         refused = self._packer.abandon() + self._checkpoint_waiters
         waiting = (*self._own_queue, *self._fair.take_all(), *self._queue)
-        refused += [item[2] if isinstance(item, tuple) else item.future for item in waiting]  # type: ignore[misc]
+        for item in waiting:
+            refused.append(item[2] if isinstance(item, tuple) else item.future)  # type: ignore[arg-type]
         self._own_queue.clear()
         self._queue.clear()
         for future in refused:

@@ -205,7 +205,8 @@ class BackgroundScrub:
                 await self._save()
                 await asyncio.sleep(REST_S)
                 self._state.begin(self._clock.time_ms())
-        except Exception as error:  # noqa: BLE001 - nothing else rests on the scrub: its faults must not take the store along
+        except Exception as error:  # noqa: BLE001
+            # Nothing else rests on the scrub: its faults must not take the store along.
             self._failure = error
             _log.exception("scrub has stopped")
 

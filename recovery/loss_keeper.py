@@ -246,7 +246,8 @@ class LossKeeper:
         """What the step says: False once the tier answers nobody."""
         try:
             return await step
-        except Exception as error:  # noqa: BLE001 - nothing rests on it, and what is lost must stay known
+        except Exception as error:  # noqa: BLE001
+            # Nothing rests on it, and what is lost must stay known.
             self._trouble = self._trouble or describe(error)
             _log.warning("what is lost could not be looked at again", exc_info=error)
             return True
@@ -308,7 +309,8 @@ class LossKeeper:
             await asyncio.get_running_loop().run_in_executor(
                 self._executor, save_text, self._path, text, self._runtime.disk
             )
-        except Exception as error:  # noqa: BLE001 - neither the task nor the close behind it rests on this file
+        except Exception as error:  # noqa: BLE001
+            # Neither the task nor the close behind it rests on this file.
             _log.warning("what reads found lost is not kept: %s", describe(error))
         else:
             self._saved = version

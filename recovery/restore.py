@@ -422,7 +422,8 @@ async def _write_log(log: DurableDataLog, metadata: ContainerMetadata, runtime: 
     try:
         in_flight: deque[asyncio.Future[object]] = deque()
         for frame in frames:
-            in_flight.append(log.append(frame))  # type: ignore[arg-type] # nobody looks at the address
+            # Nobody looks at the address.
+            in_flight.append(log.append(frame))  # type: ignore[arg-type]
             if len(in_flight) == _FRAMES_IN_FLIGHT:
                 await in_flight.popleft()
         while in_flight:

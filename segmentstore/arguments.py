@@ -16,7 +16,8 @@ from segmentstore.contracts.attributes import (
 )
 from segmentstore.contracts.errors import InvalidArgumentError
 
-running_loop = asyncio._get_running_loop  # noqa: SLF001 - get_running_loop without its error: an append can afford it
+# As get_running_loop, without its error: an append can afford it.
+running_loop = asyncio._get_running_loop  # noqa: SLF001
 """The event loop that runs in this thread; None if there is none."""
 
 OFFSET_MAX = 2**63 - 1

@@ -74,7 +74,8 @@ class SegmentReader:
     def __next__(self) -> bytes:
         while True:
             offset = self._offset
-            data = self._thread.run(lambda: self._reader.fetch(offset))  # noqa: B023 - used within this round
+            # Used within this round.
+            data = self._thread.run(lambda: self._reader.fetch(offset))  # noqa: B023
             end = offset + len(data)
             # From here on nothing is called: no signal handler runs between the move and the
             # delivery.

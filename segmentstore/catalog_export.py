@@ -162,7 +162,8 @@ class CatalogExporter:
         for source in self._sources:
             try:
                 done.append(await self.export(source))
-            except Exception as error:  # noqa: BLE001 - one that was taken over keeps its siblings from nothing
+            except Exception as error:  # noqa: BLE001
+                # One that was taken over keeps its siblings from nothing.
                 failures.append(error)
         if failures:
             raise failures[0]
@@ -211,7 +212,8 @@ class CatalogExporter:
         )
 
     async def _export(self, source: ExportSource) -> Manifest:
-        from tier2.catalog.catalog_copy import copy_catalog  # noqa: PLC0415 - only who exports pays for it
+        # Only who exports pays for it.
+        from tier2.catalog.catalog_copy import copy_catalog  # noqa: PLC0415
 
         # Everything from here to the next await is one turn.
         epoch, time_ms = source.epoch, self._runtime.clock.time_ms()
@@ -302,7 +304,8 @@ async def export_metadata(
 
 
 def _encode(copy: CatalogCopy) -> dict[str, EncodedTable]:
-    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - only who exports pays for it, and not on the loop
+    # Only who exports pays for it, and not on the loop.
+    from tier2.catalog import catalog_snapshots  # noqa: PLC0415
 
     return catalog_snapshots.encode_copy(copy)
 

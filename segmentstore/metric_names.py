@@ -33,7 +33,7 @@ class MetricName(NamedTuple):
 def _table(kind: Kind, text: str, *, largest: bool = False) -> list[MetricName]:
     rows = []
     for line in text.strip().splitlines():
-        path, name, meaning = (part.strip() for part in line.split("|"))
+        path, name, meaning = (" ".join(part.split()) for part in line.split("|"))
         rows.append(MetricName(path, name, kind, meaning, largest))
     return rows
 
@@ -50,19 +50,26 @@ STORE_METRICS = [
         cache.bytes_stored | cache_stored_bytes | In the RocksDB cache.
         cache.bytes_max | cache_max_bytes | What the cache may hold.
         cache.blocks | cache_blocks | Blocks in the cache.
-        cache.healthy | cache_healthy | 1 while the cache works; 0: the store works without it, slower.
-        losses.objects | lost_objects | Objects in Tier 2 that reads found gone or damaged, and that are still wanted.
+        cache.healthy | cache_healthy | \
+            1 while the cache works; 0: the store works without it, slower.
+        losses.objects | lost_objects | \
+            Objects in Tier 2 that reads found gone or damaged, and that are still wanted.
         losses.places | lost_places | Stretches of segments in them that were asked for.
-        scrub.bytes_per_s | scrub_bytes_per_second_max | The rate that the background scrub keeps to.
+        scrub.bytes_per_s | scrub_bytes_per_second_max | \
+            The rate that the background scrub keeps to.
         scrub.objects | scrub_pass_objects | Objects checked in the current pass.
         scrub.blocks | scrub_pass_blocks | Blocks checked in the current pass.
         scrub.bytes_read | scrub_pass_read_bytes | Bytes checked in the current pass.
-        scrub.passed_over | scrub_pass_passed_over | Objects of the current pass that were deleted before they were looked at.
+        scrub.passed_over | scrub_pass_passed_over | \
+            Objects of the current pass that were deleted before they were looked at.
         scrub.objects_left | scrub_container_objects_left | Objects left in the container under way.
         scrub.bytes_left | scrub_container_left_bytes | Bytes left in the container under way.
         scrub.harmful | scrub_pass_harmful | Corruption found in the current pass.
-        scrub.notes | scrub_pass_notes | Findings of the current pass that are not harmful; objects that Tier 2 refuses are among them.
-        scrub.previous_harmful | scrub_previous_pass_harmful | Corruption found in the last whole pass.
+        scrub.notes | scrub_pass_notes | \
+            Findings of the current pass that are not harmful; objects that Tier 2 refuses are \
+            among them.
+        scrub.previous_harmful | scrub_previous_pass_harmful | \
+            Corruption found in the last whole pass.
         """,
     ),
     *_table(
@@ -71,9 +78,11 @@ STORE_METRICS = [
         cache.inserts | cache_inserts | Blocks put into the cache.
         cache.hits | cache_hits | Blocks the cache gave back.
         cache.misses | cache_misses | Blocks asked for that the cache had dropped.
-        losses.seen | losses_seen | Fetches from Tier 2 that failed because bytes were gone or damaged.
+        losses.seen | losses_seen | \
+            Fetches from Tier 2 that failed because bytes were gone or damaged.
         scrub.unavailable | scrub_unavailable | Times that Tier 2 did not answer the scrub.
-        catalog.exports | catalog_exports | Snapshots of a container's catalog that were put into Tier 2.
+        catalog.exports | catalog_exports | \
+            Snapshots of a container's catalog that were put into Tier 2.
         catalog.failures | catalog_export_failures | Exports of a container's catalog that failed.
         """,
     ),
@@ -89,34 +98,47 @@ CONTAINER_METRICS = [
         garbage_objects | garbage_objects | Objects nothing refers to that are not deleted yet.
         log.frames_in_flight | log_frames_in_flight | Frames being written.
         log.bytes_in_flight | log_in_flight_bytes | Bytes of frames being written.
-        log.log_bytes | log_bytes | Tier-1 log from its truncation point to its tail: what a recovery reads.
+        log.log_bytes | log_bytes | \
+            Tier-1 log from its truncation point to its tail: what a recovery reads.
         log.files | log_files | Files (or ledgers) of the log.
         read_index.segments | read_index_segments | Segments with an index in memory.
         read_index.tail_bytes | read_index_tail_bytes | Recent appends in memory.
-        read_index.tail_bytes_unflushed | read_index_tail_unflushed_bytes | Of these, not yet in Tier 2.
+        read_index.tail_bytes_unflushed | read_index_tail_unflushed_bytes | \
+            Of these, not yet in Tier 2.
         read_index.cached_bytes | read_index_cached_bytes | Appends in the cache.
-        read_index.cached_bytes_unflushed | read_index_cached_unflushed_bytes | Of these, not yet in Tier 2.
-        read_index.logged_bytes | read_index_logged_bytes | Replayed appends that are read from the log until Tier 2 has them.
+        read_index.cached_bytes_unflushed | read_index_cached_unflushed_bytes | \
+            Of these, not yet in Tier 2.
+        read_index.logged_bytes | read_index_logged_bytes | \
+            Replayed appends that are read from the log until Tier 2 has them.
         read_index.fetched_bytes | read_index_fetched_bytes | Pieces fetched from Tier 2, in memory.
-        read_index.readers_waiting | read_index_readers_waiting | Reads that wait at a tail for more.
+        read_index.readers_waiting | read_index_readers_waiting | \
+            Reads that wait at a tail for more.
         read_index.fetches_in_flight | read_index_fetches_in_flight | Fetches from Tier 2 under way.
-        read_index.sequential_readers | read_index_sequential_readers | Places being read in sequence now.
-        storage_writer.segments_pending | flush_pending_segments | Segments with bytes that are not in Tier 2.
-        storage_writer.unflushed_bytes | unflushed_bytes | Bytes that are not in Tier 2: they hold the log.
-        storage_writer.unflushed_age_s | unflushed_age_seconds | Age of the oldest of them, since they were committed, or replayed by this owner.
+        read_index.sequential_readers | read_index_sequential_readers | \
+            Places being read in sequence now.
+        storage_writer.segments_pending | flush_pending_segments | \
+            Segments with bytes that are not in Tier 2.
+        storage_writer.unflushed_bytes | unflushed_bytes | \
+            Bytes that are not in Tier 2: they hold the log.
+        storage_writer.unflushed_age_s | unflushed_age_seconds | \
+            Age of the oldest of them, since they were committed, or replayed by this owner.
         storage_writer.uploads_in_flight | uploads_in_flight | Objects being uploaded.
         storage_writer.upload_bytes_in_flight | uploads_in_flight_bytes | Bytes being uploaded.
         storage_writer.garbage_waiting | garbage_waiting | Objects that wait for their deletion.
-        storage_writer.messages_waiting | mailbox_messages_waiting | Messages of jobs that had no answer at the last look.
+        storage_writer.messages_waiting | mailbox_messages_waiting | \
+            Messages of jobs that had no answer at the last look.
         recovery.operations | recovery_operations | Operations replayed when the store was opened.
         recovery.frames | recovery_frames | Frames read when the store was opened.
         recovery.bytes | recovery_bytes | Bytes replayed when the store was opened.
-        recovery.operations_since_checkpoint | recovery_operations_since_checkpoint | Of the operations replayed, those behind the last checkpoint.
-        recovery.bytes_since_checkpoint | recovery_since_checkpoint_bytes | Of the bytes replayed, those behind the last checkpoint.
+        recovery.operations_since_checkpoint | recovery_operations_since_checkpoint | \
+            Of the operations replayed, those behind the last checkpoint.
+        recovery.bytes_since_checkpoint | recovery_since_checkpoint_bytes | \
+            Of the bytes replayed, those behind the last checkpoint.
         recovery.checkpoint_bytes | recovery_checkpoint_bytes | Size of the last checkpoint met.
         processor.queue_requests | queue_requests | Calls that wait to be written to the log.
         processor.queue_bytes | queue_bytes | Bytes that wait to be written to the log.
-        processor.frames_in_flight | processor_frames_in_flight | Frames whose acknowledgement is awaited.
+        processor.frames_in_flight | processor_frames_in_flight | \
+            Frames whose acknowledgement is awaited.
         processor.bytes_in_flight | processor_in_flight_bytes | Bytes of these frames.
         """,
     ),
@@ -124,11 +146,17 @@ CONTAINER_METRICS = [
         "gauge",
         """
         sequence_number | sequence_number | Of the last committed operation.
-        log.bookies_behind | log_bookies_behind | Servers of BookKeeper that do not keep up with the log.
-        log.bookie_owed_bytes_max | log_bookie_owed_bytes | The most that one of them was sent and has not answered.
-        log.gateway_bytes | log_gateway_bytes | Memory of the gateway to BookKeeper for entries; one for all containers.
-        log.epoch | log_epoch | Rises with every opening of the log: a jump without a restart is another owner.
-        read_index.pressure | read_index_pressure | How full memory and cache are of un-flushed bytes, 0 to 1; above 0.75 writers are slowed.
+        log.bookies_behind | log_bookies_behind | \
+            Servers of BookKeeper that do not keep up with the log.
+        log.bookie_owed_bytes_max | log_bookie_owed_bytes | \
+            The most that one of them was sent and has not answered.
+        log.gateway_bytes | log_gateway_bytes | \
+            Memory of the gateway to BookKeeper for entries; one for all containers.
+        log.epoch | log_epoch | \
+            Rises with every opening of the log: a jump without a restart is another owner.
+        read_index.pressure | read_index_pressure | \
+            How full memory and cache are of un-flushed bytes, 0 to 1; above 0.75 writers are \
+            slowed.
         recovery.seconds | recovery_seconds | What the recovery took.
         """,
         largest=True,
@@ -140,43 +168,68 @@ CONTAINER_METRICS = [
         log.bytes_appended | log_appended_bytes | Bytes written to the log.
         log.syncs | log_syncs | Syncs of log files.
         read_index.fetches | read_index_fetches | Fetches from Tier 2.
-        read_index.fetches_random | read_index_fetches_random | Of these, for reads that continued no other.
-        read_index.prefetches | read_index_prefetches | Of these, begun ahead of a sequential reader.
+        read_index.fetches_random | read_index_fetches_random | \
+            Of these, for reads that continued no other.
+        read_index.prefetches | read_index_prefetches | \
+            Of these, begun ahead of a sequential reader.
         read_index.fetch_bytes | read_index_fetch_bytes | Brought by fetches.
         read_index.prefetch_bytes | read_index_prefetch_bytes | Of these, fetched ahead.
-        read_index.read_ahead_hits | read_index_read_ahead_hits | Pieces fetched ahead that somebody came to read.
-        read_index.read_ahead_wasted_bytes | read_index_read_ahead_wasted_bytes | Fetched ahead and dropped unread.
-        read_index.delivery_pauses | read_index_delivery_pauses | Reads of fetched bytes that gave way to others.
-        read_index.refills | read_index_refills | Rescans of the log for bytes that memory and cache had lost.
-        read_index.cache_misses | read_index_cache_misses | Blocks that were gone from the cache, or from their place in the log, when asked for.
+        read_index.read_ahead_hits | read_index_read_ahead_hits | \
+            Pieces fetched ahead that somebody came to read.
+        read_index.read_ahead_wasted_bytes | read_index_read_ahead_wasted_bytes | \
+            Fetched ahead and dropped unread.
+        read_index.delivery_pauses | read_index_delivery_pauses | \
+            Reads of fetched bytes that gave way to others.
+        read_index.refills | read_index_refills | \
+            Rescans of the log for bytes that memory and cache had lost.
+        read_index.cache_misses | read_index_cache_misses | \
+            Blocks that were gone from the cache, or from their place in the log, when asked for.
         read_index.spilled_bytes | read_index_spilled_bytes | Moved from memory to the cache.
-        read_index.dropped_unflushed_bytes | read_index_dropped_unflushed_bytes | Un-flushed bytes that memory and cache had no room for.
+        read_index.dropped_unflushed_bytes | read_index_dropped_unflushed_bytes | \
+            Un-flushed bytes that memory and cache had no room for.
         storage_writer.objects_written | flush_objects | Objects uploaded and committed.
         storage_writer.blocks_written | flush_blocks | Blocks in them.
         storage_writer.bytes_written | flush_bytes | Payload in them.
         storage_writer.links | flush_links | Merges completed in Tier 2.
-        storage_writer.upload_failures | upload_failures | Uploads that Tier 2 did not take at that try.
-        storage_writer.name_collisions | name_collisions | Foreign objects under names of ours: more than 0 means that somebody else writes there.
+        storage_writer.upload_failures | upload_failures | \
+            Uploads that Tier 2 did not take at that try.
+        storage_writer.name_collisions | name_collisions | \
+            Foreign objects under names of ours: more than 0 means that somebody else writes \
+            there.
         storage_writer.consolidations | consolidations | Objects made of others.
         storage_writer.consolidated_objects | consolidated_objects | The objects they were made of.
         storage_writer.bytes_copied | consolidation_copied_bytes | Copied by the provider for it.
-        storage_writer.bytes_rewritten | consolidation_rewritten_bytes | Downloaded and uploaded for it.
-        storage_writer.replacements_refused | consolidation_refused | Stretches of segments that had changed meanwhile.
-        storage_writer.consolidation_failures | consolidation_failures | Groups given up because an object is lost or corrupt.
-        storage_writer.garbage_deleted | garbage_deleted | Objects deleted, and confirmed to be gone.
-        storage_writer.garbage_failures | garbage_failures | Deletions that failed, or that nobody knows of.
+        storage_writer.bytes_rewritten | consolidation_rewritten_bytes | \
+            Downloaded and uploaded for it.
+        storage_writer.replacements_refused | consolidation_refused | \
+            Stretches of segments that had changed meanwhile.
+        storage_writer.consolidation_failures | consolidation_failures | \
+            Groups given up because an object is lost or corrupt.
+        storage_writer.garbage_deleted | garbage_deleted | \
+            Objects deleted, and confirmed to be gone.
+        storage_writer.garbage_failures | garbage_failures | \
+            Deletions that failed, or that nobody knows of.
         storage_writer.sweeps | orphan_sweeps | Searches for orphans that were completed.
-        storage_writer.sweep_failures | orphan_sweep_failures | Requests of such a search that Tier 2 did not answer.
-        storage_writer.orphans_found | orphans_found | Objects no operation of the log named: made garbage.
+        storage_writer.sweep_failures | orphan_sweep_failures | \
+            Requests of such a search that Tier 2 did not answer.
+        storage_writer.orphans_found | orphans_found | \
+            Objects no operation of the log named: made garbage.
         storage_writer.orphan_bytes | orphan_bytes | Size of these objects.
-        storage_writer.uploads_aborted | uploads_aborted | Uploads in parts that nobody would have finished.
-        storage_writer.messages_answered | mailbox_messages_answered | Messages of jobs that got an answer.
-        storage_writer.proposals_committed | proposals_committed | Objects of jobs that segments are read from now, at least in part.
-        storage_writer.proposals_refused | proposals_refused | Objects of jobs that were refused: what they replace had changed, most often.
-        storage_writer.mailbox_failures | mailbox_failures | Looks at the mailbox that a tier did not answer.
-        storage_writer.wall_clock_jumps | wall_clock_jumps | Times that the wall clock moved by more than a minute beside the time that passed.
+        storage_writer.uploads_aborted | uploads_aborted | \
+            Uploads in parts that nobody would have finished.
+        storage_writer.messages_answered | mailbox_messages_answered | \
+            Messages of jobs that got an answer.
+        storage_writer.proposals_committed | proposals_committed | \
+            Objects of jobs that segments are read from now, at least in part.
+        storage_writer.proposals_refused | proposals_refused | \
+            Objects of jobs that were refused: what they replace had changed, most often.
+        storage_writer.mailbox_failures | mailbox_failures | \
+            Looks at the mailbox that a tier did not answer.
+        storage_writer.wall_clock_jumps | wall_clock_jumps | \
+            Times that the wall clock moved by more than a minute beside the time that passed.
         processor.requests_committed | requests_committed | Calls made durable.
-        processor.operations_committed | operations_committed | Operations committed; one may hold the appends of many calls.
+        processor.operations_committed | operations_committed | \
+            Operations committed; one may hold the appends of many calls.
         processor.frames_committed | frames_committed | Frames committed.
         processor.checkpoints | checkpoints | Metadata checkpoints written.
         processor.throttled_s | throttled_seconds | Time that writers were held back.
@@ -189,9 +242,11 @@ OPERATION_METRICS = [
     *_table(
         "counter",
         """
-        requests | tier2_requests | Requests sent, those under way included: what the provider bills.
+        requests | tier2_requests | \
+            Requests sent, those under way included: what the provider bills.
         retries | tier2_retries | Of these, repeats of an earlier one of the same call.
-        hedges | tier2_hedges | Of these repeats, second requests sent beside a first one that was late.
+        hedges | tier2_hedges | \
+            Of these repeats, second requests sent beside a first one that was late.
         hedges_won | tier2_hedges_won | Of these, those that had the answer first.
         bytes_sent | tier2_sent_bytes | Bytes of objects sent.
         bytes_received | tier2_received_bytes | Bytes of objects received.

@@ -34,7 +34,8 @@ class MetricsServer(WSGIServer):
         self._lock = lock
         self._connections: dict[socket.socket, bool] = {}
         """Whether each has sent a whole request, the oldest first."""
-        super().__init__(address[:2], _Handler)  # type: ignore[arg-type] # host and port, of both families
+        # Host and port, of both families.
+        super().__init__(address[:2], _Handler)  # type: ignore[arg-type]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

@@ -131,7 +131,10 @@ class SegmentStore:
                 updates = checked_updates(attributes) or None
             if expected_offset is not None:
                 checked_offset("expected_offset", expected_offset)
-            return home.append(segment_id, payload, expected_offset, updates)  # type: ignore[return-value] # None only for events
+            # The future has None only for events.
+            return home.append(  # type: ignore[return-value]
+                segment_id, payload, expected_offset, updates
+            )
         except SegmentStoreError as error:
             return failed_future(error)
 

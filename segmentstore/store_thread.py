@@ -196,7 +196,8 @@ class StoreThread:
         except BaseException:
             if not (call.done() or call.cancel() or change):
                 with suppress(RuntimeError):
-                    self.loop.call_soon_threadsafe(_give_up, call)  # type: ignore[union-attr] # there is one
+                    # There is one.
+                    self.loop.call_soon_threadsafe(_give_up, call)  # type: ignore[union-attr]
             raise
 
     def check_caller(self) -> None:
@@ -276,7 +277,8 @@ def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
     while not task.done():
         try:
             loop.run_until_complete(task)
-        except BaseException:  # noqa: BLE001 - SystemExit of a done-callback, say: the loop lets it through
+        except BaseException:  # noqa: BLE001
+            # SystemExit of a done-callback, say: the loop lets it through.
             if not task.done():
                 _log.exception("a callback ended the loop of a blocking store; the loop goes on")
 

@@ -34,7 +34,9 @@ def make_log_factory(
     """
     if is_bookkeeper_url(tier1):
         # Not at the top: only who uses it pays for it.
-        from durablelog.bookkeeper.bookkeeper_log_factory import BookKeeperLogFactory  # noqa: PLC0415
+        from durablelog.bookkeeper.bookkeeper_log_factory import (  # noqa: PLC0415
+            BookKeeperLogFactory,
+        )
 
         return BookKeeperLogFactory(tier1, environment, runtime, connect=connect)
     if tier1 == "file":

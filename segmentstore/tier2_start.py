@@ -152,7 +152,8 @@ class Tier2Start:
                 await self._markers.shared_with()
                 if not self._is_own_folder:
                     await self._storage.check()
-            except Exception as error:  # noqa: BLE001 - whatever it is: without the check nothing else would tell of it
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is: without the check nothing else would tell of it.
                 self._finding = str(error) or repr(error)
                 self._outlived = (
                     error.outlived if isinstance(error, StorageUnavailableError) else _never

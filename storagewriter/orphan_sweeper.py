@@ -112,7 +112,7 @@ class OrphanSweeper:
         await self._persist(self._begin)
         for step in range(SHARDS):
             shard = (first_shard + step) % SHARDS
-            pages = await self._persist(lambda shard=shard: self._sweep_shard(shard))  # type: ignore[misc]
+            pages = await self._persist(partial(self._sweep_shard, shard))
             # Each page was a request; those behind the first are paid for with patience.
             await asyncio.sleep(self._interval_s * pages)
         self.sweeps += 1

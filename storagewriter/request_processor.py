@@ -370,7 +370,8 @@ class RequestProcessor:
             raise
         except SegmentStoreError:
             raise
-        except Exception as error:  # noqa: BLE001 - our bug must not end the container, and every owner after it
+        except Exception as error:  # noqa: BLE001
+            # Our bug must not end the container, and every owner after it.
             self._quarantined[key] = one_sentence(f"{type(error).__name__}: {error}")
             while len(self._quarantined) > QUARANTINED_MAX:
                 del self._quarantined[next(iter(self._quarantined))]

@@ -75,19 +75,20 @@ def test_a_loop_does_not_list_them_and_everything_of_asyncio_works_in_them() -> 
     asyncio.run(main())
 
 
-def test_an_owner_hears_of_an_error_and_of_a_cancellation() -> None:
+def test_an_error_and_a_cancellation_are_reported_to_the_owner() -> None:
     async def fail() -> None:
         raise KeyError("planted")
 
     async def main() -> None:
-        told: list[BaseException] = []
-        own_task(fail(), name="fails", on_failure=told.append)  # type: ignore[unused-awaitable]
-        task = own_task(asyncio.sleep(1), name="waits", on_failure=told.append)
-        own_task(asyncio.sleep(0), name="ends", on_failure=told.append)  # type: ignore[unused-awaitable]
+        reported: list[BaseException] = []
+        own_task(fail(), name="fails", on_failure=reported.append)  # type: ignore[unused-awaitable]
+        task = own_task(asyncio.sleep(1), name="waits", on_failure=reported.append)
+        ends = asyncio.sleep(0)
+        own_task(ends, name="ends", on_failure=reported.append)  # type: ignore[unused-awaitable]
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))
-        assert [type(error) for error in told] == [KeyError, asyncio.CancelledError]
-        assert "waits" in str(told[1])
+        assert [type(error) for error in reported] == [KeyError, asyncio.CancelledError]
+        assert "waits" in str(reported[1])
 
     asyncio.run(main())

@@ -195,7 +195,8 @@ class BlockReader:
                     # What it rests on is fetched again too: a block whose header went bad meanwhile
                     # is a bad block.
                     self._cache.forget((chunk.object_name, chunk.block_offset))
-                    payload = await self.read(chunk, offset, length)  # noqa: PLW2901 - the same bytes, the other way
+                    # The same bytes, the other way.
+                    payload = await self.read(chunk, offset, length)  # noqa: PLW2901
                 else:
                     self._reads += 1
                     self._bytes_read += length

@@ -110,7 +110,9 @@ def _class_of(scheme: str) -> type[Any]:
     if scheme in SFTP_SCHEMES:
         # By its class: where the package `sshfs` is installed it takes the name, and ignores ranges
         # and "create". Here, because it loads paramiko.
-        from fsspec.implementations.sftp import SFTPFileSystem  # type: ignore[import-untyped]  # noqa: PLC0415
+        from fsspec.implementations.sftp import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            SFTPFileSystem,
+        )
 
         found: type[Any] = SFTPFileSystem
         return found

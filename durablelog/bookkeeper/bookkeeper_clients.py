@@ -81,8 +81,14 @@ async def open_nodes(
     Raises ConfigError (a secret that cannot be read), MissingExtraError.
     """
     require_extra("bookkeeper", "a log on BookKeeper")
-    from durablelog.bookkeeper.zookeeper_encryption import encryption_context, encryption_of  # noqa: PLC0415
-    from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings  # noqa: PLC0415
+    from durablelog.bookkeeper.zookeeper_encryption import (  # noqa: PLC0415
+        encryption_context,
+        encryption_of,
+    )
+    from durablelog.bookkeeper.zookeeper_nodes import (  # noqa: PLC0415
+        ZookeeperNodes,
+        ZookeeperSettings,
+    )
 
     credentials = await _secret(
         "zookeeper_auth_file",

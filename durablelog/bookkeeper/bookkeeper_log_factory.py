@@ -146,10 +146,10 @@ class BookKeeperLogFactory(DurableDataLogFactory):
         async with translated():
             for container_id in containers:
                 record = await waiting.for_node(
-                    lambda number=container_id: read_record(nodes, self._root, number)  # type: ignore[misc]
+                    partial(read_record, nodes, self._root, container_id)
                 )
                 if record is not None:
-                    await waiting.for_node(lambda found=record: presence.ask(found))  # type: ignore[misc]
+                    await waiting.for_node(partial(presence.ask, record))
 
     def make_log(self, container_id: int, store_id: str, options: LogOptions) -> DurableDataLog:
         return BookKeeperLog(

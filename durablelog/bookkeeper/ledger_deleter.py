@@ -140,7 +140,8 @@ class LedgerDeleter:
             ledger_id = self._queue[0]
             try:
                 await self._remove(ledger_id)
-            except Exception as error:  # noqa: BLE001 - whatever it is, what is behind it must be deleted all the same
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is, what is behind it must be deleted all the same.
                 pause_s = backoff.next_s()
                 if backoff.failures >= _SAID_AFTER_TRIES or not isinstance(error, LedgerError):
                     self._notes.set(

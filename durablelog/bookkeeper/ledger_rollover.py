@@ -153,7 +153,8 @@ class LedgerRollover:
             raise
         except SegmentStoreError as error:
             self._give_up(error, begun)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, the futures must not wait for ever.
             self._give_up(
                 TierUnavailableError("tier1", f"going on to the next ledger: {error!r}"), begun
             )

@@ -211,7 +211,8 @@ class LedgerStore(ABC):
     async def close(self) -> None:
         """Let go of everything. Writers not closed fail (their ledgers stay open). Idempotent."""
 
-    def abandon(self) -> None:  # noqa: B027 - where nothing outlives the event loop, nothing is to do
+    # Where nothing outlives the event loop, nothing is to do.
+    def abandon(self) -> None:  # noqa: B027
         """End the client of an owner whose event loop is closed; it is not used again.
 
         Blocks as `close` does; on any thread. Idempotent.

@@ -112,7 +112,8 @@ class MetadataNodes(ABC):
     async def close(self) -> None:
         """End the session. Idempotent."""
 
-    def abandon(self) -> None:  # noqa: B027 - where nothing outlives the event loop, nothing is to do
+    # Where nothing outlives the event loop, nothing is to do.
+    def abandon(self) -> None:  # noqa: B027
         """End the session of an owner whose event loop is closed; it is not used again.
 
         Blocks as `close` does; on any thread. Idempotent.

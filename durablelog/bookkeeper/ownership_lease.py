@@ -119,7 +119,8 @@ class OwnershipLease:
                         break
         except SegmentStoreError as error:
             self._fail(error)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, the futures must not wait for ever.
             self._fail(TierUnavailableError("tier1", f"looking at the log's record: {error!r}"))
         else:
             self._notes.clear(_TOPIC)

@@ -483,7 +483,8 @@ def end_session(client: KazooClient) -> None:
     for _ in range(int(_END_S / AGAIN_S)):
         try:
             client.close()
-        except Exception:  # noqa: BLE001 - of no type of kazoo's: "cannot close connection until it is stopped"
+        except Exception:  # noqa: BLE001
+            # Of no type of kazoo's: "cannot close connection until it is stopped".
             pause.wait(AGAIN_S)
         else:
             return

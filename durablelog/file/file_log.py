@@ -347,7 +347,8 @@ class FileLog(DurableDataLog):
         except NoRoomError as error:
             detail = f"writing the log in {self._folder.directory}: {error}"
             self._post(self._writer_needs, "room" if fits else "file", detail)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the futures must not wait for ever
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, the futures must not wait for ever.
             self._post(self._fail, self._failure_of("writing", self._folder.reason(error)))
 
     def _rolls_early(self, writer: GroupWriter) -> bool:

@@ -167,7 +167,8 @@ class FilePreparer:
 
     # --- on the second executor -------------------------------------------------------------------
 
-    def _prepare(self, path: str, zeros: bool, needed: Need) -> None:  # noqa: FBT001 - submitted to an executor
+    # Submitted to an executor.
+    def _prepare(self, path: str, zeros: bool, needed: Need) -> None:  # noqa: FBT001
         folder, shortage = self._folder, ""
         prepared: PreparedFile | None = None
         try:
@@ -179,7 +180,8 @@ class FilePreparer:
                     prepared = folder.makeshift_file(path)
                 elif needed != "room" or not folder.reserve.give_to_frames():
                     raise
-        except Exception as error:  # noqa: BLE001 - reported below; the writer thread may be waiting for it
+        except Exception as error:  # noqa: BLE001
+            # Reported below; the writer thread may be waiting for it.
             self._post(self._failed, error)
             return
         if prepared is not None and self._stopping:

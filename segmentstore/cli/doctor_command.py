@@ -117,7 +117,10 @@ def _store(store: str | None) -> tuple[Path, BookKeeperLocation | None, set[str]
     the store needs.
     """
     # Not at the top: the other commands do not pay for it.
-    from durablelog.bookkeeper.bookkeeper_location import PREFIX, BookKeeperLocation  # noqa: PLC0415
+    from durablelog.bookkeeper.bookkeeper_location import (  # noqa: PLC0415
+        PREFIX,
+        BookKeeperLocation,
+    )
     from segmentstore.store_folder import read_store_file  # noqa: PLC0415
 
     if store is None:

@@ -208,7 +208,8 @@ def _tier2(store: Path) -> str:
 
 
 def _run(words: list[str]) -> int:
-    from segmentstore.cli.app import run  # noqa: PLC0415 - the whole command line, which no other step needs
+    # The whole command line, which no other step needs.
+    from segmentstore.cli.app import run  # noqa: PLC0415
 
     try:
         run(words)

@@ -69,7 +69,8 @@ class TemporaryOwner:
         try:
             with asyncio.Runner() as runner:
                 runner.run(self._own_until_done())
-        except BaseException as error:  # noqa: BLE001 - nobody else hears of it, and a job that waits in vain has to say why
+        except BaseException as error:  # noqa: BLE001
+            # Nobody else hears of it, and a job that waits in vain has to say why.
             self.failure = error
             if not isinstance(error, SegmentStoreError):
                 _log.error("whoever answers for a stopped store has ended", exc_info=error)

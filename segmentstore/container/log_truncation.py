@@ -115,7 +115,8 @@ class LogTruncation:
         except LogFullError as error:
             # Health says so; the log asks again when it looks for room.
             _log.warning("container %d: %s", self._container_id, error)
-        except Exception as error:  # noqa: BLE001 - a log that cannot say what it holds must not be written on
+        except Exception as error:  # noqa: BLE001
+            # A log that cannot say what it holds must not be written on.
             self._on_failure(error)
         finally:
             self._task = None

@@ -264,7 +264,8 @@ def frame_length(prefix: Buffer, length_max: int) -> int:
 
 def decode_request(frame: bytes) -> tuple[int, Request]:
     """The number and the message of a frame (without its length). Raises LocalProtocolError."""
-    return _decode(frame, _REQUESTS, "request")  # type: ignore[return-value] # the table holds nothing else
+    # The table holds nothing else.
+    return _decode(frame, _REQUESTS, "request")  # type: ignore[return-value]
 
 
 def decode_answer(frame: bytes) -> tuple[int, Answer]:
@@ -351,14 +352,18 @@ def _decode_last_event(body: _Body) -> LastEvent:
 
 def _decode_append(body: _Body) -> Append:
     writer_id, number = body.unpack(_EVENT)
-    return Append(body.text(), writer_id, number, body.rest())  # type: ignore[arg-type] # "16s" gives bytes
+    # "16s" gives bytes.
+    return Append(body.text(), writer_id, number, body.rest())  # type: ignore[arg-type]
 
 
 def _decode_merge(body: _Body) -> Merge:
     (has_writer,) = body.bytes(1)
     writer_id, number = body.unpack(_EVENT)
     target = body.text()
-    return Merge(target, body.text(), writer_id if has_writer else None, number)  # type: ignore[arg-type]
+    source = body.text()
+    # "16s" gives bytes.
+    writer = writer_id if has_writer else None
+    return Merge(target, source, writer, number)  # type: ignore[arg-type]
 
 
 def _decode_handshake_reply(body: _Body) -> HandshakeReply:

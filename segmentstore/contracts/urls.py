@@ -25,7 +25,8 @@ FILE_SUFFIX: Final = "_file"
 # the query, or at the last of all. What follows a host and a colon is a port, not a password.
 # fsspec's chains (`simplecache::sftp://...`) are refused, but the refusal shows them.
 _WITH_SCHEME: Final = re.compile(
-    r"((?:[A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]*:/+[^/?#:@\[]*):(?!\d{1,5}(?:[/?#,]|$))(?:([^?#]*)|(.*))@",
+    r"((?:[A-Za-z0-9+.-]+::)*[A-Za-z][A-Za-z0-9+.-]*:/+[^/?#:@\[]*)"
+    r":(?!\d{1,5}(?:[/?#,]|$))(?:([^?#]*)|(.*))@",
     re.DOTALL,
 )
 _FOLDER: Final = "file:///"
@@ -33,8 +34,8 @@ _FOLDER: Final = "file:///"
 _WITHOUT_SCHEME: Final = re.compile(r"([^/?#:@]+):(?!/)([^/]*)@", re.DOTALL)
 
 _SECRET_NAME: Final = re.compile(
-    r"pass(?:word|wd|phrase|code)|secret|token|credential|signature|cookie|bearer|connection[_-]?string"
-    r"|(?:access|account|api|private|shared|storage|encryption)[_-]?key"
+    r"pass(?:word|wd|phrase|code)|secret|token|credential|signature|cookie|bearer"
+    r"|connection[_-]?string|(?:access|account|api|private|shared|storage|encryption)[_-]?key"
     r"|(?:^|[_.-])(?:pass|pwd|sig|sas|jwt|auth|key|pat)$",
     re.IGNORECASE,
 )

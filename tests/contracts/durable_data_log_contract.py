@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,10 @@ async def read_all(log: DurableDataLog, start: LogAddress | None = None) -> list
 
 async def read_payloads(log: DurableDataLog, start: LogAddress | None = None) -> list[bytes]:
     return [bytes(frame.payload) for frame in await read_all(log, start)]
+
+
+def _note(order: list[int], number: int, _future: object) -> None:
+    order.append(number)
 
 
 def payload(number: int, length: int = 120) -> bytes:
@@ -147,7 +152,7 @@ class DurableDataLogContract(ABC):
             futures = []
             for number in range(500):
                 future = log.append([payload(number)])
-                future.add_done_callback(lambda _, number=number: order.append(number))  # type: ignore[misc]
+                future.add_done_callback(partial(_note, order, number))
                 futures.append(future)
             addresses = await asyncio.gather(*futures)
             await asyncio.sleep(0)

@@ -67,7 +67,9 @@ def touches(request: Request) -> set[int]:
     operation = request.operation
     if isinstance(operation, MergeOperation):
         return {operation.target_id, operation.source_id}
-    return set() if isinstance(operation, CreateOperation) else {operation.segment_id}  # type: ignore[attr-defined]
+    if isinstance(operation, CreateOperation):
+        return set()
+    return {operation.segment_id}  # type: ignore[attr-defined]
 
 
 def must_stay_behind(later: Request, earlier: Request) -> bool:

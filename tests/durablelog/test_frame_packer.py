@@ -338,7 +338,8 @@ def _act(
     if action == "run":
         bench.run(frames_max=number)
     elif action == "append":
-        results.append(bench.append(segment_id, bytes([number % 251]) * number))  # type: ignore[arg-type]
+        future = bench.append(segment_id, bytes([number % 251]) * number)
+        results.append(future)  # type: ignore[arg-type]
     elif action == "create":
         results.append(bench.submit(CreateOperation(name)))
     elif action == "seal":

@@ -98,7 +98,8 @@ class TestSimulatedNodes(MetadataNodeContract):
     def make_world(self, tmp_path: Path) -> NodeWorld:
         return self.world
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:  # type: ignore[override] # of a process, not of nobody
+    # Of a process, not of nobody.
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:  # type: ignore[override]
         self.process.run(asyncio.wait_for(coroutine, 60))
 
 
@@ -287,7 +288,8 @@ def test_two_recoveries_at_once_end_at_the_same_entry() -> None:
                 )
                 for process in (stage.other, third)
             ]
-            world.run(lambda both=both: all(each.done() for each in both))  # type: ignore[misc] # a default is a default
+            # A default is a default.
+            world.run(lambda both=both: all(each.done() for each in both))  # type: ignore[misc]
             assert both[0].result() == both[1].result()
 
 

@@ -74,7 +74,8 @@ class TestSimulatedLedgerLog(DurableDataLogContract):
     def make_world(self, tmp_path: Path) -> LogWorld:
         return self.world
 
-    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:  # type: ignore[override] # of a process, not of nobody
+    # Of a process, not of nobody.
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:  # type: ignore[override]
         self.process.run(asyncio.wait_for(coroutine, 30))
 
 

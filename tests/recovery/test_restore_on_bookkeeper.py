@@ -293,7 +293,8 @@ def test_a_restore_that_dies_in_any_call_leaves_a_whole_store_or_none(
 
 async def _until_it_dies(world: World, folder: Path, process: MemoryProcess) -> None:
     restoring = asyncio.ensure_future(world.restore(folder, process))
-    while not process.dead and not restoring.done():  # noqa: ASYNC110 - what is waited for has no event
+    while not process.dead and not restoring.done():  # noqa: ASYNC110
+        # What is waited for has no event.
         await asyncio.sleep(0)
     while not restoring.done():
         restoring.cancel()

@@ -468,7 +468,8 @@ def _renamed(proposal: ReplaceProposal, name: str) -> ReplaceProposal:
 
 
 def _with(proposal: ReplaceProposal, segment: int, old: object, new: object) -> ReplaceProposal:
-    return dataclasses.replace(proposal, replacements=(Replacement(segment, old, new),))  # type: ignore[arg-type]
+    replacement = Replacement(segment, old, new)  # type: ignore[arg-type]
+    return dataclasses.replace(proposal, replacements=(replacement,))
 
 
 @pytest.mark.parametrize(

@@ -104,4 +104,7 @@ TestBookKeeperStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestBookKeeperStoreMachine.pytestmark = [pytest.mark.timeout(60 + EXAMPLES), sized(30)]  # type: ignore[attr-defined]
+TestBookKeeperStoreMachine.pytestmark = [  # type: ignore[attr-defined]
+    pytest.mark.timeout(60 + EXAMPLES),
+    sized(30),
+]

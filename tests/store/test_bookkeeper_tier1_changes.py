@@ -19,7 +19,10 @@ from segmentstore.service import SegmentStore
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld
 from tests.store.harness import LAZY, read_all, run
 
-CHANGED = f"bookkeeper://other:2281,third:2181{ROOT}?ensemble=2&write_quorum=2&ack_quorum=2&ledger_bytes=8KiB"
+CHANGED = (
+    f"bookkeeper://other:2281,third:2181{ROOT}"
+    "?ensemble=2&write_quorum=2&ack_quorum=2&ledger_bytes=8KiB"
+)
 
 
 def kept(folder: Path) -> tuple[str, Any]:

@@ -406,7 +406,8 @@ def test_a_scheduled_export_that_fails_is_tried_again_soon_and_shows_in_health()
 def test_one_container_that_fails_or_stops_does_not_hold_up_the_others() -> None:
     async def main() -> None:
         world = Scheduled(60, containers=3)
-        world.sources[0].metadata = None  # type: ignore[assignment] # whatever it is that goes wrong
+        # Whatever it is that goes wrong.
+        world.sources[0].metadata = None  # type: ignore[assignment]
         world.sources[1].stopped = True
         world.exporter.start()
         await asyncio.sleep(60 * 10 + 1)

@@ -8,6 +8,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -358,7 +359,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.check_bytes(name, segment.start)
             if segment.sealed:
                 with pytest.raises(EndOfSegmentError):
-                    self.run(lambda store, at=(name, len(segment.data)): store.read(*at, 1))  # type: ignore[misc]  # noqa: B008
+                    self.run(methodcaller("read", name, len(segment.data), 1))
         for container in self.open_store._containers:
             container.metadata.check()
             container._read_index.check()
@@ -475,4 +476,7 @@ TestStoreMachine.settings = settings(
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
-TestStoreMachine.pytestmark = [pytest.mark.timeout(60 + 3 * EXAMPLES), sized(60)]  # type: ignore[attr-defined]
+TestStoreMachine.pytestmark = [  # type: ignore[attr-defined]
+    pytest.mark.timeout(60 + 3 * EXAMPLES),
+    sized(60),
+]

@@ -178,13 +178,13 @@ class TestWriter:
                 for number in range(50):
                     first = writer.append(bytes(number * 7), number)
                     second = writer.append(bytes(number * 7), number)
-                    order: list[str] = []
-                    first.add_done_callback(lambda _, order=order: order.append("first"))  # type: ignore[misc]
-                    second.add_done_callback(lambda _, order=order: order.append("second"))  # type: ignore[misc]
+                    order: list[object] = []
+                    first.add_done_callback(order.append)
+                    second.add_done_callback(order.append)
                     assert await second is None
                     await first
                     await asyncio.sleep(0)
-                    assert order == ["first", "second"]
+                    assert order == [first, second]
 
         run(main())
 

@@ -129,7 +129,8 @@ def test_of_whom_nothing_is_known_nothing_is_believed() -> None:
     [
         ({"mtime": datetime(2026, 1, 2, tzinfo=UTC)}, 1767312000000),
         ({"modified": datetime(2026, 1, 2, 1, tzinfo=timezone(timedelta(hours=1)))}, 1767312000000),
-        ({"last_modified": datetime(2026, 1, 2)}, 1767312000000),  # noqa: DTZ001 - some back ends leave the zone out
+        # Some back ends leave the zone out.
+        ({"last_modified": datetime(2026, 1, 2)}, 1767312000000),  # noqa: DTZ001
         ({"updated": "2026-01-02T00:00:00.000Z"}, 1767312000000),
         ({"modificationTime": 1767312000000}, 1767312000000),
         ({"created": 1767312000.5}, 1767312000500),

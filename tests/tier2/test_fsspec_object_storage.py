@@ -402,7 +402,7 @@ def test_closing_has_its_patience_with_a_back_end_that_never_answers(
 
     async def body() -> None:
         storage = FsspecObjectStorage("memory://silent", Runtime())
-        storage._files.head = lambda _name: answer.wait()  # type: ignore[assignment,method-assign,return-value]
+        monkeypatch.setattr(storage._files, "head", lambda _name: answer.wait())
         looking = asyncio.create_task(storage.head("x"))
         await asyncio.sleep(0)
         assert storage._running

@@ -25,8 +25,9 @@ def test_a_bucket_is_enough() -> None:
 
 def test_every_key_is_read() -> None:
     location = parse_s3_url(
-        "s3://b.x/some/pre_fix/?endpoint_url=http://127.0.0.1:9000/&region=eu-central-1&connections=3&bytes_in_flight=1GiB"
-        "&part_bytes=8MiB&multipart_bytes=100KiB&payload_signing=off&conditional_writes=emulated&addressing=virtual"
+        "s3://b.x/some/pre_fix/?endpoint_url=http://127.0.0.1:9000/&region=eu-central-1"
+        "&connections=3&bytes_in_flight=1GiB&part_bytes=8MiB&multipart_bytes=100KiB"
+        "&payload_signing=off&conditional_writes=emulated&addressing=virtual"
     )
     assert location == S3Location(
         "b.x",

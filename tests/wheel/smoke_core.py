@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import segmentstore
 
@@ -59,7 +60,7 @@ def main() -> None:
         store.append("a", bytearray(b"more"))
         refused(store.export_catalog, "arrow")
     for tier2, extra in (("s3://bucket/prefix", "s3"), ("sftp://host/folder", "sftp")):
-        refused(lambda tier2=tier2: segmentstore.blocking.open("other", tier2=tier2), extra)  # type: ignore[misc]
+        refused(partial(segmentstore.blocking.open, "other", tier2=tier2), extra)
         assert not os.path.exists("other"), "a store that cannot be was begun"
     refused(
         lambda: segmentstore.blocking.open("other", tier1="bookkeeper://zk:2181/a"), "bookkeeper"

@@ -60,7 +60,8 @@ def row_groups(name: str, table: pa.Table) -> list[int]:
         return _cut(table.num_rows, ROW_GROUP_ROWS)
     if not table.num_rows:
         return []
-    runs = pc.run_end_encode(table["shard"].combine_chunks())  # type: ignore[attr-defined] # not in the stubs
+    # Not in the stubs.
+    runs = pc.run_end_encode(table["shard"].combine_chunks())  # type: ignore[attr-defined]
     ends = runs.run_ends.to_pylist()
     starts = [0, *ends[:-1]]
     return [
@@ -84,7 +85,8 @@ def encode_parquet(table: pa.Table, groups: Sequence[int]) -> bytes:
         sink,
         table.schema,
         compression="zstd",
-        use_dictionary=[name for name in _DICTIONARIES if name in names],  # type: ignore[arg-type] # the stubs know the bool
+        # The stubs know the bool.
+        use_dictionary=[name for name in _DICTIONARIES if name in names],  # type: ignore[arg-type]
         column_encoding={name: "DELTA_BINARY_PACKED" for name in _DELTAS if name in names},
         write_statistics=[name for name in _STATISTICS if name in names],
         write_page_checksum=True,

@@ -66,7 +66,8 @@ def _chunks(
 ) -> pa.Table:
     ids, counts = copy.segments["segment_id"], copy.segments["chunk_count"]
     # Of each chunk the place of its segment: as often as the segment has chunks.
-    segment_index = pa.array(chain.from_iterable(map(repeat, range(len(ids)), counts)), _INT)  # type: ignore[arg-type]
+    repeated = map(repeat, range(len(ids)), counts)  # type: ignore[arg-type]
+    segment_index = pa.array(chain.from_iterable(repeated), _INT)
     columns: list[pa.Array[Any]] = [
         pa.array(ids, _INT).take(segment_index),
         pa.array([chunk.start_offset for chunk in copy.chunks], _INT),

@@ -199,5 +199,6 @@ def _with_session(action: str) -> None:
         return
     try:
         getattr(session, action)()
-    except Exception:  # noqa: BLE001 - the session is broken or just being made: there is nothing to end then
+    except Exception:  # noqa: BLE001
+        # The session is broken or just being made: there is nothing to end then.
         traceback.print_exc()

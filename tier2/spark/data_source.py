@@ -124,19 +124,26 @@ class SegmentStoreSource(DataSource):
 
         return SegmentBatchReader(options, schema)
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+    # Spark's name.
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         from tier2.spark.source.stream import SegmentStreamReader  # noqa: PLC0415
 
         options = parse_options(self.options, streaming=True)
         need_limits(_limits_of(options))
         return SegmentStreamReader(options, schema)
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001 - Spark's signature
+    # Spark's signature.
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:  # noqa: FBT001
         from tier2.spark.sink.writer import SegmentBatchWriter  # noqa: PLC0415
 
         return SegmentBatchWriter(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: FBT001, N802 - Spark's
+    # Spark's name and signature.
+    def streamWriter(  # noqa: N802
+        self,
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001
+    ) -> DataSourceStreamWriter:
         from tier2.spark.sink.writer import SegmentStreamWriter  # noqa: PLC0415
 
         return SegmentStreamWriter(self.options, schema, overwrite)

@@ -87,7 +87,8 @@ def evaluate(history: History) -> Evaluation:
         windows = index.windows
         for checker in CHECKERS:
             violations.extend(checker(index))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the run and its seed must not be lost with it
+    except Exception as error:  # noqa: BLE001
+        # Whatever it is, the run and its seed must not be lost with it.
         violations.append(raised(error))
     return Evaluation(violations, windows)
 

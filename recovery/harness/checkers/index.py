@@ -234,7 +234,8 @@ class HistoryIndex:
             horizon = horizons.get(call.process_run, NEVER)
             ended = call.ended
             late = ended is None or outcome is CallOutcome.UNKNOWN or ended > horizon
-            latest.append(horizon if late else ended)  # type: ignore[arg-type] # it is None only if late
+            # It is None only if late.
+            latest.append(horizon if late else ended)  # type: ignore[arg-type]
             if kind is CallKind.APPEND and not call.updates:
                 named.appends.append(call)
                 continue

@@ -64,7 +64,8 @@ def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> I
             and index.fresh(call)
             and lost.get(call.process_run, NEVER) > (call.ended or 0)
         ):
-            steps.append(Step(call.begun, call.ended or 0, True, answer, call))  # noqa: FBT003 - a field
+            # A field.
+            steps.append(Step(call.begun, call.ended or 0, True, answer, call))  # noqa: FBT003
     yield from _explain(steps, (0, False), f"segment {incarnation.name!r}", budget, index.windows)
 
 

@@ -216,7 +216,8 @@ def replay(name: str, *, base: Base | None = None) -> Replayed:
                 recovered = _recover(
                     recording, instant, state, watched=bool(crashes), keep_trace=True
                 )
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is what the state has shown
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is, it is what the state has shown.
                 known = recording.history_at(instant, "kill" if state.killed else "power")
                 return Replayed([str(raised(error))], known, lines, "")
             if not crashes:
@@ -309,7 +310,8 @@ class _Group:
         result = self._result
         try:
             violations = self._evaluated(name, recording, instant, state, deeper=deeper)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the name must not be lost with it
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, the name must not be lost with it.
             violations = [raised(error)]
         if violations:
             result.broken += 1

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -127,7 +128,7 @@ class BookKeeperRound:
         """Stop it while appends are on their way."""
         for pause in range(PAUSES_MAX):
             wanted = len(first.events) + (1 if pause else IN_FLIGHT_EVENTS)
-            attend([first], lambda wanted=wanted: first.idle or len(first.events) >= wanted)  # type: ignore[misc]
+            attend([first], partial(_has_come_to, first, wanted))
             if with_gateway:
                 first.signal_all(signal.SIGSTOP)
             if not first.stop():
@@ -170,6 +171,10 @@ class BookKeeperRound:
 
     def _note(self, detail: str) -> None:
         self._noted.append(Violation("errors", detail))
+
+
+def _has_come_to(child: Child, events: int) -> bool:
+    return child.idle or len(child.events) >= events
 
 
 def _failure(child: Child) -> str:

@@ -50,7 +50,8 @@ class Child:
         self._rest = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         module = "recovery.harness.kills.child"
-        self._process = subprocess.Popen(  # noqa: S603 - this very program, from a list of arguments
+        # This very program, from a list of arguments.
+        self._process = subprocess.Popen(  # noqa: S603
             [*tracer, sys.executable, "-m", module, orders.to_json()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -126,7 +126,8 @@ class KillRound:
         """
         try:
             self._carry_out()
-        except Exception as error:  # noqa: BLE001 - whatever it is, seed and files must not be lost with it
+        except Exception as error:  # noqa: BLE001
+            # Whatever it is, seed and files must not be lost with it.
             self._result.violations.append(raised(error))
         found = evaluate(self._retelling.history).violations
         self._result.violations = _each_once([*self._result.violations, *found])

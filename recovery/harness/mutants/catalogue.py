@@ -52,7 +52,8 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "fails leaves of them, are tried against an S3 server: "
     "tests/tier2/test_s3_doubt.py::test_an_abort_that_fails_leaves_what_a_listing_finds; "
     "what takes it away later: "
-    "tests/storagewriter/test_orphan_sweeper.py::test_uploads_of_dead_owners_are_aborted_once_a_sweep",
+    "tests/storagewriter/test_orphan_sweeper.py"
+    "::test_uploads_of_dead_owners_are_aborted_once_a_sweep",
 }
 """Peers' bugs that no mutant makes again, and why: they cannot exist in the engine, or not in the
 simulated world.

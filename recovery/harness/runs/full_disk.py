@@ -42,7 +42,8 @@ def wait_on_full_disk(
 def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violation]:
     """Of a store whose containers wait for room: logs that hold more than they may."""
     found = []
-    for container in store._parts.containers if store is not None else ():  # noqa: SLF001 - its log is told nowhere else
+    for container in store._parts.containers if store is not None else ():  # noqa: SLF001
+        # Its log is told nowhere else.
         # Frames of one large append, sent just before the disk filled, may take more than the
         # reserve has: then nothing goes on until somebody makes room (docs/limits.md).
         if not container.lacks_log_room or container.stats()["log"]["frames_in_flight"]:

@@ -107,7 +107,8 @@ class Scenario:
         with quiet():
             try:
                 self._carry_out()
-            except Exception as error:  # noqa: BLE001 - whatever it is, the seed must not be lost with it
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is, the seed must not be lost with it.
                 self._unforeseen.append(raised(error))
         return self._result()
 
@@ -455,7 +456,8 @@ class Scenario:
         )
         store = self._stores.pop(process.name, None)
         if store is not None:
-            for container in store._parts.containers:  # noqa: SLF001 - why it stopped is not told outside
+            for container in store._parts.containers:  # noqa: SLF001
+                # Why it stopped is not told outside.
                 failure = container.failure
                 errors.append(failure)
                 if failure is not None and not isinstance(failure, ASKED_FOR):

@@ -71,7 +71,7 @@ class WorkingStore:
         """Returns when health says something with all these words in it; it is looked at, for
         nothing tells of its changes.
         """
-        while not any(all(word in finding for word in words) for finding in self.findings()):  # noqa: ASYNC110
+        while not self._says_now(words):  # noqa: ASYNC110
             await asyncio.sleep(_CHECK_S)
 
     async def moves_on(self) -> None:
@@ -92,6 +92,9 @@ class WorkingStore:
         """Returns when health says nothing."""
         while self.findings():  # noqa: ASYNC110
             await asyncio.sleep(_CHECK_S)
+
+    def _says_now(self, words: tuple[str, ...]) -> bool:
+        return any(all(word in finding for word in words) for finding in self.findings())
 
     def findings(self) -> list[str]:
         """What health says."""

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 REGION: Final = "us-east-1"
 ACCESS_KEY: Final = "testing-key"
-SECRET_KEY: Final = "testing-secret"  # noqa: S105 - of servers on 127.0.0.1 that live as long as a test run
+# Of servers on 127.0.0.1 that live as long as a test run.
+SECRET_KEY: Final = "testing-secret"  # noqa: S105
 
 
 def credentials() -> dict[str, str]:

@@ -79,7 +79,8 @@ class SimulatedExecutor(Executor):
                 result = function(*args, **kwargs)
             except GreenletExit:
                 return
-            except BaseException as error:  # noqa: BLE001 - an executor hands on whatever its work raised
+            except BaseException as error:  # noqa: BLE001
+                # An executor hands on whatever its work raised.
                 if not self._loop.halted:
                     self._end()
                     future.set_exception(error)
@@ -95,7 +96,12 @@ class SimulatedExecutor(Executor):
             self._waiting.append(job)
         return future
 
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 - Executor's own
+    def shutdown(
+        self,
+        wait: bool = True,  # noqa: FBT001, FBT002 - Executor's own
+        *,
+        cancel_futures: bool = False,
+    ) -> None:
         self._closed = True
         if cancel_futures:
             self._waiting.clear()
@@ -126,7 +132,8 @@ def end_jobs(begun: dict[greenlet, None]) -> None:
                 break
             try:
                 job.throw(GreenletExit)
-            except BaseException:  # noqa: BLE001, S110 - the dead raise what they like; nobody hears it
+            except BaseException:  # noqa: BLE001, S110
+                # The dead raise what they like; nobody hears it.
                 pass
     begun.clear()
 

@@ -156,7 +156,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """When the next timer is due, not before now; None if there is none."""
         scheduled = self._scheduled
         while scheduled and scheduled[0].cancelled():
-            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined] # as BaseEventLoop does
+            # As BaseEventLoop does.
+            heapq.heappop(scheduled)._scheduled = False  # type: ignore[attr-defined]
             self._timer_cancelled_count -= 1
         if not scheduled:
             return None
@@ -233,7 +234,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 try:
                     task.get_coro().close()
-                except BaseException:  # noqa: BLE001, S110 - the dead raise what they like; nobody hears it
+                except BaseException:  # noqa: BLE001, S110
+                    # The dead raise what they like; nobody hears it.
                     # mostly: it awaits while it is closed, it is the one that runs, it meets that
                     # it is dead
                     pass
@@ -301,7 +303,8 @@ class InlineExecutor(Executor):
         future: Future[T] = Future()
         try:
             future.set_result(function(*args, **kwargs))
-        except BaseException as error:  # noqa: BLE001 - an executor hands on whatever its work raised
+        except BaseException as error:  # noqa: BLE001
+            # An executor hands on whatever its work raised.
             future.set_exception(error)
         return future
 

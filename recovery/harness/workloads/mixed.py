@@ -303,6 +303,7 @@ async def _outcome_of(asked: _Asked) -> BaseException | None:
     """
     try:
         await (asked if isinstance(asked, asyncio.Future) else asked())
-    except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001 - whoever waits for the group judges it
+    except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001
+        # Whoever waits for the group judges it.
         return error
     return None

@@ -33,9 +33,10 @@ def test_hosts_and_a_path_are_enough() -> None:
 
 def test_every_key_is_taken() -> None:
     location = parse(
-        "bookkeeper://[::1]:2181/s?ensemble=5&write_quorum=4&ack_quorum=3&degraded=2/2/2&ledger_bytes=64MiB"
-        "&ledgers=/bk/ledgers&gateway=127.0.0.1:9999&password_file=/etc/a%26b&zookeeper_auth_file=/etc/zk"
-        "&acl=creator&session_timeout_s=30&zookeeper_scheme=sasl&client_settings=/etc/bk.properties"
+        "bookkeeper://[::1]:2181/s?ensemble=5&write_quorum=4&ack_quorum=3&degraded=2/2/2"
+        "&ledger_bytes=64MiB&ledgers=/bk/ledgers&gateway=127.0.0.1:9999"
+        "&password_file=/etc/a%26b&zookeeper_auth_file=/etc/zk&acl=creator"
+        "&session_timeout_s=30&zookeeper_scheme=sasl&client_settings=/etc/bk.properties"
     )
     assert location == BookKeeperLocation(
         hosts=("[::1]:2181",),

@@ -305,4 +305,6 @@ TestCompetingOwners = CompetingOwners.TestCase
 TestCompetingOwners.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None
 )
-TestCompetingOwners.pytestmark = [pytest.mark.timeout(60 + 2 * EXAMPLES)]  # type: ignore[attr-defined]
+TestCompetingOwners.pytestmark = [  # type: ignore[attr-defined]
+    pytest.mark.timeout(60 + 2 * EXAMPLES)
+]

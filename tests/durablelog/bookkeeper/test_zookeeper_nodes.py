@@ -342,7 +342,8 @@ def test_what_is_held_is_held_again_in_the_next_session(
         assert client is not None
         first = client.client_id
         await asyncio.get_running_loop().run_in_executor(None, expire, zookeeper, first)
-        while client.client_id == first or await other.read(f"{root}/owners/1") is None:  # noqa: ASYNC110
+        node = f"{root}/owners/1"
+        while client.client_id == first or await other.read(node) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert await other.read(f"{root}/owners/1") == NodeContent(b"me", 0)
         await holder.close()

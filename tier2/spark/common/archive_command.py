@@ -15,7 +15,8 @@ from tier2.spark.common.archive import (
 from tier2.spark.common.command_options import Exit
 
 if TYPE_CHECKING:
-    Subparsers = argparse._SubParsersAction[Any]  # noqa: SLF001 - argparse has no public name for it
+    # In argparse there is no public name for it.
+    Subparsers = argparse._SubParsersAction[Any]  # noqa: SLF001
 
 
 def add_parser(subparsers: Subparsers) -> None:

@@ -157,7 +157,8 @@ class Progress:
         while not self._ended.wait(CHECK_S):
             try:
                 poll()
-            except Exception:  # noqa: BLE001 - a session that is stopped meanwhile, however py4j says so
+            except Exception:  # noqa: BLE001
+                # A session that is stopped meanwhile, however py4j says so.
                 return
 
     def _poll_stages(self) -> None:

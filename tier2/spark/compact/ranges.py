@@ -173,7 +173,8 @@ def dead_rows(left: pa.Table, options: CompactionOptions) -> pa.Table:
     """
     keys = ["container_id", "object"]
     sums = [("chunks", "sum"), ("bytes", "sum"), ("untouchable", "sum"), ("size", "max")]
-    found = left.group_by(keys).aggregate(sums)  # type: ignore[arg-type] # the stubs want more of a tuple
+    # The stubs want more of a tuple.
+    found = left.group_by(keys).aggregate(sums)  # type: ignore[arg-type]
     numbers = [
         found[name].to_numpy()
         for name in ("object", "size_max", "chunks_sum", "bytes_sum", "untouchable_sum")

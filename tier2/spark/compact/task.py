@@ -122,7 +122,8 @@ async def _outcome(attempt: _Attempt) -> GroupResult:
             else ""
         )
         return replace(result, outcome="failed", reason=str(error), missing=gone)
-    except Exception as error:  # noqa: BLE001 - Spark would try it again, then end the job for all groups
+    except Exception as error:  # noqa: BLE001
+        # Spark would try it again, then end the job for all groups.
         return replace(
             result,
             outcome="failed",

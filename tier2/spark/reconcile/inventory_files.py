@@ -24,7 +24,8 @@ def files_at(path: str) -> list[str]:
     out. May be empty.
     """
     if path.startswith(_S3):
-        from tier2.spark.reconcile.s3_listing import keys_below  # noqa: PLC0415 - botocore and obstore are large
+        # Its imports, botocore and obstore, are large.
+        from tier2.spark.reconcile.s3_listing import keys_below  # noqa: PLC0415
 
         if urlsplit(path).path.rpartition(".")[2] in _ENDINGS:
             return [path]
@@ -39,7 +40,8 @@ def files_at(path: str) -> list[str]:
 def open_file(path: str) -> pa.NativeFile:
     """The file, to be sought in and read; FileNotFoundError if it is not there."""
     if path.startswith(_S3):
-        from tier2.spark.reconcile.s3_listing import open_key  # noqa: PLC0415 - botocore and obstore are large
+        # Its imports, botocore and obstore, are large.
+        from tier2.spark.reconcile.s3_listing import open_key  # noqa: PLC0415
 
         try:
             file: Any = open_key(path)

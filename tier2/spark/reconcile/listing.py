@@ -66,7 +66,8 @@ def list_folder(url: str, prefix: str) -> Iterator[pa.Table]:
     """
     check_object_storage_url(url)
     if _is(url, "s3"):
-        from tier2.spark.reconcile.s3_listing import list_prefix  # noqa: PLC0415 - botocore and obstore are large
+        # Its imports, botocore and obstore, are large.
+        from tier2.spark.reconcile.s3_listing import list_prefix  # noqa: PLC0415
 
         return list_prefix(url, prefix)
     if _is(url, "file"):
@@ -83,7 +84,8 @@ def list_rest(url: str) -> Iterator[pa.Table]:
     """
     check_object_storage_url(url)
     if _is(url, "s3"):
-        from tier2.spark.reconcile.s3_listing import list_top  # noqa: PLC0415 - botocore and obstore are large
+        # Its imports, botocore and obstore, are large.
+        from tier2.spark.reconcile.s3_listing import list_top  # noqa: PLC0415
 
         return list_top(url, is_known_prefix)
     if _is(url, "file"):
@@ -215,7 +217,8 @@ async def _listed(url: str, folder: str) -> list[StoredObject]:
         storage = open_object_storage(url, Runtime())
         pages = storage.list(folder)
     else:
-        from tier2.fsspec_object_storage import FsspecObjectStorage  # noqa: PLC0415 - fsspec is large
+        # Its import, fsspec, is large.
+        from tier2.fsspec_object_storage import FsspecObjectStorage  # noqa: PLC0415
 
         storage = by_fsspec = FsspecObjectStorage(url, Runtime())
         pages = by_fsspec.list_everything(folder, _is_ours, may_hold_ours)

@@ -141,7 +141,8 @@ async def verify_objects(
                         executor=executor,
                     )
                 )
-            except Exception as error:  # noqa: BLE001 - raised when the others have come to their next object
+            except Exception as error:  # noqa: BLE001
+                # Raised when the others have come to their next object.
                 failed.append(error)
             finally:
                 room.leave(held)

@@ -114,7 +114,12 @@ class SegmentBatchWriter(DataSourceArrowWriter):
     Without `queryId` it lands once; with `queryId` and `epoch` once however often it is run.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:  # noqa: FBT001 - Spark's
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's
+    ) -> None:
         self._settings = write_settings(options, schema, overwrite=overwrite)
         given = {name.lower(): value for name, value in options.items()}
         query_id = given.get("queryid")
@@ -125,7 +130,8 @@ class SegmentBatchWriter(DataSourceArrowWriter):
         writer_id = writer_id_of(query_id) if query_id is not None else drawn
         self._identity = WriteIdentity(writer_id, epoch, lasting=query_id is not None)
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:  # type: ignore[override] # an Arrow writer's
+    # An Arrow writer's.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:  # type: ignore[override]
         return _write_task(self._settings, self._identity, iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -140,7 +146,12 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
     its checkpoint.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:  # noqa: FBT001 - Spark's
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        overwrite: bool,  # noqa: FBT001 - Spark's
+    ) -> None:
         self._settings = write_settings(options, schema, overwrite=overwrite)
         given = {name.lower() for name in options}
         for option in ("queryId", "epoch"):
@@ -153,7 +164,8 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
                     "of each batch",
                 )
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:  # type: ignore[override] # an Arrow writer's
+    # An Arrow writer's.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:  # type: ignore[override]
         context = TaskContext.get()
         query_id = context.getLocalProperty(QUERY_ID) if context is not None else None
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
@@ -167,7 +179,11 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
             iterator = batches_of(self._settings.layout, cast("Iterator[Any]", iterator))
         return _write_task(self._settings, identity, iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def commit(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: N803 - Spark's name
+    ) -> None:
         reports = _all_reports(messages)
         if not reports:
             return
@@ -179,7 +195,11 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
             )
         _commit_epoch(self._settings, identity, reports)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
+    def abort(
+        self,
+        messages: Sequence[WriterCommitMessage | None],
+        batchId: int,  # noqa: ARG002, N803 - Spark's name
+    ) -> None:
         _abort(self._settings, _reports(messages))
 
 

@@ -181,4 +181,8 @@ def joined(batches: Generator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
 
 
 def _concatenated(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined] # not in the stubs
+    if len(batches) == 1:
+        return batches[0]
+    # It is not in the stubs.
+    joined: pa.RecordBatch = pa.concat_batches(batches)  # type: ignore[attr-defined]
+    return joined

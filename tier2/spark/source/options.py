@@ -127,7 +127,8 @@ def parse_options(given: Mapping[str, str], *, streaming: bool) -> SourceOptions
             kind = "a stream" if not streaming else "a batch"
             raise ConfigError(_spelling(name), f"only for {kind}")
     _take_start(values, streaming=streaming)
-    options = SourceOptions(**values)  # type: ignore[arg-type] # each value was made by its field's parser
+    # Each value was made by its field's parser.
+    options = SourceOptions(**values)  # type: ignore[arg-type]
     if (
         options.start_offset is not None
         and options.end_offset is not None
