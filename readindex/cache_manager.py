@@ -2,9 +2,7 @@
 
 Four bounded stocks, each with its own order of going:
 
-- *tail*: appended and refilled bytes in memory. Oldest first, over all segments; what Tier 2 has is
-  dropped, the rest is handed to the Spiller in batches. Above twice the bound un-flushed bytes are
-  dropped too: Tier 1 has them and a refill brings them back.
+- *tail*: appended and refilled bytes in memory, see TailMemory.
 - *fetched*: what came from Tier 2, see FetchedExtents. What goes there and was read twice goes to
   the cache; what was read once, or in sequence, does not churn the cache.
 - *cached*: blocks in the cache, see CachedBlocks.
@@ -27,14 +25,12 @@ from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home, SequentialReader
 from readindex.fetched_extents import FetchedExtents
 from readindex.logged_bytes import LoggedBytes
+from readindex.segment_indexes import SegmentIndexes
 from readindex.segment_read_index import SegmentReadIndex
 from readindex.sequential_readers import SequentialReaders
+from readindex.tail_memory import HARD_BOUND, TailMemory
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
-
-HARD_BOUND = 2
-"""Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
-
 
 _LOST_PER_TURN = 1024
 """Blocks that one turn of the event loop gives up."""
@@ -61,46 +57,25 @@ class CacheManager:
         metadata: ContainerMetadata,
         config: ReadIndexConfig,
         addresses: CacheAddresses,
+        indexes: SegmentIndexes,
+        tail: TailMemory,
         forget_blocks: Callable[[Sequence[int]], None],
     ) -> None:
         self._metadata = metadata
         self._config = config
         self._addresses = addresses
         self._forget_blocks = forget_blocks
-        self.indexes: dict[int, SegmentReadIndex] = {}
-        """By segment id; made by the first byte of a segment that comes here."""
+        self._indexes = indexes
+        self._tail = tail
         self.cached = CachedBlocks()
         self.logged = LoggedBytes(config.logged_places_max)
-        self.tail_bytes = 0
-        """Tail buffers and extents at home in TAIL, or SPILLING from there."""
-        self.tail_bytes_flushed = 0
-        """How much of `tail_bytes` Tier 2 has too."""
         self.streams = SequentialReaders(config, self._end_stream)
         self.fetched = FetchedExtents(config, self.streams)
         self.demoted_bytes = 0
         """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
-        self.trim_at = config.tail_bytes_max
-        """Tail bytes above which appends call for a trim; the Spiller raises it while it cannot
-        help.
-        """
         self.spilled_bytes = 0
-        self.dropped_unflushed_bytes = 0
-        self._position = 0
-        self._open: OrderedDict[SegmentReadIndex, None] = OrderedDict()
-        self._fifo: OrderedDict[Extent, None] = OrderedDict()
+        self._dropped_unflushed_bytes = 0
         self._demoted: OrderedDict[Extent, None] = OrderedDict()
-
-    def index_of(self, segment_id: int) -> SegmentReadIndex:
-        """The segment's index, made if it is not there."""
-        index = self.indexes.get(segment_id)
-        if index is None:
-            index = self.indexes[segment_id] = SegmentReadIndex(segment_id)
-        return index
-
-    @property
-    def appended_bytes(self) -> int:
-        """Grows with every append that has data."""
-        return self._position
 
     def missing_ranges(self, segment: SegmentMetadata) -> list[tuple[int, int]]:
         """Un-flushed ranges of the segment, its merged sources left out, that are neither in memory
@@ -114,12 +89,17 @@ class CacheManager:
             position = max(position, merge.end_offset)
         if position < segment.length:
             ranges.append((position, segment.length))
-        index = self.indexes.get(segment.segment_id)
+        index = self._indexes.get(segment.segment_id)
         return (
             ranges
             if index is None
             else [gap for start, end in ranges for gap in index.gaps(start, end)]
         )
+
+    @property
+    def dropped_unflushed_bytes(self) -> int:
+        """Un-flushed bytes that memory and cache had no room for."""
+        return self._dropped_unflushed_bytes + self._tail.dropped_unflushed_bytes
 
     @property
     def has_demoted(self) -> bool:
@@ -128,60 +108,26 @@ class CacheManager:
 
     # --- bytes coming in ---
 
-    def append(
-        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int | None = None
+    def append_replayed(
+        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int
     ) -> None:
-        """Add the next bytes of a segment, which lie at `address` of the log.
-
-        About 0.5 us when they are few. DataCorruptionError at a wrong offset.
+        """Add the next bytes of a segment, which lie at `address` of the log: where they lie
+        alone, if that is worth a place.
         """
-        length = len(data)
-        if length < self._config.small_bytes:
-            if index.tail is None:
-                index.check_next(offset)
-                if not length:
-                    index.next_offset = offset
-                    return
-                index.open_tail(offset, self._position)
-                self._open[index] = None
-            if index.append_small(offset, data, self._config.block_bytes):
-                self.cut(index)
-        else:
-            index.check_next(offset)
-            if index.tail is not None:
-                self.cut(index)
-            if address is not None and not self.logged.full:
-                self.logged.append(index, offset, data, address, self._config.block_bytes)
-                self._position += length
-                return
-            kept = data if type(data) is bytes else bytes(data)
-            extent = index.grow_last(offset, kept, self._config.block_bytes)
-            if extent is None:
-                extent = index.append_block(offset, kept)
-                extent.position = self._position
-                self._fifo[extent] = None
-            extent.counted_bytes = extent.length
-        self.tail_bytes += length
-        self._position += length
-
-    def cut(self, index: SegmentReadIndex) -> Extent | None:
-        """Turn a segment's tail buffer, if it has one, into an extent."""
-        flushed = index.tail_flushed
-        extent = index.cut()
-        if extent is not None:
-            del self._open[index]
-            extent.counted_bytes = extent.length
-            self._fifo[extent] = None
-            if not extent.flushed:
-                self.tail_bytes_flushed -= flushed
-        return extent
+        if len(data) < self._config.small_bytes or self.logged.full:
+            self._tail.append(index, offset, data)
+            return
+        index.check_next(offset)
+        self._tail.cut(index)
+        self.logged.append(index, offset, data, address, self._config.block_bytes)
+        self._tail.position += len(data)
 
     def unflushed_room(self, *, spills: bool) -> int:
         """Un-flushed bytes that may be put back; 0 or less if none.
 
         Without spilling memory alone has room.
         """
-        room = self._config.tail_bytes_max - (self.tail_bytes - self.tail_bytes_flushed)
+        room = self._config.tail_bytes_max - self._tail.bytes_unflushed
         return room + self._config.cache_bytes_max - self.cached.bytes_unflushed if spills else room
 
     def insert_refilled(
@@ -191,16 +137,8 @@ class CacheManager:
         others are dropped.
         """
         bound = (HARD_BOUND if spills else 1) * self._config.tail_bytes_max
-        for extent in index.insert_around(offset, data, Home.TAIL):
-            if self.tail_bytes + extent.length > bound or extent.length > self.unflushed_room(
-                spills=spills
-            ):
-                index.remove(extent)
-                continue
-            extent.position = self._position
-            extent.counted_bytes = extent.length
-            self._fifo[extent] = None
-            self.tail_bytes += extent.length
+        room = min(bound - self._tail.bytes_total, self.unflushed_room(spills=spills))
+        self._tail.insert_refilled(index, offset, data, room)
 
     def insert_fetched(
         self,
@@ -258,18 +196,18 @@ class CacheManager:
         elif home is Home.FETCHED:
             self.fetched.remove(extent)
         elif extent.counted_bytes:
-            self._uncount(extent)
-            self._fifo.pop(extent, None)
+            self._tail.release(extent)
+            return
         else:
             self._demoted.pop(extent, None)
             self.demoted_bytes -= extent.length
-        self.indexes[extent.segment_id].remove(extent)
+        self._indexes.remove(extent)
 
     def drop_below(self, index: SegmentReadIndex, offset: int) -> None:
         """Let go of what lies wholly below `offset` (the segment was truncated there)."""
         tail = index.tail
         if tail is not None and tail.end_offset <= offset:
-            self.cut(index)
+            self._tail.cut(index)
         gone = []
         for extent in index.extents_from(0):
             if extent.end_offset > offset:
@@ -280,22 +218,22 @@ class CacheManager:
 
     def drop_segment(self, segment_id: int) -> None:
         """Let go of everything of a segment, its index included."""
-        index = self.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         if index is not None:
-            self.cut(index)
+            self._tail.cut(index)
             for extent in list(index.extents_from(0)):
                 self.release(extent)
-            del self.indexes[segment_id]
+            del self._indexes[segment_id]
 
     def drop_unflushed(self, segment_id: int) -> None:
         """Let go of what Tier 2 has not, but for what is on its way to the cache."""
-        index = self.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         if index is None:
             return
-        self.cut(index)
+        self._tail.cut(index)
         for extent in list(index.extents_from(index.flushed_mark)):
             if not extent.flushed and extent.home in (Home.TAIL, Home.CACHED):
-                self.dropped_unflushed_bytes += extent.length
+                self._dropped_unflushed_bytes += extent.length
                 self.release(extent)
 
     def move_segment(self, source_id: int, target_id: int, offset: int, start_offset: int) -> None:
@@ -304,12 +242,12 @@ class CacheManager:
 
         Tier 2 has all of them by now. A part the target has already is not moved.
         """
-        source = self.indexes.get(source_id)
+        source = self._indexes.get(source_id)
         if source is None:
             self.streams.move(source_id, target_id, offset)
             return
-        self.cut(source)
-        target = self.index_of(target_id)
+        self._tail.cut(source)
+        target = self._indexes.of(target_id)
         for extent in list(source.extents_from(0)):
             start, end = extent.start_offset + offset, extent.end_offset + offset
             if (
@@ -326,7 +264,7 @@ class CacheManager:
             extent.start_offset = start
             extent.high_water += offset
             target.put(extent)
-        del self.indexes[source_id]
+        del self._indexes[source_id]
         self.streams.move(source_id, target_id, offset)
 
     def release_lost(self, holds: Callable[[int], bool]) -> bool:
@@ -346,59 +284,24 @@ class CacheManager:
 
     def advance(self, index: SegmentReadIndex, storage_length: int) -> None:
         """Tier 2 has everything below `storage_length` now. Cost: the extents this is new for."""
-        last = index.last
-        if (
-            last is not None
-            and last.pieces is not None
-            and last.start_offset < storage_length < last.end_offset
-        ):
-            self._split(index, last, storage_length)
+        self._tail.advance(index, storage_length)
         for extent in index.newly_flushed(storage_length):
             extent.flushed = False
             self._mark_flushed(extent)
         self.logged.shorten(index, storage_length)
-        tail = index.tail
-        if tail is not None:
-            flushed = max(0, min(storage_length - tail.start_offset, len(tail.data)))
-            self.tail_bytes_flushed += flushed - index.tail_flushed
-            index.tail_flushed = flushed
 
     def trim(self) -> bool:
         """Drop what may go; True if something should be spilled."""
-        bound = self._config.tail_bytes_max
-        while self.tail_bytes > bound:
-            extent = self._oldest()
-            if extent is None or not extent.flushed:
-                break
-            self.release(extent)
-        while self.tail_bytes > HARD_BOUND * bound:
-            extent = self._oldest()
-            if extent is None:
-                break
-            if not extent.flushed:
-                self.dropped_unflushed_bytes += extent.length
-            self.release(extent)
-        return self.tail_bytes > bound or bool(self._demoted)
+        return self._tail.trim() or bool(self._demoted)
 
     def take_batch(self) -> list[SpillItem]:
         """The next extents to spill, made SPILLING; empty if there are none."""
-        items: list[SpillItem] = []
-        size = 0
-        while self._demoted:
-            items.append(self._item(self._demoted.popitem(last=False)[0]))
-        excess = self.tail_bytes - self._config.tail_bytes_max
-        while excess > 0 and size < self._config.spill_batch_bytes:
-            extent = self._oldest()
-            if extent is None:
-                break
-            excess -= extent.length
-            if extent.flushed:
-                self.release(extent)
-                continue
-            del self._fifo[extent]
-            size += extent.length
-            items.append(self._item(extent))
-        return items
+        demoted = list(self._demoted)
+        self._demoted.clear()
+        return [
+            self._item(extent)
+            for extent in (*demoted, *self._tail.take_batch(self._config.spill_batch_bytes))
+        ]
 
     def spilled(self, items: Sequence[SpillItem]) -> None:
         """The cache has the batch: let go of the memory.
@@ -410,12 +313,8 @@ class CacheManager:
                 self._forget_blocks([address for address, _, _ in parts])
                 continue
             self.spilled_bytes += extent.length
-            index = self.indexes[extent.segment_id]
-            if extent.counted_bytes:
-                self._uncount(extent)
-            else:
-                self.demoted_bytes -= extent.length
-            index.remove(extent)
+            index = self._indexes[extent.segment_id]
+            self.release(extent)
             segment = self._metadata.segments[extent.segment_id]
             for address, start, end in parts:
                 # The parts may lie on both sides of storage_length, and of start_offset.
@@ -442,29 +341,14 @@ class CacheManager:
             if extent.home is not Home.SPILLING:
                 continue
             if extent.counted_bytes:
-                extent.home = Home.TAIL
-                self._fifo[extent] = None
-                self._fifo.move_to_end(extent, last=False)
+                self._tail.take_back(extent)
             else:
                 self.release(extent)
 
     # --- inside ---
 
-    def _oldest(self) -> Extent | None:
-        oldest = next(iter(self._fifo), None)
-        opened = next(iter(self._open), None)
-        if opened is not None:
-            tail = opened.tail
-            assert tail is not None
-            if oldest is None or tail.position < oldest.position:
-                oldest = self.cut(opened)
-                assert oldest is not None
-                self._fifo.move_to_end(oldest, last=False)
-        return oldest
-
     def _item(self, extent: Extent) -> SpillItem:
         data = extent.joined()
-        extent.home = Home.SPILLING
         block_bytes = self._config.block_bytes
         # A gathered block is a little over block_bytes: it stays one.
         pieces = max(1, extent.length // block_bytes)
@@ -474,16 +358,6 @@ class CacheManager:
             (self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)
         ]
         return SpillItem(extent, data, parts)
-
-    def _split(self, index: SegmentReadIndex, extent: Extent, offset: int) -> None:
-        """Tier 2 has a gathered extent up to `offset`: one that never ends to grow would never be
-        flushed as a whole.
-        """
-        rest = index.split(extent, offset)
-        rest.position = self._position
-        rest.counted_bytes = rest.length
-        extent.counted_bytes = extent.length
-        self._fifo[rest] = None
 
     def _end_stream(self, stream: SequentialReader) -> None:
         """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is
@@ -517,50 +391,33 @@ class CacheManager:
         if extent.home is Home.CACHED:
             self.cached.mark_flushed(extent)
         else:
-            self.tail_bytes_flushed += extent.counted_bytes
-
-    def _uncount(self, extent: Extent) -> None:
-        self.tail_bytes -= extent.counted_bytes
-        if extent.flushed:
-            self.tail_bytes_flushed -= extent.counted_bytes
-        extent.counted_bytes = 0
+            self._tail.mark_flushed(extent)
 
     def _evict_cached(self) -> None:
         while self.cached.bytes_total > self._config.cache_bytes_max:
             extent = self.cached.first_to_go()
             assert extent is not None
             if not extent.flushed:
-                self.dropped_unflushed_bytes += extent.length
+                self._dropped_unflushed_bytes += extent.length
             self.release(extent)
 
     def check(self) -> None:
         """Assert the rules of every index and that each extent is counted once. O(everything)."""
+        self._tail.check()
         self.cached.check()
         homes = dict.fromkeys(Home, 0)
-        tail_bytes = flushed_bytes = demoted_bytes = 0
-        for segment_id, index in self.indexes.items():
+        demoted_bytes = 0
+        for segment_id, index in self._indexes.items():
             assert index.segment_id == segment_id
             index.check()
             for extent in index.extents_from(0):
                 homes[extent.home] += extent.length
-                tail_bytes += extent.counted_bytes
-                flushed_bytes += extent.counted_bytes if extent.flushed else 0
                 demoted_bytes += (
                     extent.length
                     if extent.home is Home.SPILLING and not extent.counted_bytes
                     else 0
                 )
-                assert extent.counted_bytes in (
-                    (extent.length,) if extent.home is Home.TAIL else (0, extent.length)
-                )
-                assert (extent.home is Home.TAIL) == (extent in self._fifo), extent
                 assert (extent.home is Home.FETCHED) == (extent in self.fetched), extent
-            assert (index.tail is not None) == (index in self._open), index
-            if index.tail is not None:
-                tail_bytes += len(index.tail.data)
-                flushed_bytes += index.tail_flushed
-        assert tail_bytes == self.tail_bytes, (tail_bytes, self.tail_bytes)
-        assert flushed_bytes == self.tail_bytes_flushed, (flushed_bytes, self.tail_bytes_flushed)
         assert demoted_bytes == self.demoted_bytes, (demoted_bytes, self.demoted_bytes)
         self.streams.check()
         self.fetched.check()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from readindex.cache_manager import CacheManager
+from readindex.segment_indexes import SegmentIndexes
 from readindex.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
@@ -45,9 +45,9 @@ class Place(NamedTuple):
 class Places:
     """Of one container. Once `closed` is set every question ends with ContainerStoppedError."""
 
-    def __init__(self, metadata: ContainerMetadata, cache_manager: CacheManager) -> None:
+    def __init__(self, metadata: ContainerMetadata, indexes: SegmentIndexes) -> None:
         self._metadata = metadata
-        self._cache_manager = cache_manager
+        self._indexes = indexes
         self.closed = False
 
     def present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
@@ -80,7 +80,7 @@ class Places:
         """
         top, shift = segment, 0
         while True:
-            index = self._cache_manager.indexes.get(segment.segment_id)
+            index = self._indexes.get(segment.segment_id)
             if offset < segment.start_offset:
                 raise SegmentTruncatedError(top.name, segment.start_offset + shift)
             length = min(length, segment.length - offset)

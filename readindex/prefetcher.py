@@ -30,6 +30,7 @@ from readindex.cache_manager import CacheManager
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, SequentialReader
 from readindex.fair_delivery import FairDelivery
+from readindex.segment_indexes import SegmentIndexes
 from segmentstore.contracts.backoff import backoff_s
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
@@ -95,18 +96,21 @@ class Prefetcher:
     def __init__(
         self,
         metadata: ContainerMetadata,
+        indexes: SegmentIndexes,
         cache_manager: CacheManager,
+        pacer: FairDelivery,
         source: BlockSource,
         config: ReadIndexConfig,
         runtime: Runtime,
     ) -> None:
         self._metadata = metadata
+        self._indexes = indexes
         self._cache_manager = cache_manager
+        self._pacer = pacer
         self._source = source
         self._config = config
         self._random = runtime.random
         self._streams = cache_manager.streams
-        self.pacer = FairDelivery(config.turn_bytes, lambda: cache_manager.appended_bytes)
         self._limiter = RateLimiter(config.catch_up_bytes_per_s)
         self._in_flight: dict[int, list[Fetch]] = {}
         self._bytes_in_flight = 0
@@ -158,9 +162,9 @@ class Prefetcher:
         if stream.sequential:
             self._read_ahead(segment, stream)
         data = await asyncio.shield(fetch.future)
-        if self.pacer.spend(end_offset - offset):
-            await self.pacer.give_way()
-        index = self._cache_manager.indexes.get(fetch.segment_id)
+        if self._pacer.spend(end_offset - offset):
+            await self._pacer.give_way()
+        index = self._indexes.get(fetch.segment_id)
         extent = None if index is None else index.find(offset)
         if extent is not None:
             self._cache_manager.touch_fetched(extent, offset, end_offset, stream)
@@ -185,7 +189,7 @@ class Prefetcher:
     async def close(self) -> None:
         """Cancel what is in flight; readers attached get ContainerStoppedError."""
         self._closed = True
-        self.pacer.close()
+        self._pacer.close()
         for timer in (self._idle_timer, self._limit_timer):
             if timer is not None:
                 timer.cancel()
@@ -229,7 +233,7 @@ class Prefetcher:
         """The part of [start, end) around `offset` that is neither held nor on its way; `offset` is
         neither.
         """
-        index = self._cache_manager.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         if index is not None:
             start, end = next(gap for gap in index.gaps(start, end) if gap[0] <= offset < gap[1])
         for fetch in self._in_flight.get(segment_id, ()):
@@ -283,7 +287,7 @@ class Prefetcher:
         """The first place from `offset` on that is neither held nor on its way; `limit` if there is
         none before it.
         """
-        index = self._cache_manager.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         while offset < limit:
             fetch = self._find(segment_id, offset)
             if fetch is not None:
@@ -399,7 +403,7 @@ class Prefetcher:
             self.prefetched_bytes += fetch.length
         segment = self._metadata.segments.get(fetch.segment_id)
         if segment is not None and segment.start_offset < fetch.end_offset:
-            index = self._cache_manager.index_of(fetch.segment_id)
+            index = self._indexes.of(fetch.segment_id)
             self._cache_manager.insert_fetched(
                 index, fetch.start_offset, data, fetch.stream, ahead=fetch.ahead
             )

@@ -20,18 +20,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_addresses import CacheAddresses
-from readindex.cache_manager import HARD_BOUND, CacheManager
+from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.extent import Home
+from readindex.fair_delivery import FairDelivery
 from readindex.loader import Attempt, Loader, ReadLog, read_nothing
 from readindex.log_rescanner import LogRescanner
 from readindex.merged_sources import MergedSources
 from readindex.places import Places
 from readindex.prefetcher import Prefetcher
+from readindex.segment_indexes import SegmentIndexes
 from readindex.segment_read_index import UNKNOWN, SegmentReadIndex
 from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
+from readindex.tail_memory import HARD_BOUND, TailMemory
 from readindex.unflushed_reads import RemovedError, UnflushedReads
 from readindex.waiting_reads import WaitingReads
 from segmentstore.contracts.checksum import Buffer
@@ -91,11 +94,18 @@ class ReadIndex:
         self._metadata = metadata
         self._cache = cache
         self._config = config
-        self._cache_manager = CacheManager(metadata, config, addresses, cache.delete)
+        self._indexes = SegmentIndexes()
+        self._tail = TailMemory(config, self._indexes)
+        self._cache_manager = CacheManager(
+            metadata, config, addresses, self._indexes, self._tail, cache.delete
+        )
         self._spiller = Spiller(self._cache_manager, cache, config, on_spilled)
-        self._fetcher = Prefetcher(metadata, self._cache_manager, storage, config, runtime)
+        self._pacer = FairDelivery(config.turn_bytes, lambda: self._tail.position)
+        self._fetcher = Prefetcher(
+            metadata, self._indexes, self._cache_manager, self._pacer, storage, config, runtime
+        )
         self._log_rescanner = LogRescanner(refill, metadata.container_id)
-        self._places = Places(metadata, self._cache_manager)
+        self._places = Places(metadata, self._indexes)
         self._loader = Loader(
             self._cache_manager,
             cache,
@@ -126,12 +136,14 @@ class ReadIndex:
 
         Raises DataCorruptionError if it does not continue what came before, SegmentNotFoundError.
         """
-        cache_manager = self._cache_manager
-        index = cache_manager.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         if index is None:
             index = self._first_index(segment_id, offset, len(data))
-        cache_manager.append(index, offset, data, address)
-        if cache_manager.tail_bytes > cache_manager.trim_at:
+        if address is None:
+            self._tail.append(index, offset, data)
+        else:
+            self._cache_manager.append_replayed(index, offset, data, address)
+        if self._tail.bytes_total > self._spiller.trim_at:
             self._spiller.trim()
         self._waiting.wake(segment_id)
 
@@ -140,7 +152,7 @@ class ReadIndex:
         now on.
         """
         segment = self._segment(segment_id)
-        index = self._cache_manager.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         if index is not None:
             self._cache_manager.advance(index, segment.storage_length)
         self._sweep_sources(segment_id)
@@ -159,9 +171,9 @@ class ReadIndex:
         target = self._segment(target_id)
         merge = target.merges[-1] if target.merges else None
         if merge is not None and merge.source_id == source_id:
-            index = self._cache_manager.index_of(target_id)
+            index = self._indexes.of(target_id)
             index.check_next(merge.offset)
-            self._cache_manager.cut(index)
+            self._tail.cut(index)
             index.next_offset = merge.end_offset
             self._sources.add(target_id, source_id, merge.offset)
         elif source_id not in self._metadata.segments:
@@ -187,7 +199,7 @@ class ReadIndex:
     def truncated(self, segment_id: int) -> None:
         """start_offset has grown: what lies below it is let go of."""
         segment = self._segment(segment_id)
-        index = self._cache_manager.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         if index is not None:
             self._cache_manager.drop_below(index, segment.start_offset)
         self._sweep_sources(segment_id)
@@ -223,11 +235,10 @@ class ReadIndex:
         end = min(offset + len(data), segment.length)
         if start < end:
             part = data if end - start == len(data) else data[start - offset : end - offset]
-            cache_manager = self._cache_manager
-            cache_manager.insert_refilled(
-                cache_manager.index_of(segment_id), start, part, spills=not self._spiller.refused
+            self._cache_manager.insert_refilled(
+                self._indexes.of(segment_id), start, part, spills=not self._spiller.refused
             )
-            if cache_manager.tail_bytes > cache_manager.trim_at:
+            if self._tail.bytes_total > self._spiller.trim_at:
                 self._spiller.trim()
 
     @property
@@ -271,7 +282,7 @@ class ReadIndex:
         if max_length < 1:
             raise InvalidArgumentError("max_length", max_length, "a read is at least 1 byte long")
         segment = self._places.readable(segment_id, offset, str(segment_id))
-        index = self._cache_manager.indexes.get(segment_id)
+        index = self._indexes.get(segment_id)
         data = None if index is None else self._read_memory(segment, index, offset, max_length)
         if data is None:
             return await self._read_slow(segment, offset, max_length, wait)
@@ -323,7 +334,7 @@ class ReadIndex:
         bound, where bytes would be dropped.
         """
         config, cache_manager = self._config, self._cache_manager
-        in_tail = cache_manager.tail_bytes - cache_manager.tail_bytes_flushed
+        in_tail = self._tail.bytes_unflushed
         unflushed = max(self._unflushed_bytes(), in_tail + cache_manager.cached.bytes_unflushed)
         if self._spiller.refused:
             return unflushed / config.tail_bytes_max
@@ -336,7 +347,7 @@ class ReadIndex:
 
         See `wait_spilled`.
         """
-        return self._cache_manager.tail_bytes > _CROWDED * self._config.tail_bytes_max
+        return self._tail.bytes_total > _CROWDED * self._config.tail_bytes_max
 
     @property
     def room_bytes(self) -> int:
@@ -355,7 +366,7 @@ class ReadIndex:
         """
         if self.crowded:
             while (
-                self._cache_manager.tail_bytes > _ROOMY * self._config.tail_bytes_max
+                self._tail.bytes_total > _ROOMY * self._config.tail_bytes_max
                 and await self._spiller.step()
             ):
                 pass
@@ -382,9 +393,9 @@ class ReadIndex:
         """Numbers as of now. O(fetches in flight + segments with waiting readers)."""
         cache_manager = self._cache_manager
         return ReadIndexStatistics(
-            segments=len(cache_manager.indexes),
-            tail_bytes=cache_manager.tail_bytes,
-            tail_bytes_unflushed=cache_manager.tail_bytes - cache_manager.tail_bytes_flushed,
+            segments=len(self._indexes),
+            tail_bytes=self._tail.bytes_total,
+            tail_bytes_unflushed=self._tail.bytes_unflushed,
             cached_bytes=cache_manager.cached.bytes_total,
             cached_bytes_unflushed=cache_manager.cached.bytes_unflushed,
             logged_bytes=cache_manager.logged.bytes_total,
@@ -399,7 +410,7 @@ class ReadIndex:
             read_ahead_hits=cache_manager.fetched.ahead_hits,
             read_ahead_wasted_bytes=cache_manager.fetched.ahead_wasted_bytes,
             sequential_readers=len(cache_manager.streams.running),
-            delivery_pauses=self._fetcher.pacer.pauses,
+            delivery_pauses=self._pacer.pauses,
             refills=self._log_rescanner.refills,
             cache_misses=self._loader.cache_misses,
             spilled_bytes=cache_manager.spilled_bytes,
@@ -413,7 +424,7 @@ class ReadIndex:
         O(everything).
         """
         self._cache_manager.check()
-        for segment_id, index in self._cache_manager.indexes.items():
+        for segment_id, index in self._indexes.items():
             segment = self._metadata.segments[segment_id]
             assert index.next_offset in (UNKNOWN, segment.length), (index, segment)
             for extent in index.extents_from(0):
@@ -433,7 +444,7 @@ class ReadIndex:
                 f"an append of [{offset},{offset + length}) where {segment.length} bytes "
                 "are committed",
             )
-        return self._cache_manager.index_of(segment_id)
+        return self._indexes.of(segment_id)
 
     def _segment(self, segment_id: int) -> SegmentMetadata:
         if self._places.closed:
@@ -458,7 +469,7 @@ class ReadIndex:
             return None
         if extent.home is Home.FETCHED:
             data = self._fetcher.read_held(segment, extent, offset, length)
-            self._gives_way = self._fetcher.pacer.spend(len(data))
+            self._gives_way = self._pacer.spend(len(data))
             return data
         if extent.end_offset - offset >= length:
             return extent.slice(offset, length)
@@ -467,7 +478,7 @@ class ReadIndex:
 
     async def _give_way(self, segment: SegmentMetadata, offset: int) -> None:
         self._gives_way = False
-        await self._fetcher.pacer.give_way()
+        await self._pacer.give_way()
         self._places.readable(segment.segment_id, offset, segment.name)
 
     async def _read_slow(
@@ -507,5 +518,5 @@ class ReadIndex:
             return True
         # Committed, but the call that brings the bytes has not come yet: for the reader it is still
         # the tail.
-        index = self._cache_manager.indexes.get(segment.segment_id)
+        index = self._indexes.get(segment.segment_id)
         return index is not None and index.next_offset != UNKNOWN and offset >= index.next_offset

@@ -1,7 +1,7 @@
 """Spiller: the one background flow that moves extents from memory into the cache (loop).
 
 Memory is released only after the cache said True. When it said False, nothing is tried for
-`spill_retry_s`; meanwhile the tail may grow to its hard bound, where CacheManager drops instead.
+`spill_retry_s`; meanwhile the tail may grow to its hard bound, where TailMemory drops instead.
 Who brings bytes faster than they are spilled waits, batch by batch (`step`): replay and rescans
 here, writers by the throttle.
 """
@@ -12,9 +12,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from readindex.cache_manager import HARD_BOUND, CacheManager
+from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
+from readindex.tail_memory import HARD_BOUND
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
 
@@ -47,6 +48,8 @@ class Spiller:
         """Ends with the batch on its way."""
         self._closed = False
         self._on_spilled = on_spilled
+        self.trim_at = config.tail_bytes_max
+        """Tail bytes above which appends call `trim`; more while that cannot help."""
 
     @property
     def refused(self) -> bool:
@@ -56,7 +59,7 @@ class Spiller:
     def trim(self) -> None:
         """Drop what may go and begin to spill the rest.
 
-        Called above `cache_manager.trim_at`, on the event loop.
+        Called above `trim_at`, on the event loop.
         """
         if (
             self._cache_manager.trim()
@@ -148,4 +151,4 @@ class Spiller:
     def _set_trim_at(self) -> None:
         bound = self._config.tail_bytes_max
         waiting = self._task is not None or self._retry is not None
-        self._cache_manager.trim_at = HARD_BOUND * bound if waiting else bound
+        self.trim_at = HARD_BOUND * bound if waiting else bound

@@ -370,7 +370,7 @@ async def test_truncation_during_a_fetch_is_reported(world: World, s: int) -> No
         await reading
     assert error.value.start_offset == 40
     await asyncio.sleep(1)
-    world.index._cache_manager.drop_below(world.index._cache_manager.index_of(s), 40)
+    world.index._cache_manager.drop_below(world.index._indexes.of(s), 40)
 
 
 @scenario

@@ -147,7 +147,7 @@ def test_an_unexpected_code_of_bytes_read_back_stops_the_container_and_costs_not
         await store.append("a", b"not in Tier 2 yet")
         # As if the cache had lost it: only the ledgers are left to ask.
         cache_manager = store._containers[0]._read_index._cache_manager
-        for segment_id in list(cache_manager.indexes):
+        for segment_id in list(cache_manager._indexes):
             cache_manager.drop_segment(segment_id)
         world.cluster.fail("read", -999)
         with pytest.raises(TierUnavailableError, match="-999 UnexpectedCondition"):

@@ -278,7 +278,7 @@ def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_
         # As if the cache had lost it: only the log is left to ask, and the new owner has cut that
         # off.
         cache_manager = old._containers[0]._read_index._cache_manager
-        for segment_id in list(cache_manager.indexes):
+        for segment_id in list(cache_manager._indexes):
             cache_manager.drop_segment(segment_id)
         with pytest.raises(NotPrimaryError):
             await old.read("x", 0, 100)

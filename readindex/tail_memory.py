@@ -1,0 +1,216 @@
+"""TailMemory: the residence of appended and refilled bytes in memory (pure).
+
+It counts the tail buffers of all segments, the extents at home in TAIL, and those on their way
+from there into the cache. They leave oldest first, over all segments: what Tier 2 has is dropped,
+the rest is handed over in batches. Above `HARD_BOUND` times the bound un-flushed bytes are dropped
+too: Tier 1 has them, and a rescan brings them back.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from readindex.config import ReadIndexConfig
+from readindex.extent import Extent, Home
+from readindex.segment_indexes import SegmentIndexes
+from readindex.segment_read_index import SegmentReadIndex
+from segmentstore.contracts.checksum import Buffer
+
+HARD_BOUND = 2
+"""Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
+
+
+class TailMemory:
+    """Of one container; bounded by `config.tail_bytes_max`."""
+
+    def __init__(self, config: ReadIndexConfig, indexes: SegmentIndexes) -> None:
+        self._indexes = indexes
+        self._small_bytes = config.small_bytes
+        self._block_bytes = config.block_bytes
+        self._bytes_max = config.tail_bytes_max
+        self.bytes_total = 0
+        self.bytes_flushed = 0
+        """How much of `bytes_total` Tier 2 has too."""
+        self.position = 0
+        """Grows by every byte appended to the container, here or elsewhere: the order of age."""
+        self.dropped_unflushed_bytes = 0
+        self._open: OrderedDict[SegmentReadIndex, None] = OrderedDict()
+        self._fifo: OrderedDict[Extent, None] = OrderedDict()
+
+    @property
+    def bytes_unflushed(self) -> int:
+        """How much of `bytes_total` Tier 2 lacks."""
+        return self.bytes_total - self.bytes_flushed
+
+    # --- bytes coming in ---
+
+    def append(self, index: SegmentReadIndex, offset: int, data: Buffer) -> None:
+        """Add the next bytes of a segment.
+
+        About 0.5 us when they are few. DataCorruptionError at a wrong offset.
+        """
+        length = len(data)
+        if length < self._small_bytes:
+            if index.tail is None:
+                index.check_next(offset)
+                if not length:
+                    index.next_offset = offset
+                    return
+                index.open_tail(offset, self.position)
+                self._open[index] = None
+            if index.append_small(offset, data, self._block_bytes):
+                self.cut(index)
+        else:
+            index.check_next(offset)
+            if index.tail is not None:
+                self.cut(index)
+            kept = data if type(data) is bytes else bytes(data)
+            extent = index.grow_last(offset, kept, self._block_bytes)
+            if extent is None:
+                extent = index.append_block(offset, kept)
+                extent.position = self.position
+                self._fifo[extent] = None
+            extent.counted_bytes = extent.length
+        self.bytes_total += length
+        self.position += length
+
+    def cut(self, index: SegmentReadIndex) -> Extent | None:
+        """Turn a segment's tail buffer, if it has one, into an extent."""
+        flushed = index.tail_flushed
+        extent = index.cut()
+        if extent is not None:
+            del self._open[index]
+            extent.counted_bytes = extent.length
+            self._fifo[extent] = None
+            if not extent.flushed:
+                self.bytes_flushed -= flushed
+        return extent
+
+    def insert_refilled(
+        self, index: SegmentReadIndex, offset: int, data: bytes, room_bytes: int
+    ) -> None:
+        """Put back un-flushed bytes around what is there, as far as `room_bytes` allow."""
+        for extent in index.insert_around(offset, data, Home.TAIL):
+            if extent.length > room_bytes:
+                index.remove(extent)
+                continue
+            room_bytes -= extent.length
+            extent.position = self.position
+            extent.counted_bytes = extent.length
+            self._fifo[extent] = None
+            self.bytes_total += extent.length
+
+    # --- bytes that Tier 2 has ---
+
+    def advance(self, index: SegmentReadIndex, storage_length: int) -> None:
+        """Tier 2 has everything below `storage_length`: count that of the tail buffer as flushed,
+        and split the extent that appends still grow. As a whole it would never be flushed.
+        """
+        tail = index.tail
+        if tail is not None:
+            flushed = max(0, min(storage_length - tail.start_offset, len(tail.data)))
+            self.bytes_flushed += flushed - index.tail_flushed
+            index.tail_flushed = flushed
+        last = index.last
+        if (
+            last is not None
+            and last.pieces is not None
+            and last.start_offset < storage_length < last.end_offset
+        ):
+            rest = index.split(last, storage_length)
+            rest.position = self.position
+            rest.counted_bytes = rest.length
+            last.counted_bytes = last.length
+            self._fifo[rest] = None
+
+    def mark_flushed(self, extent: Extent) -> None:
+        """Tier 2 has the extent now; `extent.flushed` was just set."""
+        self.bytes_flushed += extent.counted_bytes
+
+    # --- bytes going out ---
+
+    def release(self, extent: Extent) -> None:
+        """Take an extent out, be it on its way into the cache."""
+        self.bytes_total -= extent.counted_bytes
+        if extent.flushed:
+            self.bytes_flushed -= extent.counted_bytes
+        extent.counted_bytes = 0
+        self._fifo.pop(extent, None)
+        self._indexes.remove(extent)
+
+    def drop(self, extent: Extent) -> None:
+        """Take out an extent that only Tier 1 has besides, for want of room."""
+        if not extent.flushed:
+            self.dropped_unflushed_bytes += extent.length
+        self.release(extent)
+
+    def trim(self) -> bool:
+        """Drop what may go; True if something should be spilled."""
+        while self.bytes_total > self._bytes_max:
+            extent = self._oldest()
+            if extent is None or not extent.flushed:
+                break
+            self.release(extent)
+        while self.bytes_total > HARD_BOUND * self._bytes_max:
+            extent = self._oldest()
+            if extent is None:
+                break
+            self.drop(extent)
+        return self.bytes_total > self._bytes_max
+
+    def take_batch(self, bytes_max: int) -> list[Extent]:
+        """The oldest un-flushed extents above the bound, made SPILLING; about `bytes_max` bytes."""
+        batch: list[Extent] = []
+        size = 0
+        excess = self.bytes_total - self._bytes_max
+        while excess > 0 and size < bytes_max:
+            extent = self._oldest()
+            if extent is None:
+                break
+            excess -= extent.length
+            if extent.flushed:
+                self.release(extent)
+                continue
+            del self._fifo[extent]
+            extent.home = Home.SPILLING
+            size += extent.length
+            batch.append(extent)
+        return batch
+
+    def take_back(self, extent: Extent) -> None:
+        """The cache refused an extent: it is the oldest again."""
+        extent.home = Home.TAIL
+        self._fifo[extent] = None
+        self._fifo.move_to_end(extent, last=False)
+
+    # --- inside ---
+
+    def _oldest(self) -> Extent | None:
+        oldest = next(iter(self._fifo), None)
+        opened = next(iter(self._open), None)
+        if opened is not None:
+            tail = opened.tail
+            assert tail is not None
+            if oldest is None or tail.position < oldest.position:
+                oldest = self.cut(opened)
+                assert oldest is not None
+                self._fifo.move_to_end(oldest, last=False)
+        return oldest
+
+    def check(self) -> None:
+        """Assert that each extent and each tail buffer is counted once. O(extents)."""
+        bytes_total = bytes_flushed = 0
+        for index in self._indexes.values():
+            for extent in index.extents_from(0):
+                bytes_total += extent.counted_bytes
+                bytes_flushed += extent.counted_bytes if extent.flushed else 0
+                assert extent.counted_bytes in (
+                    (extent.length,) if extent.home is Home.TAIL else (0, extent.length)
+                )
+                assert (extent.home is Home.TAIL) == (extent in self._fifo), extent
+            assert (index.tail is not None) == (index in self._open), index
+            if index.tail is not None:
+                bytes_total += len(index.tail.data)
+                bytes_flushed += index.tail_flushed
+        assert bytes_total == self.bytes_total, (bytes_total, self.bytes_total)
+        assert bytes_flushed == self.bytes_flushed, (bytes_flushed, self.bytes_flushed)
