@@ -3,8 +3,7 @@
 Four bounded stocks, each with its own order of going:
 
 - *tail*: appended and refilled bytes in memory, see TailMemory.
-- *fetched*: what came from Tier 2, see FetchedExtents. What goes there and was read twice goes to
-  the cache; what was read once, or in sequence, does not churn the cache.
+- *fetched*: what came from Tier 2, see FetchedExtents.
 - *cached*: blocks in the cache, see CachedBlocks.
 - *logged*: replayed bytes that stay in the log until Tier 2 has them, see LoggedBytes.
 
@@ -14,7 +13,6 @@ made here.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import NamedTuple
@@ -22,12 +20,11 @@ from typing import NamedTuple
 from readindex.cache_addresses import CacheAddresses
 from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent, Home, SequentialReader
+from readindex.extent import Extent, Home
 from readindex.fetched_extents import FetchedExtents
 from readindex.logged_bytes import LoggedBytes
 from readindex.segment_indexes import SegmentIndexes
 from readindex.segment_read_index import SegmentReadIndex
-from readindex.sequential_readers import SequentialReaders
 from readindex.tail_memory import HARD_BOUND, TailMemory
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -59,6 +56,7 @@ class CacheManager:
         addresses: CacheAddresses,
         indexes: SegmentIndexes,
         tail: TailMemory,
+        fetched: FetchedExtents,
         forget_blocks: Callable[[Sequence[int]], None],
     ) -> None:
         self._metadata = metadata
@@ -67,15 +65,11 @@ class CacheManager:
         self._forget_blocks = forget_blocks
         self._indexes = indexes
         self._tail = tail
+        self._fetched = fetched
         self.cached = CachedBlocks()
         self.logged = LoggedBytes(config.logged_places_max)
-        self.streams = SequentialReaders(config, self._end_stream)
-        self.fetched = FetchedExtents(config, self.streams)
-        self.demoted_bytes = 0
-        """Extents SPILLING from FETCHED; at most `spill_batch_bytes` wait at one time."""
         self.spilled_bytes = 0
         self._dropped_unflushed_bytes = 0
-        self._demoted: OrderedDict[Extent, None] = OrderedDict()
 
     def missing_ranges(self, segment: SegmentMetadata) -> list[tuple[int, int]]:
         """Un-flushed ranges of the segment, its merged sources left out, that are neither in memory
@@ -100,11 +94,6 @@ class CacheManager:
     def dropped_unflushed_bytes(self) -> int:
         """Un-flushed bytes that memory and cache had no room for."""
         return self._dropped_unflushed_bytes + self._tail.dropped_unflushed_bytes
-
-    @property
-    def has_demoted(self) -> bool:
-        """True if fetched pieces wait to be moved to the cache."""
-        return bool(self._demoted)
 
     # --- bytes coming in ---
 
@@ -140,49 +129,6 @@ class CacheManager:
         room = min(bound - self._tail.bytes_total, self.unflushed_room(spills=spills))
         self._tail.insert_refilled(index, offset, data, room)
 
-    def insert_fetched(
-        self,
-        index: SegmentReadIndex,
-        offset: int,
-        data: bytes,
-        stream: SequentialReader | None = None,
-        *,
-        ahead: bool = False,
-    ) -> None:
-        """Keep bytes that came from Tier 2 around what is there, for `stream` if it still wants
-        them.
-        """
-        for extent in index.insert_around(offset, data, Home.FETCHED):
-            extent.flushed = True
-            self.fetched.add(extent, stream, ahead=ahead)
-        while self.fetched.bytes_total > self._config.fetched_bytes_max:
-            first = self.fetched.first_to_go(ahead_of_all=True)
-            assert first is not None
-            self._give_up(first)
-
-    def make_room(self, count: int) -> bool:
-        """Give up fetched bytes until `count` more fit; False if that would cost a stream its
-        share.
-        """
-        while self.fetched.bytes_total + count > self._config.fetched_bytes_max:
-            extent = self.fetched.first_to_go(ahead_of_all=False)
-            if extent is None:
-                return False
-            self._give_up(extent)
-        return True
-
-    def touch_fetched(
-        self, extent: Extent, offset: int, end_offset: int, reader: SequentialReader
-    ) -> None:
-        """Note a read of [offset, end_offset) that began in this extent, if it is a fetched piece;
-        it may go with that.
-        """
-        if extent.home is not Home.FETCHED:
-            return
-        self.fetched.touch(extent, offset, end_offset, reader)
-        while (consumed := self.fetched.lingering()) is not None:
-            self.release(consumed)
-
     # --- bytes going out ---
 
     def release(self, extent: Extent) -> None:
@@ -193,14 +139,9 @@ class CacheManager:
             self._forget_blocks((extent.address,))
         elif home is Home.LOGGED:
             self.logged.remove(extent)
-        elif home is Home.FETCHED:
-            self.fetched.remove(extent)
-        elif extent.counted_bytes:
-            self._tail.release(extent)
-            return
         else:
-            self._demoted.pop(extent, None)
-            self.demoted_bytes -= extent.length
+            (self._tail if extent.counted_bytes else self._fetched).release(extent)
+            return
         self._indexes.remove(extent)
 
     def drop_below(self, index: SegmentReadIndex, offset: int) -> None:
@@ -244,7 +185,7 @@ class CacheManager:
         """
         source = self._indexes.get(source_id)
         if source is None:
-            self.streams.move(source_id, target_id, offset)
+            self._fetched.readers.move(source_id, target_id, offset)
             return
         self._tail.cut(source)
         target = self._indexes.of(target_id)
@@ -265,7 +206,7 @@ class CacheManager:
             extent.high_water += offset
             target.put(extent)
         del self._indexes[source_id]
-        self.streams.move(source_id, target_id, offset)
+        self._fetched.readers.move(source_id, target_id, offset)
 
     def release_lost(self, holds: Callable[[int], bool]) -> bool:
         """Let go of un-flushed blocks that the cache has dropped silently, oldest first; True if
@@ -292,16 +233,13 @@ class CacheManager:
 
     def trim(self) -> bool:
         """Drop what may go; True if something should be spilled."""
-        return self._tail.trim() or bool(self._demoted)
+        return self._tail.trim() or self._fetched.has_demoted
 
     def take_batch(self) -> list[SpillItem]:
         """The next extents to spill, made SPILLING; empty if there are none."""
-        demoted = list(self._demoted)
-        self._demoted.clear()
-        return [
-            self._item(extent)
-            for extent in (*demoted, *self._tail.take_batch(self._config.spill_batch_bytes))
-        ]
+        demoted = self._fetched.take_demoted()
+        oldest = self._tail.take_batch(self._config.spill_batch_bytes)
+        return [self._item(extent) for extent in (*demoted, *oldest)]
 
     def spilled(self, items: Sequence[SpillItem]) -> None:
         """The cache has the batch: let go of the memory.
@@ -359,27 +297,6 @@ class CacheManager:
         ]
         return SpillItem(extent, data, parts)
 
-    def _end_stream(self, stream: SequentialReader) -> None:
-        """Nobody reads on there: what was fetched ahead and never read goes, the rest when room is
-        needed.
-        """
-        unread = [extent for extent in stream.held if extent.ahead]
-        self.fetched.let_go(stream)
-        for extent in unread:
-            self.release(extent)
-
-    def _give_up(self, extent: Extent) -> None:
-        if extent.reread and self.demoted_bytes + extent.length <= self._config.spill_batch_bytes:
-            self._demote(extent)
-        else:
-            self.release(extent)
-
-    def _demote(self, extent: Extent) -> None:
-        self.fetched.remove(extent)
-        extent.home = Home.SPILLING
-        self._demoted[extent] = None
-        self.demoted_bytes += extent.length
-
     def _mark_flushed(self, extent: Extent) -> None:
         if extent.flushed:
             return
@@ -405,22 +322,12 @@ class CacheManager:
         """Assert the rules of every index and that each extent is counted once. O(everything)."""
         self._tail.check()
         self.cached.check()
+        self._fetched.check()
         homes = dict.fromkeys(Home, 0)
-        demoted_bytes = 0
         for segment_id, index in self._indexes.items():
             assert index.segment_id == segment_id
             index.check()
             for extent in index.extents_from(0):
                 homes[extent.home] += extent.length
-                demoted_bytes += (
-                    extent.length
-                    if extent.home is Home.SPILLING and not extent.counted_bytes
-                    else 0
-                )
-                assert (extent.home is Home.FETCHED) == (extent in self.fetched), extent
-        assert demoted_bytes == self.demoted_bytes, (demoted_bytes, self.demoted_bytes)
-        self.streams.check()
-        self.fetched.check()
-        assert homes[Home.FETCHED] == self.fetched.bytes_total <= self._config.fetched_bytes_max
         assert homes[Home.CACHED] == self.cached.bytes_total
         assert homes[Home.LOGGED] == self.logged.bytes_total

@@ -90,7 +90,7 @@ class Extent:
         self.ahead = False
         """FETCHED: it came before anybody asked for it, and nobody has yet."""
         self.owner: SequentialReader | None = None
-        """FETCHED: the sequential reader it is kept for; FetchedExtents' own."""
+        """FETCHED: the sequential reader it is held for; set by that alone."""
 
     @property
     def end_offset(self) -> int:
@@ -182,6 +182,28 @@ class SequentialReader:
         """Loop time of its last read."""
         self.held: OrderedDict[Extent, None] = OrderedDict()
         """Extents kept for it, the nearest first as far as they came in order."""
+
+    def hold(self, extent: Extent) -> None:
+        """Keep an extent for this reader."""
+        extent.owner = self
+        self.held[extent] = None
+
+    def release(self, extent: Extent) -> None:
+        """Keep a held extent no more."""
+        del self.held[extent]
+        extent.owner = None
+
+    def release_all(self) -> list[Extent]:
+        """Keep nothing any more; what was held, the nearest first."""
+        extents = list(self.held)
+        for extent in extents:
+            extent.owner = None
+        self.held.clear()
+        return extents
+
+    def lost_ahead(self, offset: int) -> None:
+        """What was fetched ahead is gone from `offset` on."""
+        self.ahead_end = max(self.position, min(self.ahead_end, offset))
 
     def __repr__(self) -> str:
         return (

@@ -13,6 +13,7 @@ from itertools import islice
 from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.extent import Extent, Home
+from readindex.fetched_extents import FetchedExtents
 from readindex.log_rescanner import LogRescanner
 from readindex.logged_bytes import LogRange, ranges_of
 from readindex.places import Place
@@ -55,6 +56,7 @@ class Loader:
     def __init__(
         self,
         cache_manager: CacheManager,
+        fetched: FetchedExtents,
         cache: CacheStorage,
         fetcher: Prefetcher,
         log_rescanner: LogRescanner,
@@ -63,6 +65,7 @@ class Loader:
         refill_bytes_max: int,
     ) -> None:
         self._cache_manager = cache_manager
+        self._fetched = fetched
         self._cache = cache
         self._fetcher = fetcher
         self._log_rescanner = log_rescanner
@@ -186,7 +189,7 @@ class Loader:
                 f"object {chunk.object_name}", f"too short for {where}"
             ) from error
         # After an insert the stock may ask for room in the cache.
-        if self._cache_manager.has_demoted:
+        if self._fetched.has_demoted:
             self._spiller.trim()
         return data
 

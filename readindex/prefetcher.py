@@ -3,8 +3,8 @@ read in sequence (loop).
 
 Theory of operation. A fetch belongs to the fetcher, not to the reader that asked: readers attach to
 any fetch in flight whose range holds their offset, and a reader that goes away leaves it running.
-What lands is kept by CacheManager; the readers get it from the fetch itself, so they get on however
-small that bound is. Rules:
+What has come is kept by FetchedExtents; the readers get it from the fetch itself, so they get on
+however small that bound is. Rules:
 
 - a read that continues no other fetches what it wants and no more, in one request, and waits for
   nothing but its turn among `fetches_in_flight_max`; one that continues another fetches the piece
@@ -26,10 +26,10 @@ import asyncio
 from collections import Counter, OrderedDict
 
 from readindex.block_source import BlockSource, FetchWatch
-from readindex.cache_manager import CacheManager
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, SequentialReader
 from readindex.fair_delivery import FairDelivery
+from readindex.fetched_extents import FetchedExtents
 from readindex.segment_indexes import SegmentIndexes
 from segmentstore.contracts.backoff import backoff_s
 from segmentstore.contracts.chunks import ChunkRecord
@@ -97,7 +97,7 @@ class Prefetcher:
         self,
         metadata: ContainerMetadata,
         indexes: SegmentIndexes,
-        cache_manager: CacheManager,
+        fetched: FetchedExtents,
         pacer: FairDelivery,
         source: BlockSource,
         config: ReadIndexConfig,
@@ -105,12 +105,12 @@ class Prefetcher:
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
-        self._cache_manager = cache_manager
+        self._fetched = fetched
         self._pacer = pacer
         self._source = source
         self._config = config
         self._random = runtime.random
-        self._streams = cache_manager.streams
+        self._readers = fetched.readers
         self._limiter = RateLimiter(config.catch_up_bytes_per_s)
         self._in_flight: dict[int, list[Fetch]] = {}
         self._bytes_in_flight = 0
@@ -146,7 +146,7 @@ class Prefetcher:
         segment_id = segment.segment_id
         fetch = self._find(segment_id, offset)
         missed = fetch is None
-        continues = self._streams.expects(segment_id, offset)
+        continues = self._readers.expects(segment_id, offset)
         if fetch is None:
             start, end = self._wanted(chunk, offset, max_length, continues=continues)
             fetch = self._start(
@@ -167,7 +167,7 @@ class Prefetcher:
         index = self._indexes.get(fetch.segment_id)
         extent = None if index is None else index.find(offset)
         if extent is not None:
-            self._cache_manager.touch_fetched(extent, offset, end_offset, stream)
+            self._fetched.touch(extent, offset, end_offset, stream)
         return data[offset - fetch.start_offset : end_offset - fetch.start_offset]
 
     def read_held(
@@ -181,7 +181,7 @@ class Prefetcher:
         data = extent.slice(offset, max_length)
         end_offset = offset + len(data)
         stream = self._advance(segment.segment_id, offset, end_offset, missed=False)
-        self._cache_manager.touch_fetched(extent, offset, end_offset, stream)
+        self._fetched.touch(extent, offset, end_offset, stream)
         if stream.sequential:
             self._read_ahead(segment, stream)
         return data
@@ -220,7 +220,7 @@ class Prefetcher:
         if continues:
             # A share too small for a piece must not be overrun by every reader that comes to its
             # end.
-            unit = min(self._config.piece_bytes, max(unit, self._streams.share // unit * unit))
+            unit = min(self._config.piece_bytes, max(unit, self._readers.share // unit * unit))
             max_length = 1
         start = position // unit * unit
         end = -(-(position + max_length) // unit) * unit
@@ -247,7 +247,7 @@ class Prefetcher:
 
     def _read_ahead(self, segment: SegmentMetadata, stream: SequentialReader) -> None:
         """Ask for what the stream's window has room for."""
-        window = min(stream.window, self._streams.share)
+        window = min(stream.window, self._readers.share)
         piece_bytes = self._config.piece_bytes
         if window < piece_bytes or self._closed:
             return
@@ -306,7 +306,7 @@ class Prefetcher:
         if (
             wait_s == 0
             and self._ahead_in_flight < self._ahead_max
-            and self._cache_manager.make_room(self._bytes_in_flight + count)
+            and self._fetched.make_room(self._bytes_in_flight + count)
         ):
             return True
         self._hungry[stream] = None
@@ -334,16 +334,16 @@ class Prefetcher:
         self, segment_id: int, offset: int, end_offset: int, *, missed: bool
     ) -> SequentialReader:
         loop = asyncio.get_running_loop()
-        stream = self._streams.advance(segment_id, offset, end_offset, loop.time(), missed=missed)
+        stream = self._readers.advance(segment_id, offset, end_offset, loop.time(), missed=missed)
         if stream.sequential and self._idle_timer is None and not self._closed:
             self._idle_timer = loop.call_later(self._config.stream_idle_s, self._let_idle_go)
         return stream
 
     def _let_idle_go(self) -> None:
         loop = asyncio.get_running_loop()
-        self._streams.idle_before(loop.time() - self._config.stream_idle_s)
+        self._readers.idle_before(loop.time() - self._config.stream_idle_s)
         self._idle_timer = None
-        if self._streams.running:
+        if self._readers.running:
             self._idle_timer = loop.call_later(self._config.stream_idle_s / 2, self._let_idle_go)
         self._feed()
 
@@ -404,9 +404,7 @@ class Prefetcher:
         segment = self._metadata.segments.get(fetch.segment_id)
         if segment is not None and segment.start_offset < fetch.end_offset:
             index = self._indexes.of(fetch.segment_id)
-            self._cache_manager.insert_fetched(
-                index, fetch.start_offset, data, fetch.stream, ahead=fetch.ahead
-            )
+            self._fetched.insert(index, fetch.start_offset, data, fetch.stream, ahead=fetch.ahead)
         if not fetch.future.done():
             fetch.future.set_result(data)
 

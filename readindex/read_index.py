@@ -25,6 +25,7 @@ from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.extent import Home
 from readindex.fair_delivery import FairDelivery
+from readindex.fetched_extents import FetchedExtents
 from readindex.loader import Attempt, Loader, ReadLog, read_nothing
 from readindex.log_rescanner import LogRescanner
 from readindex.merged_sources import MergedSources
@@ -96,18 +97,20 @@ class ReadIndex:
         self._config = config
         self._indexes = SegmentIndexes()
         self._tail = TailMemory(config, self._indexes)
+        self._fetched = FetchedExtents(config, self._indexes)
         self._cache_manager = CacheManager(
-            metadata, config, addresses, self._indexes, self._tail, cache.delete
+            metadata, config, addresses, self._indexes, self._tail, self._fetched, cache.delete
         )
         self._spiller = Spiller(self._cache_manager, cache, config, on_spilled)
         self._pacer = FairDelivery(config.turn_bytes, lambda: self._tail.position)
         self._fetcher = Prefetcher(
-            metadata, self._indexes, self._cache_manager, self._pacer, storage, config, runtime
+            metadata, self._indexes, self._fetched, self._pacer, storage, config, runtime
         )
         self._log_rescanner = LogRescanner(refill, metadata.container_id)
         self._places = Places(metadata, self._indexes)
         self._loader = Loader(
             self._cache_manager,
+            self._fetched,
             cache,
             self._fetcher,
             self._log_rescanner,
@@ -399,7 +402,7 @@ class ReadIndex:
             cached_bytes=cache_manager.cached.bytes_total,
             cached_bytes_unflushed=cache_manager.cached.bytes_unflushed,
             logged_bytes=cache_manager.logged.bytes_total,
-            fetched_bytes=cache_manager.fetched.bytes_total,
+            fetched_bytes=self._fetched.bytes_total,
             readers_waiting=len(self._waiting),
             fetches_in_flight=self._fetcher.in_flight,
             fetches=self._fetcher.fetches,
@@ -407,9 +410,9 @@ class ReadIndex:
             prefetches=self._fetcher.prefetches,
             fetch_bytes=self._fetcher.fetched_bytes,
             prefetch_bytes=self._fetcher.prefetched_bytes,
-            read_ahead_hits=cache_manager.fetched.ahead_hits,
-            read_ahead_wasted_bytes=cache_manager.fetched.ahead_wasted_bytes,
-            sequential_readers=len(cache_manager.streams.running),
+            read_ahead_hits=self._fetched.ahead_hits,
+            read_ahead_wasted_bytes=self._fetched.ahead_wasted_bytes,
+            sequential_readers=len(self._fetched.readers.running),
             delivery_pauses=self._pacer.pauses,
             refills=self._log_rescanner.refills,
             cache_misses=self._loader.cache_misses,

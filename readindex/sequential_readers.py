@@ -32,12 +32,14 @@ _READ_UNITS_TO_TRUST = 2
 class SequentialReaders:
     """The streams of one container.
 
-    `let_go` is told of each that ends while it may hold something.
+    `on_ended(reader)` is called for each that ends while it may hold something.
     """
 
-    def __init__(self, config: ReadIndexConfig, let_go: Callable[[SequentialReader], None]) -> None:
+    def __init__(
+        self, config: ReadIndexConfig, on_ended: Callable[[SequentialReader], None]
+    ) -> None:
         self._config = config
-        self._let_go = let_go
+        self._on_ended = on_ended
         self.running: OrderedDict[tuple[int, int], SequentialReader] = OrderedDict()
         """Sequential streams by segment and position, the one that has waited longest first."""
         self._begun: OrderedDict[tuple[int, int], SequentialReader] = OrderedDict()
@@ -136,10 +138,8 @@ class SequentialReaders:
     @staticmethod
     def _join(one: SequentialReader, other: SequentialReader) -> SequentialReader:
         kept, left = (one, other) if one.window > other.window else (other, one)
-        for extent in left.held:
-            extent.owner = kept
-            kept.held[extent] = None
-        left.held.clear()
+        for extent in left.release_all():
+            kept.hold(extent)
         kept.sequential = one.sequential or other.sequential
         left.sequential = False
         kept.ahead_end = max(one.ahead_end, other.ahead_end)
@@ -149,7 +149,7 @@ class SequentialReaders:
 
     def _end(self, stream: SequentialReader) -> None:
         stream.sequential = False
-        self._let_go(stream)
+        self._on_ended(stream)
 
     def check(self) -> None:
         """Assert the rules of this module. O(streams)."""
