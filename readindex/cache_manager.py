@@ -1,24 +1,21 @@
-"""CacheManager: what all read indexes of a container hold, counted and bounded (pure).
+"""CacheManager: what concerns more than one residence of a container's bytes (pure).
 
-Four bounded stocks, each with its own order of going:
+Each byte that is held has one residence, which alone counts, bounds and evicts it:
 
-- *tail*: appended and refilled bytes in memory, see TailMemory.
-- *fetched*: what came from Tier 2, see FetchedExtents.
-- *cached*: blocks in the cache, see CachedBlocks.
-- *logged*: replayed bytes that stay in the log until Tier 2 has them, see LoggedBytes.
+- `TailMemory`: appended and refilled bytes in memory;
+- `FetchedExtents`: bytes from Tier 2 in memory;
+- `CachedBlocks`: blocks in the cache, spilled from one of the two;
+- `LoggedBytes`: replayed bytes that stay in the log.
 
-Every extent of every index is counted in exactly one stock; every change of an extent's home is
-made here.
+What happens to a whole segment (truncation, a merge, a flush, its deletion) and the way from memory
+into the cache are here. No residence knows another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import takewhile
-from typing import NamedTuple
+from collections.abc import Sequence
 
-from readindex.cache_addresses import CacheAddresses
-from readindex.cached_blocks import CachedBlocks
+from readindex.cached_blocks import CachedBlocks, SpillItem
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.fetched_extents import FetchedExtents
@@ -29,47 +26,28 @@ from readindex.tail_memory import HARD_BOUND, TailMemory
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
-_LOST_PER_TURN = 1024
-"""Blocks that one turn of the event loop gives up."""
-
-
-class SpillItem(NamedTuple):
-    """One extent on its way into the cache, and the blocks it is cut into: (address, start, end)
-    within its bytes.
-    """
-
-    extent: Extent
-    data: bytes
-    parts: list[tuple[int, int, int]]
-
 
 class CacheManager:
-    """The stocks of one container.
-
-    `forget_blocks` tells the cache which addresses are not needed any more.
-    """
+    """Of one container."""
 
     def __init__(
         self,
         metadata: ContainerMetadata,
         config: ReadIndexConfig,
-        addresses: CacheAddresses,
         indexes: SegmentIndexes,
         tail: TailMemory,
         fetched: FetchedExtents,
-        forget_blocks: Callable[[Sequence[int]], None],
+        cached: CachedBlocks,
+        logged: LoggedBytes,
     ) -> None:
         self._metadata = metadata
         self._config = config
-        self._addresses = addresses
-        self._forget_blocks = forget_blocks
         self._indexes = indexes
         self._tail = tail
         self._fetched = fetched
-        self.cached = CachedBlocks()
-        self.logged = LoggedBytes(config.logged_places_max)
+        self._cached = cached
+        self._logged = logged
         self.spilled_bytes = 0
-        self._dropped_unflushed_bytes = 0
 
     def missing_ranges(self, segment: SegmentMetadata) -> list[tuple[int, int]]:
         """Un-flushed ranges of the segment, its merged sources left out, that are neither in memory
@@ -90,11 +68,6 @@ class CacheManager:
             else [gap for start, end in ranges for gap in index.gaps(start, end)]
         )
 
-    @property
-    def dropped_unflushed_bytes(self) -> int:
-        """Un-flushed bytes that memory and cache had no room for."""
-        return self._dropped_unflushed_bytes + self._tail.dropped_unflushed_bytes
-
     # --- bytes coming in ---
 
     def append_replayed(
@@ -103,12 +76,12 @@ class CacheManager:
         """Add the next bytes of a segment, which lie at `address` of the log: where they lie
         alone, if that is worth a place.
         """
-        if len(data) < self._config.small_bytes or self.logged.full:
+        if len(data) < self._config.small_bytes or self._logged.full:
             self._tail.append(index, offset, data)
             return
         index.check_next(offset)
         self._tail.cut(index)
-        self.logged.append(index, offset, data, address, self._config.block_bytes)
+        self._logged.append(index, offset, data, address)
         self._tail.position += len(data)
 
     def unflushed_room(self, *, spills: bool) -> int:
@@ -117,7 +90,9 @@ class CacheManager:
         Without spilling memory alone has room.
         """
         room = self._config.tail_bytes_max - self._tail.bytes_unflushed
-        return room + self._config.cache_bytes_max - self.cached.bytes_unflushed if spills else room
+        return (
+            room + self._config.cache_bytes_max - self._cached.bytes_unflushed if spills else room
+        )
 
     def insert_refilled(
         self, index: SegmentReadIndex, offset: int, data: bytes, *, spills: bool
@@ -132,17 +107,15 @@ class CacheManager:
     # --- bytes going out ---
 
     def release(self, extent: Extent) -> None:
-        """Take an extent out of its stock, its index, and the cache."""
-        home = extent.home
-        if home is Home.CACHED:
-            self.cached.remove(extent)
-            self._forget_blocks((extent.address,))
-        elif home is Home.LOGGED:
-            self.logged.remove(extent)
+        """Take an extent out of its residence and its index."""
+        if extent.home is Home.CACHED:
+            self._cached.release(extent)
+        elif extent.home is Home.LOGGED:
+            self._logged.release(extent)
+        elif extent.counted_bytes:
+            self._tail.release(extent)
         else:
-            (self._tail if extent.counted_bytes else self._fetched).release(extent)
-            return
-        self._indexes.remove(extent)
+            self._fetched.release(extent)
 
     def drop_below(self, index: SegmentReadIndex, offset: int) -> None:
         """Let go of what lies wholly below `offset` (the segment was truncated there)."""
@@ -173,9 +146,12 @@ class CacheManager:
             return
         self._tail.cut(index)
         for extent in list(index.extents_from(index.flushed_mark)):
-            if not extent.flushed and extent.home in (Home.TAIL, Home.CACHED):
-                self._dropped_unflushed_bytes += extent.length
-                self.release(extent)
+            if extent.flushed:
+                continue
+            if extent.home is Home.TAIL:
+                self._tail.drop(extent)
+            elif extent.home is Home.CACHED:
+                self._cached.drop(extent)
 
     def move_segment(self, source_id: int, target_id: int, offset: int, start_offset: int) -> None:
         """Give the source's extents to the target, `offset` further on, but none wholly below
@@ -208,19 +184,6 @@ class CacheManager:
         del self._indexes[source_id]
         self._fetched.readers.move(source_id, target_id, offset)
 
-    def release_lost(self, holds: Callable[[int], bool]) -> bool:
-        """Let go of un-flushed blocks that the cache has dropped silently, oldest first; True if
-        there may be more of them.
-
-        A cache drops the oldest, or all: what is behind one that is there is taken to be there.
-        O(_LOST_PER_TURN).
-        """
-        oldest = self.cached.first_unflushed(_LOST_PER_TURN)
-        lost = list(takewhile(lambda extent: not holds(extent.address), oldest))
-        for extent in lost:
-            self.release(extent)
-        return len(lost) == _LOST_PER_TURN
-
     # --- what changes in place ---
 
     def advance(self, index: SegmentReadIndex, storage_length: int) -> None:
@@ -229,7 +192,7 @@ class CacheManager:
         for extent in index.newly_flushed(storage_length):
             extent.flushed = False
             self._mark_flushed(extent)
-        self.logged.shorten(index, storage_length)
+        self._logged.shorten(index, storage_length)
 
     def trim(self) -> bool:
         """Drop what may go; True if something should be spilled."""
@@ -239,43 +202,30 @@ class CacheManager:
         """The next extents to spill, made SPILLING; empty if there are none."""
         demoted = self._fetched.take_demoted()
         oldest = self._tail.take_batch(self._config.spill_batch_bytes)
-        return [self._item(extent) for extent in (*demoted, *oldest)]
+        return [self._cached.item_of(extent) for extent in (*demoted, *oldest)]
 
     def spilled(self, items: Sequence[SpillItem]) -> None:
         """The cache has the batch: let go of the memory.
 
         What was removed meanwhile is forgotten by the cache.
         """
-        for extent, _, parts in items:
+        for item in items:
+            extent = item.extent
             if extent.home is not Home.SPILLING:
-                self._forget_blocks([address for address, _, _ in parts])
+                self._cached.forget(item)
                 continue
             self.spilled_bytes += extent.length
-            index = self._indexes[extent.segment_id]
             self.release(extent)
-            segment = self._metadata.segments[extent.segment_id]
-            for address, start, end in parts:
-                # The parts may lie on both sides of storage_length, and of start_offset.
-                if extent.start_offset + end <= segment.start_offset:
-                    self._forget_blocks((address,))
-                    continue
-                block = Extent(
-                    extent.segment_id, extent.start_offset + start, end - start, None, Home.CACHED
-                )
-                block.address = address
-                block.flushed = block.end_offset <= segment.storage_length
-                if not block.flushed:
-                    index.flushed_mark = min(index.flushed_mark, block.start_offset)
-                index.put(block)
-                self.cached.add(block)
-        self._evict_cached()
+            self._cached.add(item, self._metadata.segments[extent.segment_id])
+        self._cached.evict()
 
     def spill_refused(self, items: Sequence[SpillItem]) -> None:
         """The cache took nothing: un-flushed extents are the oldest of the tail again, the others
         go.
         """
-        for extent, _, parts in reversed(items):
-            self._forget_blocks([address for address, _, _ in parts])
+        for item in reversed(items):
+            extent = item.extent
+            self._cached.forget(item)
             if extent.home is not Home.SPILLING:
                 continue
             if extent.counted_bytes:
@@ -284,18 +234,6 @@ class CacheManager:
                 self.release(extent)
 
     # --- inside ---
-
-    def _item(self, extent: Extent) -> SpillItem:
-        data = extent.joined()
-        block_bytes = self._config.block_bytes
-        # A gathered block is a little over block_bytes: it stays one.
-        pieces = max(1, extent.length // block_bytes)
-        starts = [piece * block_bytes for piece in range(pieces)]
-        ends = [*starts[1:], extent.length]
-        parts = [
-            (self._addresses.take(), start, end) for start, end in zip(starts, ends, strict=True)
-        ]
-        return SpillItem(extent, data, parts)
 
     def _mark_flushed(self, extent: Extent) -> None:
         if extent.flushed:
@@ -306,28 +244,16 @@ class CacheManager:
             return
         extent.flushed = True
         if extent.home is Home.CACHED:
-            self.cached.mark_flushed(extent)
+            self._cached.mark_flushed(extent)
         else:
             self._tail.mark_flushed(extent)
-
-    def _evict_cached(self) -> None:
-        while self.cached.bytes_total > self._config.cache_bytes_max:
-            extent = self.cached.first_to_go()
-            assert extent is not None
-            if not extent.flushed:
-                self._dropped_unflushed_bytes += extent.length
-            self.release(extent)
 
     def check(self) -> None:
         """Assert the rules of every index and that each extent is counted once. O(everything)."""
         self._tail.check()
-        self.cached.check()
+        self._cached.check()
         self._fetched.check()
-        homes = dict.fromkeys(Home, 0)
+        self._logged.check()
         for segment_id, index in self._indexes.items():
             assert index.segment_id == segment_id
             index.check()
-            for extent in index.extents_from(0):
-                homes[extent.home] += extent.length
-        assert homes[Home.CACHED] == self.cached.bytes_total
-        assert homes[Home.LOGGED] == self.logged.bytes_total

@@ -1,53 +1,69 @@
-"""LoggedBytes: the account of the extents of which only the log has the bytes, at known places
-(pure).
+"""LoggedBytes: the residence of replayed bytes that only the log has, at known places (loop).
 
 What is replayed lies in the log already. Where the log can be read by place, its larger appends are
-neither kept in memory nor copied to the cache: their extents know where they lie. Memory goes by
-places, so these are bounded; what is beyond goes the way of live appends.
+neither kept in memory nor copied to the cache: their extents know where they lie, until Tier 2 has
+them. Memory goes by places, so these are bounded; what is beyond goes the way of live appends.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
+
+from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
+from readindex.segment_indexes import SegmentIndexes
 from readindex.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.checksum import Buffer, crc32c
 
 LogRange = tuple[int, int, int]
 """Address in the log, length, CRC32C."""
+ReadLog = Callable[[Sequence[LogRange]], Awaitable[Sequence[bytes | None]]]
+"""Gives the bytes at places in the log, None for each that is not there whole."""
+
+
+async def read_nothing(ranges: Sequence[LogRange]) -> Sequence[bytes | None]:
+    """Of a log that cannot be read by place."""
+    return [None] * len(ranges)
 
 
 class LoggedBytes:
-    """Extents whose home is LOGGED; `places_max` bounds the places of all together."""
+    """Extents whose home is LOGGED; `config.logged_places_max` bounds the places of all
+    together.
+    """
 
-    def __init__(self, places_max: int) -> None:
-        self._places_max = places_max
+    def __init__(self, config: ReadIndexConfig, indexes: SegmentIndexes, read_log: ReadLog) -> None:
+        self._indexes = indexes
+        self._read_log = read_log
+        self._places_max = config.logged_places_max
+        self._block_bytes = config.block_bytes
         self.places = 0
         self.bytes_total = 0
+        self.misses = 0
+        """Extents of which the log did not have all bytes when they were read."""
 
     @property
     def full(self) -> bool:
         """True if no place more is taken."""
         return self.places >= self._places_max
 
-    def append(
-        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int, block_bytes: int
-    ) -> None:
+    # --- bytes coming in ---
+
+    def append(self, index: SegmentReadIndex, offset: int, data: Buffer, address: int) -> None:
         """Note where the next bytes of a segment lie, by at most a block: a place is read and
         checked as a whole. Its tail buffer has been cut.
         """
-        for begin in range(0, len(data), block_bytes):
-            piece = data[begin : begin + block_bytes]
-            self._append(index, offset + begin, piece, address + begin, block_bytes)
+        for begin in range(0, len(data), self._block_bytes):
+            piece = data[begin : begin + self._block_bytes]
+            self._append(index, offset + begin, piece, address + begin)
 
-    def _append(
-        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int, block_bytes: int
-    ) -> None:
+    def _append(self, index: SegmentReadIndex, offset: int, data: Buffer, address: int) -> None:
         length = len(data)
         last = index.last
         if (
             last is None
             or last.places is None
-            or last.length + length > block_bytes
+            or last.length + length > self._block_bytes
             or last.start_offset + last.length != offset
         ):
             last = index.append_logged(offset)
@@ -58,6 +74,39 @@ class LoggedBytes:
         index.next_offset = offset + length
         self.places += 1
         self.bytes_total += length
+
+    # --- reads ---
+
+    async def read(
+        self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
+    ) -> list[bytes] | None:
+        """At most `length` bytes from `offset`, which an extent has, out of at most so many extents
+        that follow each other; None if the log does not have the first whole.
+        """
+        run = index.run_of(Home.LOGGED, offset, length, blocks_max)
+        wanted = [
+            ranges_of(extent, max(offset, extent.start_offset), offset + length) for extent in run
+        ]
+        found = iter(await self._read_log([each for ranges, _ in wanted for each in ranges]))
+        pieces: list[bytes] = []
+        whole = True
+        for extent, (ranges, before) in zip(run, wanted, strict=True):
+            parts = [part for part in islice(found, len(ranges)) if part is not None]
+            if len(parts) < len(ranges):
+                # All that are lost are forgotten together: one rescan looks for them.
+                self._lost(extent)
+                whole = False
+            elif whole:
+                parts[0] = parts[0][before:]
+                pieces += parts
+        return _cut(pieces, length) or None
+
+    def _lost(self, extent: Extent) -> None:
+        self.misses += 1
+        if extent.home is Home.LOGGED:
+            self.release(extent)
+
+    # --- bytes that Tier 2 has, and bytes going out ---
 
     def shorten(self, index: SegmentReadIndex, offset: int) -> None:
         """Tier 2 has what lies before `offset`: an extent that holds both sides begins there."""
@@ -73,11 +122,23 @@ class LoggedBytes:
         index.move_start(extent, offset)
         self.bytes_total -= gone
 
-    def remove(self, extent: Extent) -> None:
-        """Stop counting an extent."""
+    def release(self, extent: Extent) -> None:
+        """Take an extent out."""
         assert extent.places is not None
         self.places -= len(extent.places) // 3
         self.bytes_total -= extent.length
+        self._indexes.remove(extent)
+
+    def check(self) -> None:
+        """Assert that each extent is counted once. O(extents)."""
+        places = bytes_total = 0
+        for index in self._indexes.values():
+            for extent in index.extents_from(0):
+                if extent.home is Home.LOGGED:
+                    assert extent.places is not None, extent
+                    places += len(extent.places) // 3
+                    bytes_total += extent.length
+        assert (places, bytes_total) == (self.places, self.bytes_total)
 
 
 def ranges_of(extent: Extent, offset: int, end_offset: int) -> tuple[list[LogRange], int]:
@@ -98,6 +159,14 @@ def ranges_of(extent: Extent, offset: int, end_offset: int) -> tuple[list[LogRan
             ranges.append((address, size, checksum))
         position += size
     return ranges, before
+
+
+def _cut(pieces: list[bytes], length: int) -> list[bytes]:
+    """The first `length` bytes of these pieces, of which the last alone may reach further."""
+    surplus = sum(map(len, pieces)) - length
+    if surplus > 0:
+        pieces[-1] = pieces[-1][:-surplus]
+    return pieces
 
 
 def _lead(extent: Extent) -> int:

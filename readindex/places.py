@@ -1,9 +1,10 @@
-"""Places: whether a byte may be read, and where it is to be looked for, merges followed (pure)."""
+"""Places: whether a byte may be read, and where it is, merges followed (pure)."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from readindex.extent import Extent
 from readindex.segment_indexes import SegmentIndexes
 from readindex.segment_read_index import SegmentReadIndex
 from segmentstore.contracts.errors import (
@@ -15,20 +16,22 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 
 class Place(NamedTuple):
-    """Where a byte is to be looked for: at most `length` bytes belong together there."""
+    """Where a byte is: at most `length` bytes belong together there."""
 
     segment: SegmentMetadata
-    held: SegmentReadIndex | None
+    segment_index: SegmentReadIndex | None
     """The segment's index, if it has one."""
+    extent: Extent | None
+    """The extent that has it; none if the tail buffer, Tier 2 or Tier 1 alone does."""
     offset: int
     length: int
 
     @property
     def is_missing(self) -> bool:
-        """True if only Tier 1 has the byte: it is neither held nor in Tier 2. O(log extents)."""
-        if self.offset < self.segment.storage_length:
+        """True if only Tier 1 has the byte: it is neither held nor in Tier 2."""
+        if self.extent is not None or self.offset < self.segment.storage_length:
             return False
-        return self.held is None or not self.held.covers(self.offset)
+        return self.segment_index is None or not self.segment_index.in_tail_buffer(self.offset)
 
     @property
     def missing_length(self) -> int:
@@ -38,7 +41,7 @@ class Place(NamedTuple):
         A merged source's bytes are not this segment's to ask for.
         """
         end = self.segment.own_end(self.offset)
-        end = end if self.held is None else self.held.gap_end(self.offset, end)
+        end = end if self.segment_index is None else self.segment_index.gap_end(self.offset, end)
         return min(self.length, end - self.offset)
 
 
@@ -80,15 +83,15 @@ class Places:
         """
         top, shift = segment, 0
         while True:
-            index = self._indexes.get(segment.segment_id)
             if offset < segment.start_offset:
                 raise SegmentTruncatedError(top.name, segment.start_offset + shift)
             length = min(length, segment.length - offset)
-            if offset < segment.storage_length or (index is not None and index.covers(offset)):
-                return Place(segment, index, offset, length)
+            index = self._indexes.get(segment.segment_id)
+            extent = None if index is None else index.find(offset)
+            place = Place(segment, index, extent, offset, length)
             merge = segment.find_merge(offset) if segment.merges else None
-            if merge is None:
-                return Place(segment, index, offset, length)
+            if merge is None or not place.is_missing:
+                return place
             length = min(length, merge.end_offset - offset)
             offset -= merge.offset
             shift += merge.offset

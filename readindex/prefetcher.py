@@ -289,12 +289,13 @@ class Prefetcher:
         """
         index = self._indexes.get(segment_id)
         while offset < limit:
-            fetch = self._find(segment_id, offset)
-            if fetch is not None:
-                offset = fetch.end_offset
-            elif index is not None and index.covers(offset):
-                extent = index.find(offset)
-                offset = limit if extent is None else extent.end_offset
+            held: Fetch | Extent | None = self._find(segment_id, offset)
+            if held is None and index is not None:
+                held = index.find(offset)
+            if held is not None:
+                offset = held.end_offset
+            elif index is not None and index.in_tail_buffer(offset):
+                return limit
             else:
                 return offset
         return limit

@@ -22,12 +22,14 @@ from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
+from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
 from readindex.extent import Home
 from readindex.fair_delivery import FairDelivery
 from readindex.fetched_extents import FetchedExtents
-from readindex.loader import Attempt, Loader, ReadLog, read_nothing
+from readindex.loader import Attempt, Loader
 from readindex.log_rescanner import LogRescanner
+from readindex.logged_bytes import LoggedBytes, ReadLog, read_nothing
 from readindex.merged_sources import MergedSources
 from readindex.places import Places
 from readindex.prefetcher import Prefetcher
@@ -93,15 +95,22 @@ class ReadIndex:
         read_log: ReadLog = read_nothing,
     ) -> None:
         self._metadata = metadata
-        self._cache = cache
         self._config = config
         self._indexes = SegmentIndexes()
         self._tail = TailMemory(config, self._indexes)
         self._fetched = FetchedExtents(config, self._indexes)
+        self._cached = CachedBlocks(config, self._indexes, cache, addresses)
+        self._logged = LoggedBytes(config, self._indexes, read_log)
         self._cache_manager = CacheManager(
-            metadata, config, addresses, self._indexes, self._tail, self._fetched, cache.delete
+            metadata,
+            config,
+            self._indexes,
+            self._tail,
+            self._fetched,
+            self._cached,
+            self._logged,
         )
-        self._spiller = Spiller(self._cache_manager, cache, config, on_spilled)
+        self._spiller = Spiller(self._cache_manager, self._cached, config, on_spilled)
         self._pacer = FairDelivery(config.turn_bytes, lambda: self._tail.position)
         self._fetcher = Prefetcher(
             metadata, self._indexes, self._fetched, self._pacer, storage, config, runtime
@@ -109,13 +118,12 @@ class ReadIndex:
         self._log_rescanner = LogRescanner(refill, metadata.container_id)
         self._places = Places(metadata, self._indexes)
         self._loader = Loader(
-            self._cache_manager,
+            self._cached,
+            self._logged,
             self._fetched,
-            cache,
             self._fetcher,
             self._log_rescanner,
             self._spiller,
-            read_log,
             config.tail_bytes_max,
         )
         self._unflushed = UnflushedReads(
@@ -142,11 +150,12 @@ class ReadIndex:
         index = self._indexes.get(segment_id)
         if index is None:
             index = self._first_index(segment_id, offset, len(data))
+        tail = self._tail
         if address is None:
-            self._tail.append(index, offset, data)
+            tail.append(index, offset, data)
         else:
             self._cache_manager.append_replayed(index, offset, data, address)
-        if self._tail.bytes_total > self._spiller.trim_at:
+        if tail.bytes_total > self._spiller.trim_at:
             self._spiller.trim()
         self._waiting.wake(segment_id)
 
@@ -336,9 +345,9 @@ class ReadIndex:
         costs more rescans. A tail that grows faster than it is spilled counts against its hard
         bound, where bytes would be dropped.
         """
-        config, cache_manager = self._config, self._cache_manager
+        config = self._config
         in_tail = self._tail.bytes_unflushed
-        unflushed = max(self._unflushed_bytes(), in_tail + cache_manager.cached.bytes_unflushed)
+        unflushed = max(self._unflushed_bytes(), in_tail + self._cached.bytes_unflushed)
         if self._spiller.refused:
             return unflushed / config.tail_bytes_max
         bound = config.tail_bytes_max + config.cache_bytes_max
@@ -394,14 +403,13 @@ class ReadIndex:
 
     def statistics(self) -> ReadIndexStatistics:
         """Numbers as of now. O(fetches in flight + segments with waiting readers)."""
-        cache_manager = self._cache_manager
         return ReadIndexStatistics(
             segments=len(self._indexes),
             tail_bytes=self._tail.bytes_total,
             tail_bytes_unflushed=self._tail.bytes_unflushed,
-            cached_bytes=cache_manager.cached.bytes_total,
-            cached_bytes_unflushed=cache_manager.cached.bytes_unflushed,
-            logged_bytes=cache_manager.logged.bytes_total,
+            cached_bytes=self._cached.bytes_total,
+            cached_bytes_unflushed=self._cached.bytes_unflushed,
+            logged_bytes=self._logged.bytes_total,
             fetched_bytes=self._fetched.bytes_total,
             readers_waiting=len(self._waiting),
             fetches_in_flight=self._fetcher.in_flight,
@@ -415,9 +423,10 @@ class ReadIndex:
             sequential_readers=len(self._fetched.readers.running),
             delivery_pauses=self._pacer.pauses,
             refills=self._log_rescanner.refills,
-            cache_misses=self._loader.cache_misses,
-            spilled_bytes=cache_manager.spilled_bytes,
-            dropped_unflushed_bytes=cache_manager.dropped_unflushed_bytes,
+            cache_misses=self._cached.misses + self._logged.misses,
+            spilled_bytes=self._cache_manager.spilled_bytes,
+            dropped_unflushed_bytes=self._tail.dropped_unflushed_bytes
+            + self._cached.dropped_unflushed_bytes,
             pressure=self.pressure,
         )
 
@@ -500,8 +509,10 @@ class ReadIndex:
                 continue
             place = self._places.locate(segment, offset, max_length)
             data = None
-            if place.held is not None:
-                data = self._read_memory(place.segment, place.held, place.offset, place.length)
+            if place.segment_index is not None:
+                data = self._read_memory(
+                    place.segment, place.segment_index, place.offset, place.length
+                )
             if data is not None:
                 if self._gives_way:
                     await self._give_way(segment, offset)

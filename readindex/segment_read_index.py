@@ -187,12 +187,10 @@ class SegmentReadIndex:
         extent: Extent = extents.peekitem(at)[1]
         return extent if offset < extent.start_offset + extent.length else None
 
-    def covers(self, offset: int) -> bool:
-        """True if the byte at `offset` is in memory or was given to the cache."""
+    def in_tail_buffer(self, offset: int) -> bool:
+        """True if the tail buffer has the byte at `offset`."""
         tail = self.tail
-        if tail is not None and tail.start_offset <= offset < self.next_offset:
-            return True
-        return self.find(offset) is not None
+        return tail is not None and tail.start_offset <= offset < self.next_offset
 
     def extents_from(self, offset: int) -> Iterator[Extent]:
         """Extents that end above `offset`, in order. Do not change the index while iterating."""

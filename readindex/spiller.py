@@ -9,17 +9,13 @@ here, writers by the throttle.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 
 from readindex.cache_manager import CacheManager
-from readindex.cache_storage import CacheStorage
+from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
 from readindex.tail_memory import HARD_BOUND
-from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
-
-_log = logging.getLogger(__name__)
 
 
 def _nothing() -> None:
@@ -35,12 +31,12 @@ class Spiller:
     def __init__(
         self,
         cache_manager: CacheManager,
-        cache: CacheStorage,
+        cached: CachedBlocks,
         config: ReadIndexConfig,
         on_spilled: Callable[[], None] = _nothing,
     ) -> None:
         self._cache_manager = cache_manager
-        self._cache = cache
+        self._cached = cached
         self._config = config
         self._task: asyncio.Task[None] | None = None
         self._retry: asyncio.TimerHandle | None = None
@@ -107,14 +103,7 @@ class Spiller:
                 items = self._cache_manager.take_batch()
                 if not items:
                     break
-                blocks: list[tuple[int, Buffer]] = []
-                for _, data, parts in items:
-                    if len(parts) == 1:
-                        blocks.append((parts[0][0], data))
-                        continue
-                    view = memoryview(data)
-                    blocks += [(address, view[start:end]) for address, start, end in parts]
-                if await self._inserted(blocks):
+                if await self._cached.insert(items):
                     self._cache_manager.spilled(items)
                     self._end_step()
                     continue
@@ -133,15 +122,6 @@ class Spiller:
         if step is not None and not step.done():
             step.set_result(None)
         self._on_spilled()
-
-    async def _inserted(self, blocks: list[tuple[int, Buffer]]) -> bool:
-        try:
-            return await self._cache.insert(blocks)
-        except Exception:  # noqa: BLE001 - whatever it is, readers have other places to look
-            # Taken for a refusal: a batch that is neither spilled nor given back would stay in
-            # memory for good.
-            _log.exception("the cache failed")
-            return False
 
     def _try_again(self) -> None:
         self._retry = None

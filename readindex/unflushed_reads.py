@@ -184,8 +184,8 @@ class UnflushedReads:
             else:
                 pieces = (
                     []
-                    if place.held is None
-                    else place.held.memory_pieces(place.offset, place.length)
+                    if place.segment_index is None
+                    else place.segment_index.memory_pieces(place.offset, place.length)
                 )
                 if not pieces:
                     loaded = await self._loader.load_pieces(

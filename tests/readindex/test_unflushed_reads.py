@@ -82,7 +82,7 @@ def test_one_pass_serves_every_block_of_every_upload() -> None:
 def test_a_pass_that_has_not_come_to_them_yet_serves_those_who_ask_late() -> None:
     async def main() -> None:
         world, ids = await lost_world()
-        world.index._cache_manager.release_lost(world.cache.holds)
+        world.index._cached.release_lost()
         first = asyncio.ensure_future(world.index.read_unflushed([(ids[0], 0, LENGTH)]))
         await asyncio.sleep(0)
         late = asyncio.ensure_future(world.index.read_unflushed([(ids[-1], 0, LENGTH)]))
@@ -170,7 +170,7 @@ def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else(
 
     async def main() -> None:
         world, ids = await lost_world()
-        world.index._cache_manager.release_lost(world.cache.holds)
+        world.index._cached.release_lost()
         refill = world.index._log_rescanner._refill
 
         async def cancels(wanted: Mapping[int, int]) -> None:

@@ -47,7 +47,7 @@ READINDEX: Final = (
         "A block that the cache has lost is served as zeros.",
         (
             Edit(
-                "readindex.loader:Loader._load_cached",
+                "readindex.cached_blocks:CachedBlocks.read",
                 "if block is None or len(block) != extent.length:",
                 "if block is None:\n    block = bytes(extent.length)\nif len(block) != "
                 "extent.length:",
