@@ -19,17 +19,10 @@ from tier2.spark.reconcile.findings import FINDINGS, StoreFacts
 from tier2.spark.reconcile.job import ReconcileResult, reconcile
 from tier2.spark.reconcile.marks import HASHES
 from tier2.spark.reconcile.plan import check_work, coverage_work
+from tier2.spark.reconcile.scan_work import Listers, scan_task
 from tier2.spark.reconcile.tasks import CheckInputs
-from tier2.spark.reconcile.work import (
-    RESULTS,
-    SURVEYED,
-    WORK,
-    Listers,
-    Site,
-    borders_of,
-    scan_task,
-    verdict_task,
-)
+from tier2.spark.reconcile.verdict_work import borders_of, verdict_task
+from tier2.spark.reconcile.work import RESULTS, SURVEYED, WORK, Site
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

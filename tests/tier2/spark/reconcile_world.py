@@ -33,7 +33,7 @@ from tier2.object_names import (
     object_name,
     store_tag,
 )
-from tier2.spark.reconcile.work import with_storage
+from tier2.spark.common.storages import with_storage
 from tier2.store_markers import marker_text
 
 STORE_ID = str(uuid.UUID(int=0x1234))

@@ -26,7 +26,8 @@ from tier2.spark.reconcile.plan import (
     shard_bytes,
 )
 from tier2.spark.reconcile.tasks import CheckInputs
-from tier2.spark.reconcile.work import WORK, Site, verdict_task
+from tier2.spark.reconcile.verdict_work import verdict_task
+from tier2.spark.reconcile.work import WORK, Site
 
 WEIGHTS = st.lists(st.integers(0, 1 << 40) | st.just(0), min_size=256, max_size=256)
 
@@ -97,7 +98,7 @@ class Opened:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = 0
         self.closed = 0
-        monkeypatch.setattr("tier2.spark.reconcile.work.open_object_storage", self)
+        monkeypatch.setattr("tier2.spark.common.storages.open_object_storage", self)
 
     def __call__(self, url: str, runtime: Runtime) -> ObjectStorage:
         storage = open_object_storage(url, runtime)

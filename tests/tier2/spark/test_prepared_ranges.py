@@ -31,7 +31,7 @@ from tier2.spark.reconcile.inventory_rows import (
 )
 from tier2.spark.reconcile.listing_job import PARTS_MIN, _parts_of
 from tier2.spark.reconcile.listing_table import LISTING
-from tier2.spark.reconcile.work import shards_of_part
+from tier2.spark.reconcile.scan_work import shards_of_part
 
 URL = "file:///store"
 FOREIGN = ["ab-", "ab.x", "abc/x", "ab0", "readme", "zz/x", "a/x", "AB/x", "catalog/x"]

@@ -34,7 +34,8 @@ from tier2.spark.reconcile.inventory_rows import InventoryError
 from tier2.spark.reconcile.job import reconcile
 from tier2.spark.reconcile.listing import list_rest, list_shard
 from tier2.spark.reconcile.listing_job import _by_shard
-from tier2.spark.reconcile.work import Listers, Site
+from tier2.spark.reconcile.scan_work import Listers
+from tier2.spark.reconcile.work import Site
 from tier2.store_markers import marker_text
 
 if TYPE_CHECKING:

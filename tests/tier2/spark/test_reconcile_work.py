@@ -15,11 +15,13 @@ from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import DAY_S, SEGMENTS, World
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.spark.common.arrow_rows import is_text
+from tier2.spark.common.storages import with_storage
 from tier2.spark.reconcile.findings import StoreFacts
 from tier2.spark.reconcile.listing import list_rest, list_shard
 from tier2.spark.reconcile.listing_table import LISTING
+from tier2.spark.reconcile.scan_work import Listers, shards_of_part
 from tier2.spark.reconcile.tasks import CheckInputs, check_missing
-from tier2.spark.reconcile.work import Listers, shards_of_part, with_storage
+from tier2.spark.reconcile.work import MISSING
 
 
 @pytest.fixture
@@ -113,7 +115,7 @@ def test_what_the_owner_does_between_the_snapshots_is_no_finding(world: World) -
 
     findings, counters = dry_run(world, between=between)
     assert found(findings) <= {("in_flight", taken)}
-    assert counters.get("gone") is None
+    assert counters.get(MISSING) is None
 
 
 def test_an_object_lost_while_the_owner_works_is_missing_in_both_snapshots(world: World) -> None:
@@ -156,7 +158,7 @@ def test_an_object_that_went_while_it_was_looked_into_is_reported(world: World) 
         return manifests
 
     findings, counters = dry_run(world, between=between)
-    assert (findings.num_rows, counters["gone"]) == (0, 1)
+    assert (findings.num_rows, counters[MISSING]) == (0, 1)
 
 
 def test_of_a_container_without_a_snapshot_nothing_is_said(world: World) -> None:
@@ -267,7 +269,7 @@ def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_look(world: Wor
     findings, counters = dry_run(
         world, between=between, listers=listers, confirm_all=True, check="none"
     )
-    assert (found(findings), counters["gone"]) == (set(), 2)
+    assert (found(findings), counters[MISSING]) == (set(), 2)
     before = world.snapshot()
     after = world.snapshot()
     place = StoreFacts({0: 3, 1: 3}, world.now_ms, 0)

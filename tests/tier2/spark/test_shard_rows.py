@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from tests.tier2.spark.reconcile_world import World
+from tier2.spark.common.storages import with_storage
 from tier2.spark.reconcile.shard_rows import ShardRows, shard_rows
-from tier2.spark.reconcile.work import with_storage
 
 
 @pytest.fixture

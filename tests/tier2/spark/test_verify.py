@@ -18,6 +18,7 @@ from tests.tier2.spark.reconcile_world import PAYLOAD, SEGMENTS, World
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_storage import StorageUnavailableError
+from tier2.spark.common.storages import with_storage
 from tier2.spark.reconcile.findings import FindingKind
 from tier2.spark.reconcile.verify import (
     ATTEMPTS,
@@ -25,7 +26,6 @@ from tier2.spark.reconcile.verify import (
     ObjectsCheck,
     verify_objects,
 )
-from tier2.spark.reconcile.work import with_storage
 
 
 @pytest.fixture

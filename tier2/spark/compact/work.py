@@ -31,6 +31,7 @@ import pyarrow as pa
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.locations import open_object_storage
+from tier2.spark.common.storages import with_storage
 from tier2.spark.common.task_disk import BulkDisk
 from tier2.spark.compact.group import Group, GroupResult
 from tier2.spark.compact.options import CompactionOptions
@@ -45,7 +46,6 @@ from tier2.spark.compact.ranges import (
     planned_rows,
 )
 from tier2.spark.compact.task import execute_group
-from tier2.spark.reconcile.work import with_storage
 
 ROUND_CHUNKS: Final = 1_000_000
 """Chunks of one query, about: some 15 MB of rows. More take several, one after another."""

@@ -21,7 +21,7 @@ from tier2.spark.reconcile.findings import FINDINGS, FindingKind
 from tier2.spark.reconcile.found_classes import FoundClass
 from tier2.spark.reconcile.marks import unpack_shards
 from tier2.spark.reconcile.orphan_requests import ASKED, NOT_ASKED
-from tier2.spark.reconcile.work import BORDER, FOUND, MISSING_MARKS
+from tier2.spark.reconcile.work import BORDER, FOUND, MISSING, MISSING_MARKS
 
 
 class Scan(NamedTuple):
@@ -79,7 +79,7 @@ class Verdicts:
                 self.classes[FoundClass(row["kind"], row["severity"], row["container_id"])] += (
                     number
                 )
-            elif counter == "gone":
+            elif counter == MISSING:
                 self.missing.add(row["object"])
             elif counter == MISSING_MARKS:
                 for shard, bits in unpack_shards(base64.b64decode(row["evidence"])):

@@ -63,6 +63,7 @@ from tier2.spark.reconcile.plan import (
     task_count,
 )
 from tier2.spark.reconcile.report import ReconcileSummary, count_kinds, verdict_of
+from tier2.spark.reconcile.scan_work import proposals_task, shards_of_part
 from tier2.spark.reconcile.second_scan import Again
 from tier2.spark.reconcile.staleness import behind_unreadable, moved_on
 from tier2.spark.reconcile.tasks import (
@@ -72,17 +73,15 @@ from tier2.spark.reconcile.tasks import (
     is_same,
     unresponsive_findings,
 )
+from tier2.spark.reconcile.verdict_work import borders_of, verdict_task
 from tier2.spark.reconcile.work import (
     MAILBOXES,
+    MISSING,
     MISSING_SHOWN,
     RESULTS,
     SURVEYED,
     SUSPECTS_HELD,
     Site,
-    borders_of,
-    proposals_task,
-    shards_of_part,
-    verdict_task,
 )
 
 _T = TypeVar("_T")
@@ -549,14 +548,14 @@ async def _live_bytes(storage: ObjectStorage, by: CheckInputs) -> int:
 def _missing_row(
     shards: range, names: Collection[str], verdicts: Verdicts, scan: Scan
 ) -> dict[str, Any] | None:
-    """A row `missing` of WORK; None if nothing was gone of these shards."""
+    """A row MISSING of WORK; None if nothing of these shards was missing."""
     some = sorted(name for name in names if int(name[:2], 16) in shards)
     missing = [(shard, bits) for shard in shards for bits in verdicts.missing_marks.get(shard, ())]
     if not some and not missing:
         return None
     checked = [(shard, scan.absent[shard]) for shard in shards if shard in scan.absent]
     return {
-        "item": "gone",
+        "item": MISSING,
         "first": shards.start,
         "end": shards.stop,
         "before": pack_shards(missing),

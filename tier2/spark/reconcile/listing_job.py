@@ -42,16 +42,9 @@ from tier2.spark.reconcile.inventory_rows import (
 )
 from tier2.spark.reconcile.listing import shards_of
 from tier2.spark.reconcile.listing_table import LISTING
+from tier2.spark.reconcile.scan_work import Listers, scan_shards, scan_task, shards_of_part
 from tier2.spark.reconcile.second_scan import Again, again_shards, again_task
-from tier2.spark.reconcile.work import (
-    RESULTS,
-    SURVEYED,
-    Listers,
-    Site,
-    scan_shards,
-    scan_task,
-    shards_of_part,
-)
+from tier2.spark.reconcile.work import RESULTS, SURVEYED, Site
 
 _Batches = Iterator[pa.RecordBatch]
 

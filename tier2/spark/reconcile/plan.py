@@ -1,5 +1,4 @@
-"""How reconciliation's work is cut: pure, numbers and Arrow tables in, rows of
-`reconcile_work.WORK` out.
+"""How reconciliation's work is cut: pure, numbers and Arrow tables in, rows of WORK out.
 
 A range is so large that a task of it takes some seconds and some hundred megabytes at the most, and
 there are at least so many that a small cluster has something to do.

@@ -32,11 +32,13 @@ from numpy.typing import NDArray
 from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
+from tier2.spark.common.storages import opened
 from tier2.spark.reconcile import found_classes
 from tier2.spark.reconcile.findings import FindingKind, Suspects, find_suspects
 from tier2.spark.reconcile.listing import list_rest
 from tier2.spark.reconcile.listing_table import LISTING
 from tier2.spark.reconcile.marks import HashedNames, names_of
+from tier2.spark.reconcile.scan_work import Listers, by_shard, lister_of, shards_of_part
 from tier2.spark.reconcile.shard_rows import no_objects
 from tier2.spark.reconcile.tasks import (
     COMPARED,
@@ -48,19 +50,8 @@ from tier2.spark.reconcile.tasks import (
     scan,
     still_absent,
 )
-from tier2.spark.reconcile.work import (
-    FOUND,
-    REST,
-    RESULTS,
-    Listers,
-    Site,
-    by_shard,
-    lister_of,
-    opened,
-    results_of_suspects,
-    shards_of_part,
-    shown,
-)
+from tier2.spark.reconcile.verdict_work import results_of_suspects, shown
+from tier2.spark.reconcile.work import FOUND, REST, RESULTS, Site
 
 _Batches = Iterator[pa.RecordBatch]
 
