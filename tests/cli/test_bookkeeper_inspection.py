@@ -16,7 +16,6 @@ from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.frame_reports import LedgerStillOpenError
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
-from durablelog.bookkeeper.memory_ledgers import MemoryLedger, MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.metadata_node import MetadataNodes
@@ -28,6 +27,7 @@ from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.runtime import Runtime
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedger, MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
 from tests.store.harness import run
 

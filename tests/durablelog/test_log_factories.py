@@ -8,7 +8,6 @@ from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_log_factory import BookKeeperLogFactory
 from durablelog.bookkeeper.ledger_calls import custom_metadata
 from durablelog.bookkeeper.ledger_store import Replication
-from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from durablelog.file.file_log_factory import FileLogFactory
@@ -19,6 +18,7 @@ from tests.contracts.durable_data_log_factory_contract import (
     DurableDataLogFactoryContract,
     FactoryWorld,
 )
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 
 
 class _FolderWorld(FactoryWorld):

@@ -14,7 +14,6 @@ import pytest
 from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_log_factory import BookKeeperLogFactory
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
-from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.store_node import container_path, decode_identity
@@ -25,6 +24,7 @@ from segmentstore.config import parse_store_file
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, TierUnavailableError
 from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import open_lazy, read_all, run
 

@@ -10,13 +10,13 @@ from typing import Any
 
 from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from segmentstore import SegmentStore
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.segment_mapper import container_of
 from segmentstore.store_adapters import DefaultAdapters
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from tests.store.harness import LAZY
 
 ROOT = "/stores/one"

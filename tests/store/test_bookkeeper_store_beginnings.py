@@ -13,7 +13,6 @@ import pytest
 
 from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.bookkeeper.store_node import decode_identity
@@ -21,6 +20,7 @@ from segmentstore import SegmentStore
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld
 from tests.store.harness import LAZY, bury, read_all, run
 

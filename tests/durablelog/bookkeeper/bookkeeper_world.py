@@ -11,12 +11,12 @@ from typing import Any
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record, encode_record
 from durablelog.bookkeeper.log_options import BookKeeperLogOptions
-from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import PAYLOAD_BYTES_MAX
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from tests.support.loop_clock import LoopClock
 
 PATH = "/store/containers/3"

@@ -18,11 +18,11 @@ from durablelog.bookkeeper.failure_codes import (
     Reaction,
 )
 from durablelog.bookkeeper.frame_reports import frame_reports
-from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.errors import ConfigError, NotPrimaryError, TierUnavailableError
 from tests.contracts.durable_data_log_contract import append_all, payload, read_all, read_payloads
 from tests.durablelog.bookkeeper.bookkeeper_world import PATH, BookKeeperWorld, run
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, rows
 
 # --- what nobody foresaw --------------------------------------------------------------------------

@@ -11,11 +11,11 @@ import pytest
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.failure_codes import REACTIONS, LedgerCall, Reaction
 from durablelog.bookkeeper.ledger_store import Replication
-from durablelog.bookkeeper.memory_ledgers import LedgerCallName
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.errors import DataCorruptionError, NotPrimaryError, TierUnavailableError
 from tests.contracts.durable_data_log_contract import append_all, payload, read_all, read_payloads
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, run
+from tests.durablelog.bookkeeper.memory_ledgers import LedgerCallName
 
 FATAL_CODES = (-14, -22, -100, -999, -4242)
 LONG_S = 600.0

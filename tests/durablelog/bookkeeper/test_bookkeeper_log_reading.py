@@ -9,13 +9,13 @@ from dataclasses import replace
 import pytest
 
 from durablelog.bookkeeper.ledger_store import OK, Replication
-from durablelog.bookkeeper.memory_ledgers import MemoryLedger, MemoryLedgerStore
 from durablelog.data_frame import seal_header
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 from tests.contracts.durable_data_log_contract import append_all, payload, read_all, read_payloads
 from tests.contracts.ledger_store_contract import Results
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, run
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedger, MemoryLedgerStore
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers
 
 Damage = Callable[[MemoryLedger], None]

@@ -11,13 +11,13 @@ import pytest
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.bookkeeper_log_view import BookKeeperLogView
 from durablelog.bookkeeper.ledger_addresses import split_address
-from durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, ENTRY_LAST, ENTRY_WHOLE
 from durablelog.durable_data_log import LogAddress
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.bookkeeper_world import PATH, STORE_ID, BookKeeperWorld, options
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.support.loop_clock import LoopClock
 
 

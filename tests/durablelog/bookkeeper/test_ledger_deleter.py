@@ -11,11 +11,11 @@ import pytest
 from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_store import LedgerDescription, Replication
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
-from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import owned_tasks
 from tests.contracts.durable_data_log_contract import append_all, payload
 from tests.durablelog.bookkeeper.bookkeeper_world import STORE_ID, BookKeeperWorld, run
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, until_said
 
 

@@ -14,8 +14,8 @@ from durablelog.bookkeeper.ledger_store import (
     LedgerWriter,
     Replication,
 )
-from durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from tests.contracts.ledger_store_contract import LedgerStoreContract, LedgerWorld, Results
+from tests.durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 
 
 class _MemoryWorld(LedgerWorld):

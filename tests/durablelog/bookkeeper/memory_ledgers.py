@@ -1,4 +1,4 @@
-"""A complete LedgerStore in memory: for tests and demos.
+"""A complete LedgerStore in memory, for tests.
 
 The `MemoryCluster` plays the bookies and outlives its clients. Fencing is real, between clients and
 within one. Rules:
