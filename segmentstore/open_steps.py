@@ -125,7 +125,6 @@ async def _open_tiers(
         location=folder.location,
         store_id=store.file.store_id,
         config=config,
-        lock=folder.lock,
         runtime=runtime,
         logs=logs,
         storage=storage,

@@ -173,7 +173,6 @@ def _make_parts(
         location=location,
         store_id=viewed.store_id,
         config=config,
-        lock=None,
         runtime=runtime,
         logs=logs,
         storage=storage,

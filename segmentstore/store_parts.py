@@ -16,7 +16,6 @@ from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
-from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
@@ -36,8 +35,6 @@ class StoreParts:
     location: str
     store_id: str
     config: StoreConfig
-    lock: DiskFile | None
-    """None of a view, which owns nothing."""
     runtime: Runtime
     logs: DurableDataLogFactory
     """Tier 1."""

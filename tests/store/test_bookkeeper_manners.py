@@ -21,6 +21,7 @@ from segmentstore import (
     SegmentStore,
     StoreInUseError,
 )
+from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.processes import ProcessIdentity, SystemProcesses
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
@@ -37,6 +38,17 @@ class Elsewhere:
 
     def is_alive(self, identity: ProcessIdentity) -> bool | None:
         return True if identity == self.me() else None
+
+
+class LockedFiles(OsDisk):
+    """Keeps what was locked."""
+
+    def __init__(self) -> None:
+        self.locks: list[OsFile] = []
+
+    def lock(self, path: str) -> OsFile:
+        self.locks.append(super().lock(path))
+        return self.locks[-1]
 
 
 class World(BookKeeperWorld):
@@ -148,11 +160,11 @@ def test_the_same_folder_is_opened_again_though_its_last_owner_never_said_good_b
     world: World, tmp_path: Path
 ) -> None:
     async def main() -> None:
-        one = await world.ask(tmp_path / "one")
+        disk = LockedFiles()
+        one = await world.ask(tmp_path / "one", runtime=Runtime(disk=disk))
         await one.create_segment("a")
-        parts = one._parts
-        assert parts.lock is not None
-        parts.lock.close()  # what is left of a store whose event loop was closed
+        (lock,) = disk.locks
+        lock.close()  # what is left of a store whose event loop was closed
         async with await world.ask(tmp_path / "one") as again:
             await again.get_info("a")
         await one.close()
