@@ -493,8 +493,8 @@ class OperationProcessor:
                 future.set_exception(AppendOutcomeUnknownError(self._container_id, error))
         refused = self._packer.abandon() + self._checkpoint_waiters
         waiting = (*self._own_queue, *self._fair.take_all(), *self._queue)
-        for item in waiting:
-            refused.append(item[2] if isinstance(item, tuple) else item.future)  # type: ignore[arg-type]
+        futures = (item[2] if isinstance(item, tuple) else item.future for item in waiting)
+        refused.extend(futures)  # type: ignore[arg-type]
         self._own_queue.clear()
         self._queue.clear()
         for future in refused:

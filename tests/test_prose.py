@@ -11,6 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS_MAX = 30
+COLUMNS_MAX = 100
+PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery")
 REWRITTEN = (
     "README.md",
     "docs/ARCHITECTURE.md",
@@ -30,6 +32,11 @@ REWRITTEN = (
     "docs/glossary.md",
     "docs/tier2-faults.md",
     "docs/bookkeeper-faults.md",
+    "docs/testing.md",
+    "docs/testing-services.md",
+    "docs/benchmarks.md",
+    "docs/findings.md",
+    "CHANGELOG.md",
     "CONTRIBUTING.md",
     *sorted(f"docs/formats/{page.name}" for page in (ROOT / "docs/formats").glob("*.md")),
 )
@@ -96,6 +103,26 @@ def anchors(page: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
+def lines_of_prose(page: str) -> Iterator[tuple[int, str]]:
+    """Lines with their numbers: no tables, no code."""
+    in_code = False
+    for number, line in enumerate(page.splitlines(), 1):
+        in_code ^= line.lstrip().startswith("```")
+        if not in_code and not line.startswith(("|", "    ")):
+            yield number, line
+
+
+def test_no_line_of_a_page_is_too_long() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
+    long = [
+        f"{page.relative_to(ROOT)}:{number}"
+        for page in pages
+        for number, line in lines_of_prose(page.read_text(encoding="utf-8"))
+        if len(line) > COLUMNS_MAX and not re.search(r"https?://\S+$", line)
+    ]
+    assert long == []
+
+
 @pytest.mark.parametrize("page", REWRITTEN)
 def test_a_rewritten_page_has_short_sentences_and_none_of_the_banned_words(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -142,7 +169,7 @@ def test_links_to_headings_lead_to_headings() -> None:
 
 def test_headings_that_the_code_names_are_there() -> None:
     broken = []
-    for package in ("segmentstore", "durablelog", "storagewriter", "tier2", "recovery"):
+    for package in PACKAGES:
         for file in (ROOT / package).rglob("*.py"):
             for target, anchor in re.findall(
                 r"(docs/[\w/.-]+\.md)#([\w-]+)", file.read_text(encoding="utf-8")

@@ -450,9 +450,7 @@ def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fence
 
 
 @pytest.mark.parametrize("moved", [True, False])
-def test_a_folder_that_is_gone_is_not_told_as_another_owner_and_is_as_final(
-    tmp_path: Path, moved: bool
-) -> None:
+def test_a_missing_folder_is_final_and_no_other_owner(tmp_path: Path, moved: bool) -> None:
     folder, away = tmp_path / "log", tmp_path / "away"
 
     async def scenario() -> None:

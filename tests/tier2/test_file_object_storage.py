@@ -240,9 +240,7 @@ def test_a_folder_taken_away_from_outside_is_made_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("removed", [FOLDER, ""])
-def test_a_staging_folder_taken_away_from_outside_is_made_again_durably(
-    tmp_path: Path, removed: str
-) -> None:
+def test_a_deleted_staging_folder_is_created_again_durably(tmp_path: Path, removed: str) -> None:
     root = tmp_path / "root"
 
     async def case(storage: FileObjectStorage, disk: FaultyDisk) -> None:
