@@ -327,13 +327,13 @@ class ReadIndex:
 
     def object_in_use(self, name: str) -> bool:
         """True while a fetch from this Tier-2 object is in flight."""
-        return self._fetcher.object_in_use(name)
+        return self._fetcher.fetches.object_in_use(name)
 
     # --- the whole ---
 
     def watch(self, watch: FetchWatch) -> None:
         """Tell of each fetch."""
-        self._fetcher.watch = watch
+        self._fetcher.fetches.watch = watch
 
     @property
     def pressure(self) -> float:
@@ -398,11 +398,13 @@ class ReadIndex:
         self._places.closed = True
         self._waiting.wake_all()
         await self._log_rescanner.close()
+        self._pacer.close()
         await self._fetcher.close()
         await self._spiller.close()
 
     def statistics(self) -> ReadIndexStatistics:
         """Numbers as of now. O(fetches in flight + segments with waiting readers)."""
+        fetches = self._fetcher.fetches
         return ReadIndexStatistics(
             segments=len(self._indexes),
             tail_bytes=self._tail.bytes_total,
@@ -412,12 +414,12 @@ class ReadIndex:
             logged_bytes=self._logged.bytes_total,
             fetched_bytes=self._fetched.bytes_total,
             readers_waiting=len(self._waiting),
-            fetches_in_flight=self._fetcher.in_flight,
-            fetches=self._fetcher.fetches,
+            fetches_in_flight=len(fetches),
+            fetches=fetches.started,
             fetches_random=self._fetcher.fetches_random,
-            prefetches=self._fetcher.prefetches,
-            fetch_bytes=self._fetcher.fetched_bytes,
-            prefetch_bytes=self._fetcher.prefetched_bytes,
+            prefetches=fetches.started_ahead,
+            fetch_bytes=fetches.bytes_fetched,
+            prefetch_bytes=fetches.bytes_fetched_ahead,
             read_ahead_hits=self._fetched.ahead_hits,
             read_ahead_wasted_bytes=self._fetched.ahead_wasted_bytes,
             sequential_readers=len(self._fetched.readers.running),

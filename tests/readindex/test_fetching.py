@@ -527,7 +527,7 @@ async def test_what_is_on_its_way_has_room_in_memory_before_it_is_asked_for(
     assert numbers(world).fetched_bytes > 300
     for offset in range(0, 1280, 32):
         assert await world.index.read(s, offset, 32) == data[offset : offset + 32]
-        on_its_way = world.index._fetcher._bytes_in_flight
+        on_its_way = world.index._fetcher.fetches.bytes_in_flight
         assert (
             numbers(world).fetched_bytes + on_its_way <= TINY.fetched_bytes_max + TINY.piece_bytes
         )
