@@ -82,7 +82,7 @@ class CacheManager:
         index.check_next(offset)
         self._tail.cut(index)
         self._logged.append(index, offset, data, address)
-        self._tail.position += len(data)
+        self._tail.note_elsewhere(len(data))
 
     def unflushed_room(self, *, spills: bool) -> int:
         """Un-flushed bytes that may be put back; 0 or less if none.

@@ -113,8 +113,7 @@ class Fetches:
         self._objects: Counter[str] = Counter()
         self._turns = asyncio.Semaphore(config.fetches_in_flight_max)
         self._closed = False
-        self.watch: FetchWatch | None = None
-        """Reported to, of each fetch that succeeded or failed."""
+        self._watch: FetchWatch | None = None
         self.bytes_in_flight = 0
         self.ahead_in_flight = 0
         """How many of those in flight were begun ahead of their reader."""
@@ -123,6 +122,10 @@ class Fetches:
 
     def __len__(self) -> int:
         return sum(map(len, self._in_flight.values()))
+
+    def report_to(self, watch: FetchWatch) -> None:
+        """Report each fetch that succeeds or fails."""
+        self._watch = watch
 
     def object_in_use(self, name: str) -> bool:
         """True while a fetch from this object is in flight."""
@@ -209,14 +212,14 @@ class Fetches:
             async with self._turns:
                 data = await self._read_with_retries(fetch)
         except (ObjectStorageError, TierUnavailableError, DataCorruptionError) as error:
-            if self.watch is not None:
-                self.watch.failed(
+            if self._watch is not None:
+                self._watch.failed(
                     fetch.segment_id, fetch.chunk, fetch.start_offset, fetch.end_offset, error
                 )
             fetch.fail(error)
             return
-        if self.watch is not None:
-            self.watch.fetched(fetch.chunk, fetch.start_offset, fetch.end_offset)
+        if self._watch is not None:
+            self._watch.fetched(fetch.chunk, fetch.start_offset, fetch.end_offset)
         self.bytes_fetched += fetch.length
         if fetch.ahead:
             self.bytes_fetched_ahead += fetch.length

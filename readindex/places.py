@@ -46,12 +46,16 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Of one container. Once `closed` is set every question ends with ContainerStoppedError."""
+    """Of one container."""
 
     def __init__(self, metadata: ContainerMetadata, indexes: SegmentIndexes) -> None:
         self._metadata = metadata
         self._indexes = indexes
         self.closed = False
+
+    def close(self) -> None:
+        """From now on every question ends with ContainerStoppedError."""
+        self.closed = True
 
     def present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
         """The segment, if it has not let go of `offset`; `name` is for the error.

@@ -333,7 +333,7 @@ class ReadIndex:
 
     def watch(self, watch: FetchWatch) -> None:
         """Tell of each fetch."""
-        self._fetcher.fetches.watch = watch
+        self._fetcher.fetches.report_to(watch)
 
     @property
     def pressure(self) -> float:
@@ -395,7 +395,7 @@ class ReadIndex:
 
     async def close(self) -> None:
         """Stop: all who wait get ContainerStoppedError. Idempotent."""
-        self._places.closed = True
+        self._places.close()
         self._waiting.wake_all()
         await self._log_rescanner.close()
         self._pacer.close()

@@ -74,6 +74,10 @@ class TailMemory:
         self.bytes_total += length
         self.position += length
 
+    def note_elsewhere(self, count: int) -> None:
+        """So many bytes were appended to the container that another residence has."""
+        self.position += count
+
     def cut(self, index: SegmentReadIndex) -> Extent | None:
         """Turn a segment's tail buffer, if it has one, into an extent."""
         flushed = index.tail_flushed
