@@ -10,7 +10,7 @@ chunks, have the store copy their blocks or download and write them anew, commit
   again;
 - an object that is lost or corrupt is left alone from then on, counted and told in `health`; it
   holds up nothing;
-- a group that must be downloaded waits for the `DownloadBudget`; what can be copied goes on
+- a group that must be downloaded waits for the `RateLimiter`; what can be copied goes on
   meanwhile;
 - only the committed operation changes where bytes are read from. The old objects become garbage by
   it, and go after the deletion lag; cut off anywhere, a consolidation leaves at most an object

@@ -55,7 +55,7 @@ def calls(tree: ast.Module) -> Iterator[tuple[str, ast.Call]]:
 
 
 def defined(tree: ast.Module) -> set[str]:
-    """Classes and functions, and methods and fields as `Class.name`."""
+    """Classes and functions, and methods and fields behind their class and a dot."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     names = {node.name for node in ast.walk(tree) if isinstance(node, kinds)}
     for node in tree.body:

@@ -4,7 +4,7 @@ Rules of this file:
 
 - numbers are int64, also those that are unsigned elsewhere: Spark has no unsigned 64 bits, and none
   reaches 2**63;
-- a column is added at the end, nullable, with the minor version it came with (`_since`); a table
+- a column is added at the end, nullable, with the minor version it came with (`ADDED_IN`); a table
   without it is older, and gets nulls. A column never changes its meaning or its type: that is
   another major version, which is refused.
 

@@ -28,8 +28,8 @@ _KEY = b""
 
 
 def way_of(update: Update) -> UpdateType:
-    """The way of an update, by its name in any of the usual spellings (`ReplaceIfGreater`,
-    `REPLACE_IF_GREATER`).
+    """The way of an update, by its name: ours (`REPLACE_IF_GREATER`) or Pravega's
+    (ReplaceIfGreater).
     """
     way = _WAYS.get(update.how)
     return way if way is not None else _WAYS[update.how.replace("_", "").upper()]
