@@ -145,6 +145,15 @@ def test_the_architecture_is_an_overview() -> None:
     assert len(lines) <= 150
 
 
+def test_what_a_newcomer_reads_is_an_hours_reading() -> None:
+    page = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
+    _, _, section = page.partition("## Where to begin reading\n")
+    files = re.findall(r"`([\w/]+\.py)`", section)
+    lines = {name: len((ROOT / name).read_text("utf-8").splitlines()) for name in files}
+    assert len(lines) >= 5
+    assert sum(lines.values()) <= 1800, lines
+
+
 def test_the_rules_see_a_long_sentence_a_banned_word_and_an_actor_without_a_noun() -> None:
     long = " ".join(["word"] * (WORDS_MAX + 1)) + "."
     assert long_sentences(f"Short one.\n\n- {long}\n") == [long]
