@@ -268,7 +268,7 @@ async def pipelined_for(
     append: Callable[[], Awaitable[object]], seconds: float, window: int
 ) -> tuple[int, list[float]]:
     """One producer with `window` appends un-acknowledged, for so long: how many, and seconds of
-    those it looked at.
+    those it checked.
     """
     latencies: list[float] = []
     mask = _SAMPLED - 1 if window >= _SAMPLED else 0

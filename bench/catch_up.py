@@ -143,7 +143,7 @@ def skeleton_round(directory: str, length: int, checksum: int) -> Measured:
 
 
 def engine_round(directory: str, length: int, checksum: int) -> Measured:
-    """Megabytes per second through `store.reader`, from a store opened with its cache gone."""
+    """Megabytes per second through `store.reader`, from a store opened with its cache missing."""
     folder = Path(directory)
     shutil.rmtree(folder / "store" / "cache", ignore_errors=True)
 

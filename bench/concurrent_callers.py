@@ -3,7 +3,7 @@
 Floor: write + fdatasync of the bytes of one append of every caller (record headers as the
 skeleton's), since no group commit of callers who wait can put more into one sync.
 
-The bar is judged with all callers on one segment. An engine may log appends of one segment that
+The bar is checked with all callers on one segment. An engine may log appends of one segment that
 share a frame as one operation; with a segment for each caller it cannot, and that figure stands
 below, without a bar of its own.
 """

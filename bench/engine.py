@@ -1,4 +1,4 @@
-"""The door to the engine: the part of its public API the benches use, and how to look into its
+"""The door to the engine: the part of its public API the benches use, and how to inspect its
 numbers.
 
 The engine is imported when a store is opened, not before: floor and skeleton run in processes that

@@ -159,8 +159,8 @@ async def _write(store: Store, name: str, appends: int, *, follow: bool) -> Meas
 
 
 async def _catch_up(store: Store, length: int, stop: asyncio.Event) -> float:
-    """Megabytes per second of reading the cold segment from its beginning to its end, until told to
-    stop.
+    """Megabytes per second of reading the cold segment from its beginning to its end, until asked
+    to stop.
     """
     total, checksum = 0, 0
     begun = time.perf_counter()

@@ -56,8 +56,8 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 
 def floor_round(directory: str, append_bytes: int, window: int, total_bytes: int) -> Measured:
-    """Megabytes (10^6) per second of 1 MiB pieces; the parameters of the other sides are not looked
-    at.
+    """Megabytes (10^6) per second of 1 MiB pieces; the parameters of the other sides are not
+    checked.
     """
     del append_bytes, window
     return {"value": synced_write_rate(Path(directory), MIB, total_bytes) / 1e6}

@@ -96,7 +96,7 @@ def fill_engine(directory: str, operations: int) -> Measured:
 
         await pipelined(append, operations, WINDOW)
 
-    # Not asyncio.run: it would cancel the store's tasks, and a store that is told to stop may tidy
+    # Not asyncio.run: it would cancel the store's tasks, and a store that is asked to stop may tidy
     # up.
     asyncio.new_event_loop().run_until_complete(work())
     return {}

@@ -69,7 +69,7 @@ class Row:
     """
     bar: str = ""
     met: bool | None = None
-    """None where the row has no bar and is there to be looked at."""
+    """None where the row has no bar and is there to be checked."""
     extra: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

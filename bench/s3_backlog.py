@@ -5,7 +5,7 @@ without closing it: the log alone has everything, and each segment lies all over
 engine round copies that folder, opens it with default settings, and waits until all is in Tier 2;
 its time counts from the call of `open`, so the recovery is in it. Quick, memory and cache are
 smaller in proportion; in the second row the cache takes nothing, and every byte beyond memory has
-to be looked for in the log.
+to be searched for in the log.
 
 Floor: twice the time of the same bytes by plain boto3, in parts of the size and concurrency of our
 uploads, and one scan of the log (read, checked, reassembled, decoded), both measured before each
@@ -127,7 +127,7 @@ def fill(directory: str, endpoint: str, total_bytes: int) -> Measured:
         for rest in waiting:
             await rest
 
-    # Not asyncio.run: it would cancel the store's tasks, and a store that is told to stop may tidy
+    # Not asyncio.run: it would cancel the store's tasks, and a store that is asked to stop may tidy
     # up.
     asyncio.new_event_loop().run_until_complete(work())
     return {"value": 0}

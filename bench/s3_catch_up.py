@@ -1,9 +1,9 @@
 """Speed of reading a segment back from S3 when nothing of it is near: alone, and with 50 ms added
 to each request.
 
-One store is filled and flushed once; each round opens it in a fresh process, its cache gone. Floor:
-plain boto3 ranged GETs of the same objects, in parallel, as large as our deep read-ahead makes
-them, with a CRC32C over each. Behind added latency the reader is compared with itself without
+One store is filled and flushed once; each round opens it in a fresh process, its cache missing.
+Floor: plain boto3 ranged GETs of the same objects, in parallel, as large as our deep read-ahead
+makes them, with a CRC32C over each. Behind added latency the reader is compared with itself without
 read-ahead.
 """
 

@@ -378,7 +378,7 @@ async def _put(
 async def _put_copy(
     storage: ObjectStorage, runtime: Runtime, container_id: int, now_ms: int, containers: int
 ) -> None:
-    """The metadata copy that `restore` lives from: whole, as far as a reconciliation looks into
+    """The metadata copy that `restore` lives from: whole, as far as a reconciliation inspects
     it.
     """
     sequence_number = 1_000_000

@@ -62,7 +62,7 @@ class Pages:
         pages = self._pages.get(prefix, [])
         number = int(query.get("continuation-token", 0))
         body = pages[number] if pages else "<KeyCount>0</KeyCount><IsTruncated>false</IsTruncated>"
-        # boto3 asks for encoded keys, and has to be told that it got them.
+        # boto3 asks for encoded keys, and has to know that it got them.
         encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
         head = (
             f"<Name>{BUCKET}</Name><Prefix>{prefix}</Prefix>"

@@ -1,4 +1,4 @@
-"""Speed of reading lines of 100 bytes by Spark's data source: identity and checksums looked at, cut
+"""Speed of reading lines of 100 bytes by Spark's data source: identity and checksums checked, cut
 into rows, as Arrow batches.
 
 One store on a folder is filled, flushed and exported once. Floor: a bare Arrow data source that

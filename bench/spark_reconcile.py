@@ -2,7 +2,7 @@
 Spark.
 
 Floor: a full outer sort-merge join of the snapshots' objects and the listing, by name; what differs
-is counted, nothing is judged, no segment followed, nothing confirmed. Both in one session, in
+is counted, nothing is checked, no segment followed, nothing confirmed. Both in one session, in
 turns, after a query of each sort has warmed it up. The job's findings must be exactly what was
 planted. Memory is that of the first job, before the session has joined anything.
 """

@@ -119,7 +119,7 @@ def parse_header(buffer: memoryview, position: int) -> FrameHeader | None:
     zeros).
 
     Raises FrameFormatError for anything else that is not a header, FrameVersionError for a whole
-    header of a newer version. The payload is not looked at: see `payload_fault`.
+    header of a newer version. The payload is not checked: see `payload_fault`.
     """
     end = position + FRAME_HEADER_LENGTH
     if end > len(buffer):

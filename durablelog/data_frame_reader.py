@@ -102,8 +102,7 @@ class DataFrameReader:
         payload_address = frame.payload_address
         size = len(payload)
         position = 0
-        # Taken once per frame: while it is False an entry that is whole needs nothing else looked
-        # at.
+        # Taken once per frame: while it is False an entry that is whole needs nothing else checked.
         open_record = self._open is not None
         while position < size:
             start = position + ENTRY_HEADER_LENGTH

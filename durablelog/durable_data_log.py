@@ -3,7 +3,7 @@
 What every implementation promises (proved by tests/contracts/durable_data_log_contract.py):
 
 - `open` fences: once it has returned, an earlier owner of the same log can never acknowledge
-  another append ("cannot tell" counts as fenced, NotPrimaryError). An implementation that can tell
+  another append ("cannot tell" counts as fenced, NotPrimaryError). An implementation that can know
   a live owner may refuse instead (StoreInUseError).
 - appends are acknowledged in order, and only when they and all before them are durable;
 - the first append that fails fails all later ones, for good: there is no retry at this layer;
@@ -191,10 +191,10 @@ class DurableDataLog(ABC):
     @abstractmethod
     async def check_primary(self) -> None:
         """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
-        that cannot be told.
+        that cannot be known.
 
         For who misses something he should have found: it may have been truncated by a new owner.
-        Costs a look at the log's state.
+        Costs a check of the log's state.
         """
 
     def let_go(self) -> None:  # noqa: B027 - where nothing keeps others out, there is nothing to do

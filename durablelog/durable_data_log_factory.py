@@ -59,7 +59,7 @@ class RemoteLog(NamedTuple):
     frames: Callable[[], Iterator[FrameReport]]
     """As `read_only_frames` gives them; none of a log that was never written to.
 
-    Gone through in a thread that may block. May raise TierUnavailableError, StoreInUseError,
+    Processed in a thread that may block. May raise TierUnavailableError, StoreInUseError,
     DataCorruptionError and ConfigError.
     """
     unit: str
@@ -215,13 +215,13 @@ class DurableDataLogFactory(ABC):
 
     async def confirm_store(self, identity: StoreIdentity) -> bool:
         """Prevent a withdrawal of the store. False if the store was withdrawn before: then it is
-        gone for good. Raises as `read_identity`.
+        deleted for good. Raises as `read_identity`.
         """
         return True
 
     async def withdraw_store(self, identity: StoreIdentity) -> bool:
         """Remove a store that this factory has just made, unless another folder confirmed it.
-        True if it is gone for good.
+        True if it is deleted for good.
         """
         return True
 

@@ -11,7 +11,7 @@ set aside until the throttle lets them through. Rules of this file:
 - a merge is of both its segments; a creation stays behind every operation that is set aside, for it
   may need its name;
 - admitted bytes never exceed the room that is left below the bound;
-- operations without data are admitted; where the log has no room, only those that let go of data,
+- operations without data are admitted; where the log has no room, only those that release data,
   within a bound;
 - work is for each request: O(1) when it comes, and at most `CHECKS_MAX` requests again at the begin
   of a pause.
@@ -32,7 +32,7 @@ from durablelog.operations import (
 )
 
 CHECKS_MAX: Final = 1024
-"""Requests set aside, the oldest, that are looked at again when a pause begins: their segments may
+"""Requests set aside, the oldest, that are checked again when a pause begins: their segments may
 use little by now.
 """
 
@@ -142,7 +142,7 @@ class FairAdmission:
         return True
 
     def _lowers_pressure(self, request: Request) -> bool:
-        """With a log that has no room: whether the operation lets go of data, and has its place."""
+        """With a log that has no room: whether the operation releases data, and has its place."""
         assert self._relief is not None
         makes_room = not isinstance(request, tuple) and isinstance(
             request.operation, DeleteOperation | TruncateOperation

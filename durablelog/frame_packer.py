@@ -111,7 +111,7 @@ class FramePacker:
         self._full: list[PackedFrame] = []
         self._timestamp_ms = 0
         self._serving: Request | None = None
-        """The request last looked at."""
+        """The request last checked."""
         self.bytes_taken = 0
         """Bytes of throttled requests taken from the queue so far; the processor's queue
         accounting.

@@ -3,7 +3,7 @@
 The `MemoryLogStore` plays the disk: it outlives the logs opened on it. Epochs and fencing are real;
 an acknowledgement comes from a later turn of the event loop, as a disk's would. Rules of this file:
 
-- a frame enters the store at the moment it is acknowledged, after a look whether the log is still
+- a frame enters the store at the moment it is acknowledged, after a check whether the log is still
   ours;
 - the first failure fails all that waits and all that comes, until the log is opened anew.
 """

@@ -216,7 +216,7 @@ class OperationProcessor:
             self._schedule()
 
     def throttle_changed(self) -> None:
-        """Something that throttles may have eased: look again now."""
+        """Something that throttles may have eased: check again now."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -457,7 +457,7 @@ class OperationProcessor:
         Raises LogFullError where there is none, and what that gives.
         """
         written = self.checkpoint()
-        # Whoever is cancelled here never hears of its end.
+        # Whoever is cancelled here is never notified of its end.
         written.add_done_callback(_note_end)
         await self._while_room(written)
         if isinstance(self._failure, LogFullError):
@@ -473,7 +473,7 @@ class OperationProcessor:
                 self.fail(LogFullError(self._log.health() or "its disk is full"))
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good: resolve everybody who waits, roll back what is pending, tell the
+        """Stop for good: resolve everybody who waits, roll back what is pending, notify the
         container.
         """
         if self._failure is not None:

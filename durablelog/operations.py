@@ -75,7 +75,7 @@ class MergeOperation(Operation):
     length: int = 0
     attributes: dict[AttributeKey, int] | None = None
     updates: Sequence[KeyedUpdate] = ()
-    """The caller's conditions; looked at when live, not stored."""
+    """The caller's conditions; checked when live, not stored."""
 
 
 @dataclass(slots=True)
@@ -102,7 +102,7 @@ class UpdateAttributesOperation(Operation):
 
 @dataclass(slots=True)
 class TruncateOperation(Operation):
-    """Bytes below `offset` are gone."""
+    """Bytes below `offset` are deleted."""
 
     type_id: ClassVar[int] = 7
 
@@ -130,8 +130,8 @@ class StorageUpdateOperation(Operation):
 
     An object the metadata know already, live or garbage, is passed over: so objects alone, without
     chunks, say that what Tier 2 holds of them is garbage, and can never harm a live one. One upload
-    of many chunks may be told by several operations, each naming the object; once it is garbage,
-    chunks in it are passed over: their segments still owe these bytes to Tier 2.
+    of many chunks may be reported by several operations, each naming the object; once it is
+    garbage, chunks in it are passed over: their segments still owe these bytes to Tier 2.
     """
 
     type_id: ClassVar[int] = 9
@@ -144,7 +144,7 @@ class StorageUpdateOperation(Operation):
 
 @dataclass(slots=True)
 class DeleteOperation(Operation):
-    """The segment and everything in it is gone; the name is free again."""
+    """The segment and everything in it is deleted; the name is free again."""
 
     type_id: ClassVar[int] = 10
 
@@ -177,8 +177,8 @@ class ReplaceChunksOperation(Operation):
     A segment whose chunks are no longer exactly the old ones (truncated past, deleted, merged,
     replaced before) is passed over, live and in replay alike. An object none of whose chunks was
     taken becomes garbage at once; so does an old one that lost its last chunk. One object may be
-    told of by several operations: the first makes it known; if it is garbage by the time of a later
-    one, that one has no effect.
+    reported by several operations: the first makes it known; if it is garbage by the time of a
+    later one, that one has no effect.
     """
 
     type_id: ClassVar[int] = 12
@@ -189,7 +189,7 @@ class ReplaceChunksOperation(Operation):
 
 @dataclass(slots=True)
 class DeletionClockOperation(Operation):
-    """How far the owner has counted: garbage that the log let go of up to `through` is counted from
+    """How far the owner has counted: garbage that the log released up to `through` is counted from
     here on.
 
     `through` is the committed sequence number of the moment at which the clock was read, so what

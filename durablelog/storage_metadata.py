@@ -137,7 +137,7 @@ def _replace(
     end = first + len(old)
     if tuple(segment.chunks[first:end]) != old:
         return
-    # An object told of by several operations may have lost everything of the first ones before the
+    # An object reported by several operations may have lost everything of the first ones before the
     # last comes.
     if any(chunk.object_name not in metadata.objects for chunk in new):
         return
@@ -173,7 +173,7 @@ def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: Chu
     # (still fits).
     if chunk.end_offset <= segment.storage_length:
         return
-    # An object told of by several operations may have lost everything of the first ones before the
+    # An object reported by several operations may have lost everything of the first ones before the
     # last comes: it is garbage and stays so. Its segment still owes these bytes to Tier 2.
     live = metadata.objects.get(chunk.object_name)
     if live is None:

@@ -25,7 +25,7 @@ What is above is kept for segments that use little (`fair_admission`).
 
 
 class Load(NamedTuple):
-    """What the throttler looks at; shares are of the bound, which is 1.0."""
+    """What the throttler checks; shares are of the bound, which is 1.0."""
 
     cache: float
     """Un-flushed bytes held in memory and cache."""
@@ -51,7 +51,7 @@ class Throttle:
     fair_bytes: int = 0
     """Un-flushed bytes of a segment up to which it uses little."""
     relief_bytes: int | None = None
-    """The log has no room: what operations that let go of data may take of it.
+    """The log has no room: what operations that release data may take of it.
 
     None: there is room for all operations.
     """

@@ -3,7 +3,7 @@ state is kept in.
 
 Rules of this file:
 
-- one task, begun by `start` and ended by `stop`; what goes wrong in it is told by `health` and
+- one task, begun by `start` and ended by `stop`; what goes wrong in it is reported by `health` and
   stops nothing else;
 - a store that does not answer is tried again with back-off, from where the walk was;
 - the state is written every few seconds and at the end: what a crash costs is read again;
@@ -85,7 +85,7 @@ class ScrubStatistics:
     started_at_ms: int
     container: int | None
     object: str | None
-    """Looked at last; of `container`."""
+    """Checked last; of `container`."""
     objects: int
     blocks: int
     bytes_read: int

@@ -18,7 +18,7 @@ from tier2.object_storage import ObjectNotFoundError, ObjectStorage
 
 
 class ObjectCheck(NamedTuple):
-    """What came of looking at one object."""
+    """What came of checking one object."""
 
     findings: list[Finding]
     blocks: int

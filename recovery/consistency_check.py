@@ -4,9 +4,9 @@ No I/O.
 
 `recovery.store_check` reads and calls them. Rules of this file:
 
-- a finding is *harmful* when an acknowledged byte is gone, wrong, or not provably right; everything
-  else worth telling (a torn tail, garbage, an orphan) is a *note*;
-- one cause gives one finding where it can, with the place an operator has to look at;
+- a finding is *harmful* when an acknowledged byte is missing, wrong, or not provably right;
+  everything else worth telling (a torn tail, garbage, an orphan) is a *note*;
+- one cause gives one finding where it can, with the place an operator has to check;
 - nothing is concluded from metadata that could not be rebuilt.
 """
 
@@ -37,7 +37,7 @@ from tier2.object_storage import StoredObject
 from tier2.object_tally import ObjectTally
 
 _TAGS_MAX = 256
-"""Tags of other stores that are told apart; forged names may have any number."""
+"""Tags of other stores that are distinguished; forged names may have any number."""
 
 _K = TypeVar("_K", int, str)
 
@@ -105,7 +105,7 @@ class Listing:
         """Objects with the store's tag, which it puts behind its marker."""
 
     def add(self, stored: StoredObject) -> None:
-        """Look at one object of the listing."""
+        """Check one object of the listing."""
         match classify_name(stored.name):
             case MarkerName(store_id):
                 # Of this store or of another: it says where objects are, and holds none.

@@ -1,16 +1,16 @@
 """LossKeeper: what reads of an open store found lost in Tier 2: kept in a file, told in health, and
-looked at again (loop).
+checked again (loop).
 
 Rules of this file:
 
 - one task, begun by `start` and ended by `stop`; nothing else rests on it;
 - while nothing is lost it waits, and asks nobody for anything;
-- a place is looked at again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S
+- a place is checked again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S
   apart;
 - a tier that does not answer anybody ends the round; what it refuses for one object holds up no
   other;
-- any other error is our bug: it is told in health and looked past, ever more rarely, for nothing
-  may rest on it;
+- any other error is our bug: it is reported in health and checked past, ever more rarely, for
+  nothing may rest on it;
 - the file is written after a change, SAVE_AFTER_S later, and at the end. Places of containers that
   are not served here stay in it.
 """
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 SAVE_AFTER_S: Final = 1.0
 FIRST_RECHECK_S: Final = 5.0
-"""From a loss that was just seen to the first look."""
+"""From a loss that was just seen to the first check."""
 RECHECK_S: Final = 60.0
 RECHECK_MAX_S: Final = 3600.0
 """After errors nobody expected, one after the other."""
@@ -58,7 +58,7 @@ class LossStatistics:
     """A snapshot of what reads found lost."""
 
     objects: int
-    """In Tier 2, gone or damaged, and wanted: at least that many."""
+    """In Tier 2, missing or damaged, and wanted: at least that many."""
     places: int
     """Stretches of segments that lie in them and were asked for."""
     seen: int
@@ -85,7 +85,7 @@ class ContainerWatch:
         if self._losses.lost(
             segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()
         ):
-            # Of what is known already whoever reads on and on hastens no look.
+            # Of what is known already whoever reads on and on hastens no check.
             self._keeper.changed(first_check=len(self._losses.places) > known)
 
     def fetched(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:
@@ -171,7 +171,7 @@ class LossKeeper:
         return self._runtime.clock.time_ms()
 
     def changed(self, *, first_check: bool = False) -> None:
-        """What is known has changed; after a new loss a look is due soon."""
+        """What is known has changed; after a new loss a check is due soon."""
         self._version += 1
         if first_check:
             self._check_within(FIRST_RECHECK_S)

@@ -43,7 +43,7 @@ from segmentstore.contracts.segments import may_name_a_segment
 from tier2.object_storage import StoredObject
 
 _CHECKS_MAX = 64
-"""Blocks looked at for the new place of a chunk whose object is gone."""
+"""Blocks checked for the new place of a chunk whose object is missing."""
 
 Run = list[ChunkRecord]
 """Chunks one behind another without a gap; at least one."""

@@ -1,7 +1,7 @@
 """From an opened (fenced) log to a container's state: read every frame, replay every operation.
 
 The log is read faster than its bytes can be moved out of memory. Replay waits for them: dropped,
-each of them would have to be looked for in the log once more.
+each of them would have to be searched for in the log once more.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ async def _replay_records(
                 operation.address = LogAddress(address + begin)
         run_bytes += len(record)
         if appends and (not is_append or run_bytes > home.room_bytes):
-            # As live (`commit_runs`): what is told of an operation sees the metadata as of it.
+            # As live (`commit_runs`): what is notified of an operation sees the metadata as of it.
             on_commit(appends)
             appends, run_bytes = [], len(record)
             await home.wait_roomy()

@@ -160,7 +160,7 @@ class ContainerRestore:
     """Objects that could not be read, a sentence each."""
     unreadable: list[str] = field(default_factory=list)
     """Names of damaged objects that the checkpoint does not know: what else they held nobody can
-    tell.
+    know.
     """
 
 

@@ -1,19 +1,19 @@
 """Scrub: a walk through every object the log says is live, block by block, that can be stopped and
-gone on with.
+continued.
 
 Rules of this file:
 
 - the order is by container, then by object name; the position is moved on only when everything up
-  to it was looked at;
-- an object that is gone from the metadata when it is reached, or while it is read, is passed over:
-  nobody wants it;
-- anything found is looked at once more with the chunks as they are then: the metadata of an open
+  to it was checked;
+- an object that is missing from the metadata when it is reached, or while it is read, is passed
+  over: nobody wants it;
+- anything found is checked once more with the chunks as they are then: the metadata of an open
   store move on;
 - a store that does not answer is never taken for corruption: the walk ends with
   StorageUnavailableError, and goes on from its position when it is run again;
 - one object that the store refuses, while it gives others, is a finding, and holds up no other: the
   next pass asks for it again;
-- bytes are asked for at a bounded rate, and large metadata are gone through in turns with the rest
+- bytes are asked for at a bounded rate, and large metadata are processed in turns with the rest
   of the loop.
 """
 
@@ -44,7 +44,7 @@ from tier2.object_storage import (
 )
 
 CHUNKS_PER_TURN = 10_000
-"""Chunks gone through before the event loop gets a turn."""
+"""Chunks processed before the event loop gets a turn."""
 PIECE_BYTES_MIN = 64 * 1024
 WITNESSES_MAX: Final = 4
 """Objects asked for a byte before a refusal is taken for that of one object."""
@@ -134,7 +134,7 @@ class Scrub:
                 if isinstance(each, BaseException):
                     raise each
             if live() is None:
-                # It has stopped: its objects are not gone, and what was passed over for that is
+                # It has stopped: its objects are not missing, and what was passed over for that is
                 # still to come.
                 return
             for each in checked:
@@ -157,7 +157,7 @@ class Scrub:
     async def _check_object(
         self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
     ) -> ObjectCheck | None:
-        """Check one object; None if it is gone from the metadata."""
+        """Check one object; None if it is missing from the metadata."""
         try:
             return await self._check_twice(container_id, name, chunks)
         except StorageUnavailableError as error:

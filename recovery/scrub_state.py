@@ -6,7 +6,7 @@ Rules of this file:
   store;
 - findings kept are bounded; those beyond are counted;
 - a file that is not understood, was damaged, or is another store's is refused with its reason, and
-  its reader decides whether to begin anew: a wrong position would be bytes that nobody looks at.
+  its reader decides whether to begin anew: a wrong position would be bytes that nobody checks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILE = KeptFile(FILE_NAME, 1, "the state of a scrub")
 
 
 class ScrubPosition(NamedTuple):
-    """The object looked at last; what is behind it in this order is still to come."""
+    """The object checked last; what is behind it in this order is still to come."""
 
     container_id: int
     object_name: str
@@ -40,7 +40,7 @@ class ScrubPass:
     """Milliseconds since 1970 UTC."""
     finished_at_ms: int | None = None
     position: ScrubPosition | None = None
-    """None: nothing was looked at yet."""
+    """None: nothing was checked yet."""
     objects: int = 0
     blocks: int = 0
     bytes_read: int = 0
@@ -103,7 +103,7 @@ class ScrubState:
 
     @property
     def first_harmful(self) -> Finding | None:
-        """One of them to look at."""
+        """One of them to check."""
         for each in (self.current, self.previous):
             for finding in each.findings if each is not None else ():
                 if finding.severity is Severity.HARMFUL:

@@ -48,7 +48,7 @@ from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 OBJECTS_AT_ONCE = 8
-"""Objects looked at together; deep, each holds up to two pieces of 4 MiB."""
+"""Objects checked together; deep, each holds up to two pieces of 4 MiB."""
 
 
 async def check_store(
@@ -63,11 +63,11 @@ async def check_store(
     """Everything wrong with, or worth telling of, the store whose containers' logs and Tier 2 (or
     its URL) these are.
 
-    With its `store_id` objects of unknown owner are told from orphans. `logs` has every container
-    of the store: the folder of a file log, or what gives a log's frames. Deep reads every block of
-    every live object. Harmful findings come first. Costs the replay of all logs and one `head` an
-    object; deep, one read of all objects. Raises TierUnavailableError, ConfigError (a newer
-    format), StoreInUseError (from a log elsewhere).
+    With its `store_id` objects of unknown owner are distinguished from orphans. `logs` has every
+    container of the store: the folder of a file log, or what gives a log's frames. Deep reads every
+    block of every live object. Harmful findings come first. Costs the replay of all logs and one
+    `head` an object; deep, one read of all objects. Raises TierUnavailableError, ConfigError (a
+    newer format), StoreInUseError (from a log elsewhere).
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("check", 1)

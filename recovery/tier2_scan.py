@@ -1,5 +1,5 @@
-"""What a bucket holds of a store whose log is gone: listed once, checkpoints read, unknown objects
-walked by their headers.
+"""What a bucket holds of a store whose log is missing: listed once, checkpoints read, unknown
+objects walked by their headers.
 
 Only reads. Rules of this file:
 
@@ -197,7 +197,7 @@ async def _read_checkpoint(storage: ObjectStorage, stored: StoredObject) -> Chec
 def unknown_objects(
     objects: dict[str, StoredObject], checkpoint: CheckpointUsed | None
 ) -> tuple[list[StoredObject], int]:
-    """The objects whose blocks have to be looked at, by name, and how many are orphans that need
+    """The objects whose blocks have to be checked, by name, and how many are orphans that need
     not be.
 
     The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint
@@ -205,8 +205,8 @@ def unknown_objects(
     the catalog the job worked from, and any later owner may have committed it. An object of many
     segments is committed by several operations, one soon after the other: of one that is as young
     as the checkpoint, the checkpoint may know only a part. One that is there in another size than
-    recorded is looked at for the blocks that are whole. Where the checkpoint names objects that are
-    not there as they were, its garbage and orphans may hold the same bytes, and are looked at as
+    recorded is checked for the blocks that are whole. Where the checkpoint names objects that are
+    not there as they were, its garbage and orphans may hold the same bytes, and are checked as
     well.
     """
     if checkpoint is None:
@@ -253,7 +253,7 @@ async def scan(
     """Every whole block of these objects, and what is wrong with each object that could not be read
     to its end.
 
-    `on_progress(n)` is told when n more objects are done. Raises TierUnavailableError.
+    `on_progress(n)` is called when n more objects are done. Raises TierUnavailableError.
     """
     blocks: list[FoundBlock] = []
     damaged: list[Damage] = []

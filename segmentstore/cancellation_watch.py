@@ -44,7 +44,7 @@ class CancellationWatch:
         self._over = False
         self._closing: asyncio.Task[None] | None = None
         self._waiter: asyncio.Future[None] | None = None
-        # Listed on purpose, and kept by its owner: a loop alone would let go of it.
+        # Listed on purpose, and kept by its owner: a loop alone would release it.
         self._task = asyncio.get_running_loop().create_task(
             self._run(), name=f"segmentstore {location}"
         )
@@ -52,7 +52,7 @@ class CancellationWatch:
     def end(self, closing: asyncio.Task[None]) -> None:
         """The task that closes the store has ended, and so does this."""
         if not closing.cancelled():
-            # After a cancellation nobody else may be left to hear of an error.
+            # After a cancellation nobody else may be left to be notified of an error.
             closing.exception()
         self._end()
 

@@ -327,7 +327,7 @@ async def _delete_old(storage: ObjectStorage, runtime: Runtime, manifest: Manife
 
 
 def export_of(manifest: Manifest) -> CatalogExport:
-    """What is told of a snapshot."""
+    """What is notified of a snapshot."""
     return CatalogExport(
         container_id=manifest.container_id,
         epoch=manifest.epoch,

@@ -78,7 +78,7 @@ class StoreConfig:
     containers: int = whole(1, 1, 65536)
     """Segment containers: each has a log, a sequencer and a storage writer of its own."""
     tier1: str = setting("file")
-    """Where the log is: "file" (in the store's folder), "memory" (gone when the store is closed),
+    """Where the log is: "file" (in the store's folder), "memory" (lost when the store is closed),
     or on BookKeeper (`bookkeeper://host:2181,host:2181/path?...`), where several processes may open
     one store.
     """
@@ -114,7 +114,7 @@ class StoreConfig:
     """Whether other stores are meant to keep their objects where this one does.
 
     Else it is not made, nor opened for the first time, where another one is; and where one came
-    later no orphans are looked for.
+    later no orphans are searched for.
     """
 
     # Watching.

@@ -1,9 +1,9 @@
-"""Everything in Tier 2 that nobody needs, of a whole store: looked for and collected at once, or
+"""Everything in Tier 2 that nobody needs, of a whole store: searched for and collected at once, or
 only counted.
 
 What a storage writer does slowly and all the time, done now: one listing of all objects, handed
 page by page to the orphan sweepers of the containers, then what is due is deleted. The rules stay
-theirs; nothing here judges or deletes.
+theirs; nothing here checks or deletes.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ GarbageState = Literal[
 ]
 """What became, or would become, of something nobody needs.
 
-`deleted`: gone, and confirmed to be. `waiting`: nothing refers to it; deleted once the deletion lag
-is over. `due`: the lag is over, and it is still there: a read has it open, Tier 2 did not answer,
-or nothing was to be deleted. `orphan`: no operation of the log names it, and it was not condemned:
-nothing was to be changed, or too much waits already. `aborted upload` and `unfinished upload`: an
-upload in parts that nobody would finish. `orphan ledger` and `deleted ledger`: a ledger of the
-store on BookKeeper that no log lists.
+`deleted`: deleted, and confirmed. `waiting`: nothing refers to it; deleted once the deletion
+lag is over. `due`: the lag is over, and it is still there: a read has it open, Tier 2 did not
+answer, or nothing was to be deleted. `orphan`: no operation of the log names it, and it was not
+marked for deletion: nothing was to be changed, or too much waits already. `aborted upload` and
+`unfinished upload`: an upload in parts that nobody would finish. `orphan ledger` and `deleted
+ledger`: a ledger of the store on BookKeeper that no log lists.
 """
 
 
@@ -121,7 +121,7 @@ class StoppedContainer(NamedTuple):
 async def collect_garbage(
     containers: Sequence[SegmentContainer], storage: ObjectStorage, clock: Clock
 ) -> GarbageReport:
-    """Condemn all orphans, abort abandoned uploads, delete what is due.
+    """Mark all orphans for deletion, abort abandoned uploads, delete what is due.
 
     See `SegmentStore.collect_garbage`.
     """
@@ -220,7 +220,7 @@ async def _sweep(
     store_id: str,
     findings: list[Finding],
 ) -> list[GarbageItem]:
-    """One sweep of all containers; what was found and not condemned is returned."""
+    """One sweep of all containers; what was found and not marked for deletion is returned."""
     sweeping = {each.container_id: each for each in passes}
     left: list[GarbageItem] = []
     others = _Others(await _other_stores(storage, store_id))

@@ -12,7 +12,7 @@ Rules of this file:
   the same refusal until the other side begins a new session. So events never land with a hole
   between them, however many were sent ahead;
 - a message that is none is refused and the conversation goes on; it ends where the end of a frame
-  cannot be told, or where the order of events could not be kept.
+  cannot be known, or where the order of events could not be kept.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class LocalConnection:
         try:
             await self._converse()
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the other side is gone; what it sent whole is on its way
+            pass  # the other side has closed; what it sent whole is on its way
         except LocalProtocolError as error:
             self.refuse(error.request, error)
         finally:

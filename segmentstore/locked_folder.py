@@ -119,7 +119,7 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
         check_tier2_is_not_misplaced(location, runtime)
     created_folders, lock = lock_folder(location, runtime)
     try:
-        # Looked at again under the lock: two processes may be making the same store.
+        # Checked again under the lock: two processes may be making the same store.
         file = read_store_file(location, runtime)
         if file is not None:
             config, logs = _known_settings(requested, file)

@@ -1,6 +1,6 @@
 """LogRescan: one pass over the un-flushed log brings back what memory and cache have lost (loop).
 
-A pass costs as much as reading the whole un-flushed log, whatever it looks for. So it serves
+A pass costs as much as reading the whole un-flushed log, whatever it searches for. So it serves
 everybody who waits, and what else it passes that will be wanted next is kept: segments in the order
 in which they go to Tier 2, each wholly or not at all, because an upload that lacks a byte of a
 segment needs a pass of its own. For the same reason room is made by giving up what is held of those
@@ -24,7 +24,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter.storage_writer import StorageWriter
 
 _SEGMENTS_PER_TURN = 256
-"""Segments looked at before the event loop gets a turn."""
+"""Segments checked before the event loop gets a turn."""
 
 
 class LogRescan:
@@ -47,7 +47,7 @@ class LogRescan:
         self._check_primary = check_primary
 
     async def run(self, wanted: Mapping[int, int]) -> None:
-        """Look for the missing bytes of `wanted` (see `ReadIndex`).
+        """Search for the missing bytes of `wanted` (see `ReadIndex`).
 
         The caller sees to it that one runs at a time.
         """
@@ -104,7 +104,7 @@ class LogRescan:
         return sum(end - start for start, end in self._index.missing_ranges(segment_id))
 
     async def _give_up(self, segment_id: int) -> None:
-        """Let go of what is held of a segment, if it lacks bytes besides: it costs a pass in any
+        """Release what is held of a segment, if it lacks bytes besides: it costs a pass in any
         case, or is on its way.
         """
         if self._missing(segment_id) or segment_id in self._writer.busy_segments():

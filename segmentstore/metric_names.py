@@ -53,7 +53,7 @@ STORE_METRICS = [
         cache.healthy | cache_healthy | \
             1 while the cache works; 0: the store works without it, slower.
         losses.objects | lost_objects | \
-            Objects in Tier 2 that reads found gone or damaged, and that are still wanted.
+            Objects in Tier 2 that reads found missing or damaged, and that are still wanted.
         losses.places | lost_places | Stretches of segments in them that were asked for.
         scrub.bytes_per_s | scrub_bytes_per_second_max | \
             The rate that the background scrub keeps to.
@@ -61,7 +61,7 @@ STORE_METRICS = [
         scrub.blocks | scrub_pass_blocks | Blocks checked in the current pass.
         scrub.bytes_read | scrub_pass_read_bytes | Bytes checked in the current pass.
         scrub.passed_over | scrub_pass_passed_over | \
-            Objects of the current pass that were deleted before they were looked at.
+            Objects of the current pass that were deleted before they were checked.
         scrub.objects_left | scrub_container_objects_left | Objects left in the container under way.
         scrub.bytes_left | scrub_container_left_bytes | Bytes left in the container under way.
         scrub.harmful | scrub_pass_harmful | Corruption found in the current pass.
@@ -79,7 +79,7 @@ STORE_METRICS = [
         cache.hits | cache_hits | Blocks the cache gave back.
         cache.misses | cache_misses | Blocks asked for that the cache had dropped.
         losses.seen | losses_seen | \
-            Fetches from Tier 2 that failed because bytes were gone or damaged.
+            Fetches from Tier 2 that failed because bytes were missing or damaged.
         scrub.unavailable | scrub_unavailable | Times that Tier 2 did not answer the scrub.
         catalog.exports | catalog_exports | \
             Snapshots of a container's catalog that were put into Tier 2.
@@ -126,7 +126,7 @@ CONTAINER_METRICS = [
         storage_writer.upload_bytes_in_flight | uploads_in_flight_bytes | Bytes being uploaded.
         storage_writer.garbage_waiting | garbage_waiting | Objects that wait for their deletion.
         storage_writer.messages_waiting | mailbox_messages_waiting | \
-            Messages of jobs that had no answer at the last look.
+            Messages of jobs that had no answer at the last check.
         recovery.operations | recovery_operations | Operations replayed when the store was opened.
         recovery.frames | recovery_frames | Frames read when the store was opened.
         recovery.bytes | recovery_bytes | Bytes replayed when the store was opened.
@@ -183,7 +183,7 @@ CONTAINER_METRICS = [
         read_index.refills | read_index_refills | \
             Rescans of the log for bytes that memory and cache had lost.
         read_index.cache_misses | read_index_cache_misses | \
-            Blocks that were gone from the cache, or from their place in the log, when asked for.
+            Blocks that were missing from the cache, or from their place in the log, when asked for.
         read_index.spilled_bytes | read_index_spilled_bytes | Moved from memory to the cache.
         read_index.dropped_unflushed_bytes | read_index_dropped_unflushed_bytes | \
             Un-flushed bytes that memory and cache had no room for.
@@ -206,7 +206,7 @@ CONTAINER_METRICS = [
         storage_writer.consolidation_failures | consolidation_failures | \
             Groups given up because an object is lost or corrupt.
         storage_writer.garbage_deleted | garbage_deleted | \
-            Objects deleted, and confirmed to be gone.
+            Objects whose deletion is confirmed.
         storage_writer.garbage_failures | garbage_failures | \
             Deletions that failed, or that nobody knows of.
         storage_writer.sweeps | orphan_sweeps | Searches for orphans that were completed.
@@ -224,7 +224,7 @@ CONTAINER_METRICS = [
         storage_writer.proposals_refused | proposals_refused | \
             Objects of jobs that were refused: what they replace had changed, most often.
         storage_writer.mailbox_failures | mailbox_failures | \
-            Looks at the mailbox that a tier did not answer.
+            Polls of the mailbox that a tier did not answer.
         storage_writer.wall_clock_jumps | wall_clock_jumps | \
             Times that the wall clock moved by more than a minute beside the time that passed.
         processor.requests_committed | requests_committed | Calls made durable.

@@ -157,7 +157,7 @@ async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
         raise
     except BaseException:
         if store.new and _is_tier2_elsewhere(parts):
-            # Where the folder's file alone makes the store, the store is gone with it.
+            # Where the folder's file alone makes the store, the store is deleted with it.
             gone = await _unmake_store_file(parts) or parts.logs.is_shared
             if store.created and await parts.logs.withdraw_store(store.identity) and gone:
                 await parts.markers.withdraw()

@@ -5,12 +5,12 @@ Rules of this file:
 
 - a store whose object is collected without `close` warns (ResourceWarning) and is closed, on its
   own event loop; what was taken is made durable first. Where that loop is closed, nothing can be
-  awaited any more: the locks are let go of, and what the log has is recovered by the next owner, as
+  awaited any more: the locks are released, and what the log has is recovered by the next owner, as
   after a crash. Acknowledged is durable either way;
 - the object may be collected in any thread, in the middle of anything: then no lock of Python's is
   taken;
-- whoever opens a folder whose store is being closed in this process waits for that. One that lives
-  and is used is left alone, but for an interactive session
+- whoever opens a folder whose store is being closed in this process waits for that. One that is
+  alive and is used is left alone, but for an interactive session
   (docs/decisions/0031-stores-nobody-closed.md).
 """
 
@@ -55,7 +55,7 @@ class OpenStore:
         the store is closed on its loop.
         """
         finalizer = weakref.finalize(used, _drop, self, close)
-        # At the end of the process everything is let go of.
+        # At the end of the process everything is released.
         finalizer.atexit = False
 
     @property
@@ -69,7 +69,7 @@ class OpenStore:
         return self._birth.here
 
     def begin_close(self) -> None:
-        """Have it closed on its loop, or let go of its locks where there is none any more.
+        """Have it closed on its loop, or release its locks where there is none any more.
 
         From any thread.
         """

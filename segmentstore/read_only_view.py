@@ -84,7 +84,7 @@ async def open_view(
     `location` is the store's folder. Of a store on BookKeeper it need not be there, if
     SEGMENTSTORE_TIER1 says which. Raises NotAStoreError, ConfigError (the log is in memory),
     DataCorruptionError, TierUnavailableError (an owner elsewhere changed the log meanwhile: try
-    again). Costs the replay of the logs, and in files looking through them before.
+    again). Costs the replay of the logs, and in files reading through them before.
     """
     return await open_or_release(
         _open_view(location, environment, runtime, clients), SegmentStore.close, "open view"

@@ -171,7 +171,7 @@ def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
 
 
 def failed_future(error: BaseException) -> asyncio.Future[Any]:
-    """A future that tells the caller of a refusal, as every other outcome is told.
+    """A future that tells the caller of a refusal, as every other outcome is reported.
 
     Raises it where no loop runs.
     """

@@ -203,7 +203,7 @@ class ContainerStats(TypedDict):
     object_bytes: int
     garbage_objects: int
     sweep_stopped_by: str | None
-    """Why no orphans are looked for; None if they are."""
+    """Why no orphans are searched for; None if they are."""
     log: LogStats
     read_index: ReadIndexStats
     storage_writer: StorageWriterStats

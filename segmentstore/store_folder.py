@@ -1,5 +1,5 @@
 """What lies where in a store's folder, and how the file that makes it a store is written, read and
-taken back. Blocking.
+undone. Blocking.
 
 - `store.toml`: what was fixed at creation; its presence makes the folder a store;
 - `lock`: held by the process that has the store open;
@@ -118,7 +118,7 @@ def read_store_file(location: str, runtime: Runtime) -> StoreFile | None:
     while True:
         if not disk.exists(path):
             there = _what_is_there(location, runtime)
-            # A maker may have come between the looks: store.toml is there before anything that an
+            # A maker may have come between the checks: store.toml is there before anything that an
             # owner makes.
             if not there or not disk.exists(path):
                 foreign = [name for name in there if name != FILE_NAME]
@@ -161,9 +161,9 @@ def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime
 
     Raises OSError.
 
-    First away with the file, then the look at what is there, while who opens the store makes its
-    own first and then looks for the file (`keep_store_file`): so one of the two sees the other, and
-    puts it back.
+    First away with the file, then the check of what is there, while who opens the store makes its
+    own first and then searches for the file (`keep_store_file`): so one of the two sees the other,
+    and puts it back.
     """
     runtime.disk.unlink(os.path.join(location, FILE_NAME))
     if _what_is_there(location, runtime):

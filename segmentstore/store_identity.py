@@ -45,7 +45,7 @@ async def agree_on_identity(folder: LockedFolder, requested: Requested) -> Agree
     or joins one.
 
     Durable when this returns. Raises ConfigError (the folder is of another store),
-    DataCorruptionError (the identity is gone), StoreInUseError (another process was first),
+    DataCorruptionError (the identity is missing), StoreInUseError (another process was first),
     TierUnavailableError, ReadOnlyFileSystemError.
     """
     runtime, location, logs = requested.runtime, folder.location, folder.logs

@@ -1,4 +1,4 @@
-"""The kinds of Tier 1, by the setting `tier1`: the one place that tells them apart."""
+"""The kinds of Tier 1, by the setting `tier1`: the one place that distinguishes them."""
 
 from __future__ import annotations
 

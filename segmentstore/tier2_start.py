@@ -1,5 +1,5 @@
-"""What is done about Tier 2 when a store opens: it is looked over, and the store makes itself known
-there.
+"""What is done about Tier 2 when a store opens: it is checked over, and the store makes itself
+known there.
 
 Rules of this file:
 
@@ -12,8 +12,8 @@ Rules of this file:
 - where another store has its marker and this one has none, it is refused unless `shared_tier2` says
   that it is meant. A store that was there is asked about this in one listing beside its recovery,
   and opens if Tier 2 does not answer soon: then its uploads are held back by the same question;
-- a marker that is gone, though this store has objects there, is put back, at the opening and later:
-  one look in CHECK_INTERVAL_S;
+- a marker that is missing, though this store has objects there, is put back, at the opening and
+  later: one check in CHECK_INTERVAL_S;
 - the store's own folder is not checked, but marked like any other place: another store may name it.
 """
 
@@ -39,11 +39,11 @@ on.
 """
 AGAIN_MIN_S = 5.0
 LATER_S = 5.0
-"""From the opening to the check of a store that was there: who only looks in costs one listing, and
-leaves no probe.
+"""From the opening to the check of a store that was there: who only checks in costs one listing,
+and leaves no probe.
 """
 CHECK_INTERVAL_S = 600.0
-"""Between two looks for the marker while the store is open."""
+"""Between two searches for the marker while the store is open."""
 CHECK_TIMEOUT_S = 2.0
 """How long an opening waits for the listing of the markers."""
 TIMEOUT_S = 2.0
@@ -55,7 +55,7 @@ def _never() -> bool:
 
 
 class Tier2Start:
-    """The beginning of one store's life with its Tier 2."""
+    """The beginning of one store's lifetime with its Tier 2."""
 
     def __init__(
         self, storage: ObjectStorage, markers: StoreMarkers, *, is_own_folder: bool = False
@@ -96,7 +96,7 @@ class Tier2Start:
         self._task = own_task(self._keep_trying(), name="tier2 check")
 
     async def checked(self, has_objects: Callable[[], bool], *, created: bool) -> None:
-        """The end of the look that `begin` has begun.
+        """The end of the check that `begin` has begun.
 
         Raises ConfigError: another store is there, and this one is not known.
 
@@ -153,7 +153,7 @@ class Tier2Start:
                 if not self._is_own_folder:
                     await self._storage.check()
             except Exception as error:  # noqa: BLE001
-                # Whatever it is: without the check nothing else would tell of it.
+                # Whatever it is: without the check nothing else would report it.
                 self._finding = str(error) or repr(error)
                 self._outlived = (
                     error.outlived if isinstance(error, StorageUnavailableError) else _never

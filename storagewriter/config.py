@@ -50,11 +50,11 @@ class StorageWriterConfig:
     deletion_lag_s: float = seconds(4 * 3600.0)
     """How long an object must have been unreferenced in the log before it is deleted."""
     orphan_sweep_interval_s: float = seconds(60.0)
-    """One listing request in so much time looks for orphans: 256 and a few make a sweep; 0: nobody
-    looks.
+    """One listing request in so much time searches for orphans: 256 and a few make a sweep; 0:
+    nobody checks.
     """
     mailbox_poll_interval_s: float = seconds(30.0)
-    """One listing request in so much time looks for messages of jobs; 0: nobody looks."""
+    """One listing request in so much time searches for messages of jobs; 0: nobody checks."""
     retry_min_s: float = 0.1
     """First back-off after Tier 2 did not answer; doubles with each failure."""
     retry_max_s: float = 30.0
@@ -146,13 +146,13 @@ class StorageWriterStatistics:
     uploads_aborted: int
     """Uploads in parts that nobody would have finished."""
     messages_waiting: int
-    """Messages of jobs without an answer, as of the last look."""
+    """Messages of jobs without an answer, as of the last check."""
     messages_answered: int
     proposals_committed: int
     """Objects of jobs that segments are read from now, at least in part."""
     proposals_refused: int
     mailbox_failures: int
-    """Looks at the mailbox that a tier did not answer."""
+    """Polls of the mailbox that a tier did not answer."""
     wall_clock_jumps: int
     """Times that the wall clock was seen to have moved by more than a minute beside the time that
     passed.

@@ -7,7 +7,7 @@ Rules of this file:
 - an object is worth consolidating if what lives in it is little (less than half of what a
   consolidated object holds) or if most of it is dead; a group is worth it if it fills a
   consolidated object, or frees enough. So what comes out is hardly ever a candidate again: each
-  byte is written about once more in its life;
+  byte is written about once more in its lifetime;
 - objects so small, or of so many chunks, that as many as a group may hold do not fill one come
   together all the same, those of about one size: what is kept of objects and chunks in memory and
   log must not grow with every flush. Each byte goes up by sizes then, and is written again once or

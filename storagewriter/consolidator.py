@@ -57,15 +57,15 @@ from tier2.object_storage import (
 )
 
 PASS_INTERVAL_S = 1.0
-"""Looks for a group are at least this far apart, and come only after something changed."""
+"""Searches for a group are at least this far apart, and come only after something changed."""
 PASS_SPACINGS = 50
-"""And at least so many times as far as a look through all objects took: some hundred thousand take
+"""And at least so many times as far as a pass through all objects took: some hundred thousand take
 a while.
 """
 OBJECTS_PER_TURN = 4096
 CHUNKS_PER_TURN = 4096
 BLOCKS_PER_TURN = 64
-"""Objects or chunks looked at, small blocks written, before the event loop gets a turn."""
+"""Objects or chunks checked, small blocks written, before the event loop gets a turn."""
 LEFT_ALONE_MAX = 1024
 """Objects remembered as lost or corrupt; the first is tried again when there are more."""
 
@@ -228,7 +228,7 @@ class Consolidator:
             self._pinned = {}
 
     def _leave_alone(self, names: Sequence[str], error: Exception) -> None:
-        # What nobody wants any more may be gone: nothing is wrong then.
+        # What nobody wants any more may be missing: nothing is wrong then.
         wanted = [name for name in names or self._pinned if name in self._source.metadata.objects]
         self.failures += bool(wanted)
         self._left_alone.update(dict.fromkeys(wanted, str(error)))
@@ -236,7 +236,7 @@ class Consolidator:
             del self._left_alone[next(iter(self._left_alone))]
 
     async def _gather(self) -> list[Run]:
-        """Everything that lives in the pinned objects, by segment.
+        """Everything that is alive in the pinned objects, by segment.
 
         A pass over all chunks, in turns.
         """
@@ -248,8 +248,8 @@ class Consolidator:
             if looked >= CHUNKS_PER_TURN:
                 looked = 0
                 await asyncio.sleep(0)
-        # A merge linked between two turns was met twice: in the source, which is gone, and in its
-        # target.
+        # A merge linked between two turns was met twice: in the source, which is missing, and in
+        # its target.
         known = self._source.metadata.segments
         runs = [run for run in runs if run.segment_id in known]
         runs.sort(key=_place_of)

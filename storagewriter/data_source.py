@@ -46,7 +46,7 @@ class WriterDataSource(Protocol):
 
     async def check_primary(self) -> None:
         """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
-        that cannot be told.
+        that cannot be known.
 
         For who is about to say something that no operation says. A container that learns it here
         stops.
@@ -69,7 +69,7 @@ async def nobody() -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OtherStores:
-    """What a storage writer is told of other stores in the same place.
+    """What a storage writer knows of other stores in the same place.
 
     StorageUnavailableError of either call is as of what it comes before.
     """
@@ -79,7 +79,7 @@ class OtherStores:
     shared_with: Callable[[], Awaitable[str | None]] = nobody
     """Names another one in words, None for nobody; asked before deletions."""
     is_meant: bool = False
-    """They are there by intention: orphans with the tag of this store are looked for all the
+    """They are there by intention: orphans with the tag of this store are searched for all the
     same.
     """
 

@@ -30,7 +30,7 @@ owner that comes.
 """
 INTERVAL_MIN_S: Final = 1.0
 INTERVAL_MAX_S: Final = 300.0
-"""An owner that lives this long brings the clock forward, however long the lag is."""
+"""An owner that is alive this long brings the clock forward, however long the lag is."""
 
 
 def clock_at(reading: DeletionClockReading, boot: BootTime) -> int:
@@ -68,13 +68,13 @@ class DeletionClock:
 
     def notice(self, garbage: dict[str, GarbageObject], now_s: float) -> None:
         """Take note of what has become garbage since the last time. O(that)."""
-        for name in reversed(garbage):  # in the order in which the log let go of them
+        for name in reversed(garbage):  # in the order in which the log released them
             if name in self._seen:
                 break
             self._seen[name] = now_s
 
     def observe(self, garbage: Mapping[str, GarbageObject], now_s: float) -> None:
-        """Take note of what is garbage now, and forget what is gone. O(garbage)."""
+        """Take note of what is garbage now, and forget what is deleted. O(garbage)."""
         self._seen = {name: self._seen.get(name, now_s) for name in garbage}
 
     def remaining_ms(self, name: str, garbage: GarbageObject, now_s: float) -> int:

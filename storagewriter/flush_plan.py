@@ -78,7 +78,7 @@ def plan_object(
     """The next object of at most `bytes_max` payload bytes; None if nothing is due or nothing due
     fits.
 
-    Ready segments that are gone or blocked by a merge are put aside on the way.
+    Ready segments that are deleted or blocked by a merge are put aside on the way.
     """
     blocks: list[BlockPlan] = []
     room = min(config.object_bytes, bytes_max)
@@ -165,7 +165,7 @@ def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tu
     """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to
     link them.
 
-    Looks at `pending.link_candidates` and uses them up, but for what the bound of one operation
+    Checks `pending.link_candidates` and uses them up, but for what the bound of one operation
     leaves over: a target cut off by it is a candidate again once these links are made.
     """
     links: list[tuple[int, int]] = []

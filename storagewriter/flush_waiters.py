@@ -10,15 +10,15 @@ from segmentstore.contracts.metadata import ContainerMetadata
 
 
 class FlushWaiters:
-    """Each waits for a snapshot of lengths, taken when it called; a segment that is gone waits for
-    nothing.
+    """Each waits for a snapshot of lengths, taken when it called; a segment that is deleted waits
+    for nothing.
     """
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], dict[int, int]] = {}
 
     async def wait(self, wanted: dict[int, int]) -> None:
-        """Return when every segment of `wanted` has that storage length or is gone; raises what
+        """Return when every segment of `wanted` has that storage length or is deleted; raises what
         `fail` is given.
         """
         if not wanted:

@@ -30,13 +30,13 @@ from tier2.object_names import is_of_store, store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 PASS_INTERVAL_S = 1.0
-"""Passes are at least this far apart; and a thousandth of the lag, since each looks at all
+"""Passes are at least this far apart; and a thousandth of the lag, since each check of all
 garbage.
 """
 PASS_INTERVAL_MAX_S = 60.0
 """What changed meanwhile, in the log or in what is in use, is seen within this."""
 MARKERS_INTERVAL_S = 600.0
-"""Least time between two looks for the markers of other stores, while one is there and keeps
+"""Least time between two searches for the markers of other stores, while one is there and keeps
 garbage from being deleted.
 """
 BATCH_NAMES = 100
@@ -111,7 +111,7 @@ class GarbageCollector:
                     timer.cancel()
 
     async def collect_now(self) -> int:
-        """Delete what is due and not in use; return how many objects are gone and forgotten.
+        """Delete what is due and not in use; return how many objects are deleted and forgotten.
 
         A deletion that fails ends the pass after what was confirmed is committed. How long the
         others have waited goes through the log now and then, for the next owner.
@@ -159,8 +159,8 @@ class GarbageCollector:
 
         At most one listing request.
 
-        Another store's marker may stay for ever: without `ask_again` it is not looked for in every
-        pass.
+        Another store's marker may stay for ever: without `ask_again` it is not searched for in
+        every pass.
         """
         tagged = [name for name in names if is_of_store(name, self._tag)]
         now_s = asyncio.get_running_loop().time()
@@ -183,7 +183,7 @@ class GarbageCollector:
         return min(max(wait_s, self._interval_s), PASS_INTERVAL_MAX_S, clock.interval_s)
 
     async def _delete(self, names: Sequence[str]) -> tuple[list[str], bool]:
-        """The names confirmed to be gone, and whether any could not be."""
+        """The names confirmed to be deleted, and whether any could not be."""
         confirmed: list[str] = []
         failed = False
         for first in range(0, len(names), DELETES_MAX):
@@ -199,7 +199,7 @@ class GarbageCollector:
         return confirmed, failed
 
     async def _delete_one(self, name: str) -> bool | None:
-        """True: gone. False: failed, or nobody knows. None: in use, left alone."""
+        """True: deleted. False: failed, or nobody knows. None: in use, left alone."""
         if self._source.object_in_use(name):
             return None
         try:

@@ -1,7 +1,7 @@
 """GarbagePass: one pass over all of Tier 2 for what one container does not need, done at once.
 
 What the orphan sweeper and the garbage collector do slowly and all the time, for somebody who does
-not want to wait. The rules stay theirs; nothing here judges or deletes.
+not want to wait. The rules stay theirs; nothing here checks or deletes.
 """
 
 from __future__ import annotations
@@ -82,12 +82,12 @@ class GarbagePass:
         return health.describe() if health.failures > failures else None
 
     def waiting(self) -> Iterator[WaitingGarbage]:
-        """Garbage that is there now: what was condemned a moment ago may be due."""
+        """Garbage that is there now: what was marked for deletion a moment ago may be due."""
         for name, garbage in self._metadata.garbage.items():
             yield WaitingGarbage(name, garbage, self._collector.remaining_ms(name, garbage))
 
     def deleted(self) -> Iterator[tuple[str, GarbageObject]]:
-        """What was garbage in this pass, and is gone."""
+        """What was garbage in this pass, and is deleted."""
         for name, garbage in self._before.items():
             if name not in self._metadata.garbage:
                 yield name, garbage

@@ -1,14 +1,14 @@
-"""MailboxPace: when a container's mailbox is looked at next, and who may have it looked at sooner.
+"""MailboxPace: when a container's mailbox is checked next, and who may have it checked sooner.
 
-Theory of operation. An owner looks now and then, because listings cost; often after something was
+Theory of operation. An owner checks now and then, because listings cost; often after something was
 found, because more will come; and at once when somebody who put a message says so. Rules:
 
-- a look that was asked for begins no sooner than WAKE_INTERVAL_S after the last one: however many
+- a check that was asked for begins no sooner than WAKE_INTERVAL_S after the last one: however many
   ask, the requests are bounded;
-- who asked is owed a look that was made: one that fails, or was under way when he asked, does not
+- who asked is owed a check that was made: one that fails, or was under way when he asked, does not
   count. The next begins when the tier has been left alone for as long as it wants;
 - jobs ask all containers of a store together. So the first container that finds something wakes the
-  others of its process, but none that looks often already: they never wake each other in turn.
+  others of its process, but none that checks often already: they never wake each other in turn.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import Final
 
 QUICK_POLL_S: Final = 1.0
 QUICK_FOR_S: Final = 300.0
-"""How often it looks, and for how long, after something was found: more will come."""
+"""How often it checks, and for how long, after something was found: more will come."""
 WAKE_INTERVAL_S: Final = 0.25
-"""Least time from the beginning of one look to one that was asked for."""
+"""Least time from the beginning of one check to one that was asked for."""
 
 
 class MailboxPace:
-    """The pace of one container's looks; on its event loop."""
+    """The pace of one container's checks; on its event loop."""
 
     def __init__(
         self, poll_interval_s: float, container_id: int, group: MailboxGroup | None = None
     ) -> None:
         self._poll_interval_s = poll_interval_s
-        # The first look of each container comes at another time, or all of a store would look at
+        # The first check of each container comes at another time, or all of a store would check
         # once.
         self.delay_s = poll_interval_s * (1 + container_id % 16) / 16
-        """Until the next look."""
+        """Until the next check."""
         self._woken = asyncio.Event()
         self._quick_until: float | None = None
         self._polled_at: float | None = None
@@ -45,14 +45,14 @@ class MailboxPace:
         self.group.join(self)
 
     def wake(self) -> None:
-        """Somebody has put a message: look at once, and often for a while.
+        """Somebody has put a message: check once, and often for a while.
 
-        O(1); nothing where looking is off.
+        O(1); nothing where checking is off.
         """
         self._woken.set()
 
     async def until_due(self) -> None:
-        """Wait for the next look, which begins when this returns."""
+        """Wait for the next check, which begins when this returns."""
         loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.delay_s):
@@ -61,18 +61,18 @@ class MailboxPace:
             self._quick_until = loop.time() + QUICK_FOR_S
             spaced = self._polled_at + WAKE_INTERVAL_S if self._polled_at is not None else 0.0
             await asyncio.sleep(max(spaced, self._not_before) - loop.time())
-        self._woken.clear()  # Who asks from here on asks for another look.
+        self._woken.clear()  # Who asks from here on asks for another check.
         self._polled_at = loop.time()
 
     def polled(self, answered: int) -> None:
-        """A look has ended, with so many answers given.
+        """A check has ended, with so many answers given.
 
         Who asked for one thing will ask for more.
         """
         self.delay_s = self._pause(answered)
 
     def failed(self, wait_s: float, answered: int = 0) -> None:
-        """A look has failed, after so many answers, and the tier wants to be left alone for so
+        """A check has failed, after so many answers, and the tier wants to be left alone for so
         long.
         """
         self._not_before = asyncio.get_running_loop().time() + wait_s
@@ -90,7 +90,7 @@ class MailboxPace:
         )
 
     def is_quick(self, now_s: float) -> bool:
-        """Whether it looks often at this time of the loop."""
+        """Whether it checks often at this time of the loop."""
         return self._quick_until is not None and now_s < self._quick_until
 
 
@@ -105,7 +105,7 @@ class MailboxGroup:
         self._paces.append(pace)
 
     def wake_others(self, pace: MailboxPace, now_s: float) -> None:
-        """Wake all but this one, and but those that look often at this time of the loop."""
+        """Wake all but this one, and but those that check often at this time of the loop."""
         for each in self._paces:
             if each is not pace and not each.is_quick(now_s):
                 each.wake()

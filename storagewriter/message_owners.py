@@ -3,7 +3,7 @@ objects in one place.
 
 A message says it, since version 0.1.0 of the store; older ones say nothing. Rules of this file:
 
-- what is for another store is neither answered nor deleted, and is read once, not with every look;
+- what is for another store is neither answered nor deleted, and is read once, not with every check;
 - what says nothing is ours where no other store has its marker, and is left to lie where one has.
 """
 

@@ -44,7 +44,7 @@ INTERVAL_S: Final = 60.0
 _RETRY_MIN_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
 _CHECK_S: Final = 0.1
-"""How often a close looks whether its patience has ended."""
+"""How often a close checks whether its patience has ended."""
 
 
 class BackupSource(Protocol):

@@ -164,7 +164,7 @@ class ObjectUploader:
                 read = await self._source.read_unflushed(plan.blocks)
             except TierUnavailableError as error:
                 self.reading.failed(error)
-                # A successor truncates: what we owe is gone from the log then, and nobody else
+                # A successor truncates: what we owe is missing from the log then, and nobody else
                 # would ever tell us.
                 with contextlib.suppress(TierUnavailableError):
                     await self._source.check_primary()

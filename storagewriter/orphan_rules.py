@@ -1,10 +1,10 @@
-"""Which objects and uploads in Tier 2 nobody will ever want: told from their names and the metadata
-alone.
+"""Which objects and uploads in Tier 2 nobody will ever want: distinguished from their names and the
+metadata alone.
 
 An orphan is an object whose upload ended and whose operation never committed: its owner died, was
 fenced, or a reply came too late. Rules (DESIGN 4.3):
 
-- only names that this program makes are judged; what does not match in every digit is not ours;
+- only names that this program makes are checked; what does not match in every digit is not ours;
 - only what carries the tag of this very store is ever an orphan: stores may share a place without
   knowing. Names that an older version made have no tag, so of those nothing is known;
 - an epoch below the running one is dead: its owner can commit nothing more, so an object that the

@@ -7,13 +7,13 @@ requests: one listing request in `orphan_sweep_interval_s`, shard after shard
 shorter than a sweep get everywhere in the end. Rules:
 
 - it deletes nothing (but probes that a check left behind). What it finds becomes garbage by an
-  operation of the fenced log, so a stale owner can condemn nothing; from there it goes the one way
-  of all deletions, the deletion lag included;
+  operation of the fenced log, so a stale owner can mark nothing for deletion; from there it goes
+  the one way of all deletions, the deletion lag included;
 - which objects are orphans is said by `orphan_rules`, and asked again right before the commit;
-- only what carries the tag of the store is condemned, and where another store has its marker
-  nothing is swept, unless a person has said that they are meant to share. That is asked before a
-  sweep, and again after an orphan was found and before it is condemned, because a store makes
-  itself known there before its first object;
+- only what carries the tag of the store is marked for deletion, and where another store has its
+  marker nothing is swept, unless a person has said that they are meant to share. That is asked
+  before a sweep, and again after an orphan was found and before it is marked for deletion, because
+  a store makes itself known there before its first object;
 - failures are counted and waited out with back-off.
 """
 
@@ -44,8 +44,8 @@ SHARDS = 256
 BATCH_OBJECTS = 100
 """Orphans in one operation."""
 GARBAGE_MAX = 10_000
-"""Objects that may wait for their deletion while more are condemned: bounds the metadata and its
-checkpoints.
+"""Objects that may wait for their deletion while more are marked for deletion: bounds the metadata
+and its checkpoints.
 """
 SUSPECTS_MAX = 1_000
 """Objects of the running epoch remembered until they are seen again."""
@@ -136,7 +136,7 @@ class OrphanSweeper:
         return len(await self.abort_abandoned(await self._storage.list_unfinished()))
 
     async def _sweep_shard(self, shard: int) -> int:
-        """Condemn the orphans of one shard; return how many requests listed it."""
+        """Mark the orphans of one shard for deletion; return how many requests listed it."""
         prefix = f"{shard:02x}/{self._source.metadata.container_id:08x}/"
         found: list[StoredObject] = []
         pages = 0

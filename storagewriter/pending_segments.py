@@ -3,8 +3,8 @@ them now.
 
 Each such segment has an aggregator in `dirty`, and is in one of three states:
 
-    waiting --due (size, age, forced)--> ready --taken by a plan--> busy --release--> gone, waiting,
-    or ready again
+    waiting --due (size, age, forced)--> ready --taken by a plan--> busy --release--> deleted,
+    waiting, or ready again
 
 - a busy segment belongs to one flight; nobody else touches it, so its chunks are committed in
   order;
@@ -57,7 +57,7 @@ class PendingSegments:
 
     `add` takes committed operations; `ready` holds what is due, in the order it became so; `take`
     and `release` bracket a flight; `touched` gathers the segments whose storage length moved or
-    which are gone, until the owner clears it; `news` says that a plan may now find more than
+    which are missing, until the owner clears it; `news` says that a plan may now find more than
     before.
     """
 
@@ -147,7 +147,7 @@ class PendingSegments:
         return self._holder.metadata
 
     def _open(self, segment_id: int) -> SegmentAggregator | None:
-        """A new aggregator, not yet in `dirty`; None if the segment is gone already."""
+        """A new aggregator, not yet in `dirty`; None if the segment is deleted already."""
         segment = self._metadata.segments.get(segment_id)
         return None if segment is None else SegmentAggregator(segment_id, segment.storage_length)
 
@@ -284,7 +284,7 @@ class PendingSegments:
         self.news = True
 
     def settle(self, segment_id: int) -> None:
-        """Take over how far the metadata say the segment is in Tier 2, or that it is gone.
+        """Take over how far the metadata say the segment is in Tier 2, or that it is deleted.
 
         Idempotent.
         """
@@ -313,7 +313,7 @@ class PendingSegments:
         return self._settle_merges(segment_id, segment)
 
     def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> list[int]:
-        """Give the sources that are gone, and are to be settled too.
+        """Give the sources that are deleted, and are to be settled too.
 
         O(these): links and truncations go in order.
         """
@@ -343,7 +343,9 @@ class PendingSegments:
         return None if aggregator is None else aggregator.first_sequence_number
 
     def first_time(self) -> float | None:
-        """When that operation was committed, as `add` was told; None if there is none. O(log n)."""
+        """When that operation was committed, as `add` was reported; None if there is none. O(log
+        n).
+        """
         aggregator = self._first()
         return None if aggregator is None else aggregator.first_time
 

@@ -5,7 +5,7 @@ Rules of this file:
 
 - what fits is found out in the very turn of the event loop in which it is handed to the log; the
   log passes over what has changed by the time it comes to it;
-- the proposed object is in use from before it is looked at until all it led to is committed:
+- the proposed object is in use from before it is checked until all it led to is committed:
   nothing can make it garbage, delete and forget it in between;
 - a proposal whose object the metadata know already is told what they say, and what of it is still
   missing is committed;
@@ -115,7 +115,7 @@ class ProposalCommitter:
         return await self._settle(proposal, stored)
 
     async def _check_chunks(self, proposal: ReplaceProposal) -> list[CheckedReplacement]:
-        """How the replacements stand, looked at in turns: a segment may have changed again by the
+        """How the replacements stand, checked in turns: a segment may have changed again by the
         end.
         """
         checked: list[CheckedReplacement] = []
@@ -126,7 +126,7 @@ class ProposalCommitter:
 
     async def _settle(self, proposal: ReplaceProposal, stored: StoredObject | None) -> Answer:
         """What the metadata say of a proposal of which nothing more fits; an object that came to
-        nothing is let go.
+        nothing is released.
         """
         checked = await self._check_chunks(proposal)
         answer = answer_to(

@@ -1,4 +1,4 @@
-"""What the owner of a container thinks of the messages of jobs: judged by its own metadata, never
+"""What the owner of a container thinks of the messages of jobs: checked by its own metadata, never
 by what they say.
 
 Rules (DESIGN 4.3):
@@ -14,8 +14,8 @@ Rules (DESIGN 4.3):
   has to say the same;
 - what was done before is recognised: a replacement the metadata have already is taken, whoever asks
   again;
-- of objects only those are condemned that no operation of the log can name any more, and no
-  proposal is waiting for.
+- of objects only those are marked for deletion that no operation of the log can name any more, and
+  no proposal is waiting for.
 
 Pure: no await, no clock, no I/O.
 """
@@ -114,8 +114,8 @@ def _fault_of(replacement: Replacement, name: str, size: int) -> str | None:
 def _foreign_bytes(
     segment_id: int, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]
 ) -> str | None:
-    """Why a new chunk cannot hold the bytes of the old ones at its place, told from what the blocks
-    were written for.
+    """Why a new chunk cannot hold the bytes of the old ones at its place, distinguished from what
+    the blocks were written for.
     """
     first = 0
     for chunk in new:
@@ -223,7 +223,7 @@ def answer_to(
     """What the owner says once nothing is left to commit: only what the metadata show.
 
     `is_live`: segments refer to the object. It was committed then, though its segments may have
-    gone on since: merged into others, deleted, replaced once more.
+    changed since: merged into others, deleted, replaced once more.
     """
     taken = sum(each.standing is Standing.TAKEN for each in checked)
     left = [each for each in checked if each.standing is not Standing.TAKEN]
@@ -329,8 +329,8 @@ def reason_to_keep(
     proposed: Container[str],
     tag: bytes,
 ) -> str | None:
-    """Why the owner does not condemn an object, in words; None if its name and the metadata do not
-    speak for it.
+    """Why the owner does not mark an object for deletion, in words; None if its name and the
+    metadata do not speak for it.
 
     `tag` is the store's. O(1).
     """
@@ -357,7 +357,7 @@ def reason_to_keep(
 
 
 def reason_to_wait(modified_ms: int, now_ms: int, older_than_ms: int) -> str | None:
-    """Why an object of this age is not condemned, in words; None if it is old enough."""
+    """Why an object of this age is not marked for deletion, in words; None if it is old enough."""
     if modified_ms >= older_than_ms:
         return "it is younger than was asked for"
     return "it is younger than 24 hours" if now_ms - modified_ms <= AGE_MAX_MS else None

@@ -2,12 +2,12 @@
 (docs/formats/mailbox.md).
 
 Theory of operation. One task lists the container's mailbox now and then, and takes what has no
-answer, one message after the other: read it, judge it, commit what is to be committed
+answer, one message after the other: read it, check it, commit what is to be committed
 (`proposal_committer`), put the answer. Proposals come first, in the order of names; then what is to
-be condemned; and last one export, which answers all who asked for one. Rules:
+be marked for deletion; and last one export, which answers all who asked for one. Rules:
 
-- the commit comes first, the answer after it: cut off anywhere, the next look, by this owner or the
-  next, finds the message without an answer and judges it by what the metadata say then;
+- the commit comes first, the answer after it: cut off anywhere, the next check, by this owner or
+  the next, finds the message without an answer and checks it by what the metadata say then;
 - a refusal is said only by who is still the primary afterwards, and to a message that is for this
   store: what a stale owner, or another store's, does not know may be quite right
   (`message_owners`);
@@ -16,7 +16,7 @@ be condemned; and last one export, which answers all who asked for one. Rules:
 - a message never harms its container: what it makes fail is set aside, counted, and told in
   `health`;
 - Tier 2 failing is waited out with back-off, and holds up nothing else: what it does not answer for
-  is passed over, and the look goes on.
+  is passed over, and the check goes on.
 """
 
 from __future__ import annotations
@@ -68,15 +68,15 @@ from tier2.object_storage import (
 )
 
 MESSAGES_PER_CHECK = 1000
-"""Messages without an answer that one look takes; the rest comes with the next."""
+"""Messages without an answer that one check takes; the rest comes with the next."""
 KEEP_MS = 7 * 24 * 3600 * 1000
 """Messages are deleted when their answer is so old, or when they are themselves and nobody answers
 them.
 """
 REMOVED_PER_CHECK = 100
-"""Answered messages one look deletes, and as many of the others."""
+"""Answered messages one check deletes, and as many of the others."""
 FAILURES_IN_A_ROW = 8
-"""After so many it is not the message that Tier 2 does not answer for: the step of the look
+"""After so many it is not the message that Tier 2 does not answer for: the step of the check
 ends.
 """
 INLINE_BYTES = 64 * 1024
@@ -98,7 +98,7 @@ class _Poll:
     old: list[MailboxEntry] = field(default_factory=list)
     """Answered long ago."""
     stale: list[MailboxEntry] = field(default_factory=list)
-    """Put long ago, and not answered when the look began."""
+    """Put long ago, and not answered when the check began."""
     more: bool = False
     orphan_deletions: list[OrphanDeletionRequest] = field(default_factory=list)
     exports: list[ExportRequest] = field(default_factory=list)
@@ -155,16 +155,16 @@ class RequestProcessor:
         self._deferred: dict[MessageKey, None] = {}
         """What Tier 2 did not answer for, the last of them last."""
         self._just_answered: dict[MessageKey, None] = {}
-        """In the look under way."""
+        """In the check under way."""
         self._polled_to = ""
-        """Name of the last message of a look that could not take all; the next look goes on behind
-        it.
+        """Name of the last message of a check that could not take all; the next check goes on
+        behind it.
         """
         self.health = HealthNote(f"mailbox in tier2 {storage.url}", runtime.clock)
         self.draining = False
         """Nothing new may begin."""
         self.waiting = 0
-        """Messages that had no answer when the mailbox was last looked at, and got none by then."""
+        """Messages that had no answer when the mailbox was last checked, and got none by then."""
         self.answered = self.proposals_committed = self.proposals_refused = 0
 
     async def _shared_with(self) -> str | None:
@@ -200,7 +200,7 @@ class RequestProcessor:
                 self._backoff.reset()
 
     async def check_now(self) -> int:
-        """Look at the mailbox once, and answer what has no answer; return how many answers were
+        """Check the mailbox once, and answer what has no answer; return how many answers were
         given.
 
         Raises StorageUnavailableError: what was answered by then is. And what a commit raises.
@@ -213,14 +213,14 @@ class RequestProcessor:
                 self.health.failed(error)
                 raise
             except TierUnavailableError as error:
-                # Tier 1 cannot say whether this is still the primary: as if nobody had looked.
+                # Tier 1 cannot say whether this is still the primary: as if nobody had checked.
                 self.health.failed(error)
                 raise StorageUnavailableError("mailbox", str(error)) from error
             self.health.succeeded()
             return self.answered - before
 
     async def drain(self) -> int:
-        """Look until nothing more is answered; return how many answers were given.
+        """Check until nothing more is answered; return how many answers were given.
 
         Raises as `check_now`.
         """
@@ -231,14 +231,15 @@ class RequestProcessor:
             if not answered and not self._polled_to:
                 return total
 
-    # --- one look ---------------------------------------------------------------------------------
+    # --- one check
+    # ---------------------------------------------------------------------------------
 
     async def _poll(self) -> None:
         poll = await self._list()
         self._just_answered = {}
         self.waiting = len(poll.waiting)
         await self._take_all(self._in_order(poll.waiting), poll)
-        # Judged when no proposal waits any more that might name the same objects.
+        # Checked when no proposal waits any more that might name the same objects.
         await self._mark_all_for_deletion(poll)
         # What was asked before the listing is answered by what is copied after it, once for all who
         # asked.
@@ -257,7 +258,7 @@ class RequestProcessor:
         return sorted(waiting, key=lambda entry: place.get(entry.key, 0))
 
     async def _list(self) -> _Poll:
-        """What is to be answered, from where the last look ended, and what is to be deleted."""
+        """What is to be answered, from where the last check ended, and what is to be deleted."""
         poll = _Poll()
         now_ms = self._runtime.clock.time_ms()
         quarantined: dict[MessageKey, str] = {}
@@ -287,7 +288,7 @@ class RequestProcessor:
                 poll.waiting.append(entry)
             if is_stale:
                 poll.stale.append(entry)
-        # What is gone or was answered by another is nobody's trouble any more.
+        # What is missing or was answered by another is nobody's trouble any more.
         self._quarantined = quarantined
         last = poll.waiting[-1].message if poll.more else None
         self._polled_to = last.name if last is not None else ""
@@ -295,7 +296,7 @@ class RequestProcessor:
 
     async def _tidy(self, poll: _Poll) -> None:
         """Delete what nobody will read any more, and what nobody answered: it was tried once more
-        in this look.
+        in this check.
         """
         unanswered = (
             []
@@ -332,7 +333,7 @@ class RequestProcessor:
             poll.exports.append(message)
 
     async def _take(self, entry: MailboxEntry) -> Message | None:
-        """What a message says; None if it is gone, or was refused for its form."""
+        """What a message says; None if it is missing, or was refused for its form."""
         try:
             return await self._read(entry)
         except MessageFormatError as error:
@@ -378,7 +379,7 @@ class RequestProcessor:
             return None
 
     async def _try(self, key: MessageKey, work: Coroutine[Any, Any, _T], poll: _Poll) -> _T | None:
-        """As `_guarded`; that Tier 2 does not answer is kept for the end of the look."""
+        """As `_guarded`; that Tier 2 does not answer is kept for the end of the check."""
         try:
             done = await self._guarded(key, work)
         except StorageUnavailableError as error:
@@ -452,7 +453,7 @@ class RequestProcessor:
                 found, lambda stored: self._reason_to_keep(stored.name, proposed) is None
             )
         except SweepStoppedError:
-            return  # Whose these objects are cannot be told.
+            return  # Whose these objects are cannot be known.
         gone = {stored.name: None for stored in marked_for_deletion}
         for stored in found:
             if stored.name not in gone:
@@ -494,7 +495,7 @@ class RequestProcessor:
         return found
 
     async def _open_proposals(self, poll: _Poll) -> OpenProposals:
-        """What waits without an answer, this look's messages or not.
+        """What waits without an answer, this check's messages or not.
 
         One listing, and a GET for each that may be a proposal.
 

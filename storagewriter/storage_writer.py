@@ -2,7 +2,7 @@
 
 Theory of operation. `add` is called with every committed operation, in the same turn of the event
 loop that commits it to the metadata; it only keeps books (`PendingSegments`) and wakes the writer
-when something became due. One task looks at what is due, lets the plan choose (`flush_plan`), and
+when something became due. One task checks what is due, lets the plan choose (`flush_plan`), and
 starts a flight for each object: read, upload, commit. A segment is in at most one flight, so its
 chunks come in order by construction. Only the committed operation makes bytes visible in Tier 2; a
 flight cut short anywhere leaves at most an object nobody refers to.
@@ -47,7 +47,7 @@ _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
 
 
 _DRAIN_CHECK_S = 0.1
-"""How often a close looks whether Tier 2 has begun to fail."""
+"""How often a close checks whether Tier 2 has begun to fail."""
 
 
 LATE_S = 30.0
@@ -314,7 +314,7 @@ class StorageWriter:
         return self._uploader.in_flight.keys()
 
     def in_use(self, name: str) -> bool:
-        """Whether an object is being consolidated, or told of by operations of which one may still
+        """Whether an object is being consolidated, or reported by operations of which one may still
         come.
 
         An object forgotten between two of these would come to life again by the second, without its
@@ -371,7 +371,7 @@ class StorageWriter:
     def _ended(self, error: BaseException) -> None:
         """The task ended by what no part raised.
 
-        Without it no flush ends: whoever waits must hear of it.
+        Without it no flush ends: whoever waits must be notified of it.
         """
         if not self._stopping:
             self._fail(error)

@@ -1,5 +1,5 @@
-"""Tasks of the engine: not listed by the loop, made in one place, and their owners hear of their
-ends.
+"""Tasks of the engine: not listed by the loop, made in one place, and their owners are notified of
+their ends.
 """
 
 from __future__ import annotations

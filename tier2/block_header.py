@@ -68,7 +68,7 @@ class BlockChecksumError(BlockFormatError):
 
 
 class BlockIdentityError(BlockFormatError):
-    """A whole block, but of another container, segment or stretch than the one that is looked for
+    """A whole block, but of another container, segment or stretch than the one that is searched for
     there.
     """
 

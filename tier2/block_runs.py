@@ -6,7 +6,7 @@ Rules of this file:
 - a run's bytes are bounded; a chunk too large for one is read in stretches, each a run of its own;
 - where a block ends is not known before its header is read: the most it can take is planned, within
   the object and up to the next block;
-- what cannot be cut out of a fetched run is told, not raised: it is read once more on its own.
+- what cannot be cut out of a fetched run is reported, not raised: it is read once more on its own.
 
 Pure: no await, no clock, no I/O.
 """

@@ -2,7 +2,7 @@
 checksum right.
 
 The object is walked from its first byte as the row of blocks it should be, so that bytes no chunk
-refers to any more are looked at as well. Rules of this file:
+refers to any more are checked as well. Rules of this file:
 
 - a fault says whether a chunk lies in its block: nobody will ask for the bytes of any other;
 - a block that fails a check is read twice more from the store before that is believed: two
@@ -10,7 +10,7 @@ refers to any more are looked at as well. Rules of this file:
 - behind a header that cannot be read the walk goes on at the next place where a chunk says a block
   begins;
 - of bodies every byte is fetched once, in large pieces that end where an extent ends; the one
-  before is let go first, so that memory is bounded by one, whatever the size of the object;
+  before is released first, so that memory is bounded by one, whatever the size of the object;
 - nothing is copied but the extent that lies across two pieces, or all of a piece that begins within
   a header.
 """
@@ -78,7 +78,7 @@ class BlockFault(NamedTuple):
 class BlockWalk:
     """The walk through one object. `chunks` are all that lie in it.
 
-    `bodies=False` looks at the headers alone. With an `executor` checksums and decompression run
+    `bodies=False` checks the headers alone. With an `executor` checksums and decompression run
     there; `pace` is awaited before each fetch, with its bytes. `piece_bytes` may be exceeded by an
     eighth and an extent.
     """
@@ -277,7 +277,7 @@ class BlockWalk:
         """Bytes of the object, out of those held and as many more as it takes to `reach`; None: as
         a piece has.
 
-        Unless they may be asked for `again`, what was held of them is let go.
+        Unless they may be asked for `again`, what was held of them is released.
         """
         at = position - self._held_at
         if 0 <= at <= at + length <= len(self._held):

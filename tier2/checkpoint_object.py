@@ -2,10 +2,10 @@
 bytes.
 
 Nothing in an ordinary life reads it: the log is the only authority. It is for the day when the log
-is gone (docs/formats/tier2-checkpoint.md, docs/restore.md). Rules of this file:
+is missing (docs/formats/tier2-checkpoint.md, docs/restore.md). Rules of this file:
 
 - an object says by itself what it is: store, containers, container, epoch, sequence number, time;
-- the blob is the durable log's checkpoint as it is, and is not looked into here;
+- the blob is the durable log's checkpoint as it is, and is not inspected here;
 - magic, header length, version and header checksum keep their places in every version.
 
 Pure: no await, no clock, no I/O.

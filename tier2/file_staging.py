@@ -3,8 +3,8 @@
 Files here are nobody's until they are linked to a name; what a dead process left is thrown away.
 Rules:
 
-- every storage writes under a tag of its own, and holds the lock `<tag>.lock` for as long as it
-  lives;
+- every storage writes under a tag of its own, and holds the lock `<tag>.lock` for as long as it is
+  alive;
 - what belongs to a tag is removed by another only while holding that tag's lock: its owner is dead,
   even if several processes or several stores share one root;
 - a folder that was removed from outside is made again, and the tag's lock taken again in it
@@ -55,7 +55,7 @@ class StagingFolder:
             return posixpath.join(self._path, f"{self._tag:016x}-{self._next}-{unique_id.hex()}")
 
     def renew(self) -> None:
-        """A path that `new_path` gave is in a folder that is gone: have the next call make the
+        """A path that `new_path` gave is in a folder that is missing: have the next call make the
         folder again.
         """
         with self._lock:

@@ -42,8 +42,8 @@ class FileTree:
         self._publish(source, target, replace=True)
 
     def sync_nearest(self, folder: str) -> None:
-        """Make durable what is gone from `folder`; if that itself is gone, pruned by somebody, that
-        it is.
+        """Make durable what is missing from `folder`; if that itself is missing, pruned by
+        somebody, that it is.
         """
         while True:
             try:

@@ -33,18 +33,19 @@ _UNKNOWN: Final = BackEnd(atomic_create=False, whole=False, folders=True, shared
 _CLOUD: Final = BackEnd(atomic_create=True, whole=True, folders=False, shared=True)
 
 _KNOWN: Final[Mapping[str, BackEnd]] = {
-    # A condition in the request, judged by the service itself (ifGenerationMatch=0, If-None-Match).
+    # A condition in the request, checked by the service itself (ifGenerationMatch=0,
+    # If-None-Match).
     "gs": _CLOUD,
     "gcs": _CLOUD,
     "abfs": _CLOUD,
     "az": _CLOUD,
-    # O_EXCL by the server's file system; fsspec's own "create" only looks first (see SftpFileSystem
-    # in fsspec_sftp).
+    # O_EXCL by the server's file system; fsspec's own "create" only checks first (see
+    # SftpFileSystem in fsspec_sftp).
     "sftp": BackEnd(atomic_create=True, whole=False, folders=True, shared=False),
     "ssh": BackEnd(atomic_create=True, whole=False, folders=True, shared=False),
     # CREATE with overwrite=false is the name node's; a file cut off stays there, short.
     "webhdfs": BackEnd(atomic_create=True, whole=False, folders=False, shared=False),
-    # A dictionary: looks, then sets.
+    # A dictionary: checks, then sets.
     "memory": BackEnd(atomic_create=False, whole=True, folders=False, shared=False),
 }
 

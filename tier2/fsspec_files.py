@@ -5,7 +5,7 @@ Rules of this file:
 - a name is worked on by one thread of this process at a time; between processes the unique name is
   the promise;
 - nothing is renamed: `mv` overwrites on some back ends and silently does nothing on others;
-- what a back end says is looked at again: lengths of what was read and written, absence of what was
+- what a back end says is checked again: lengths of what was read and written, absence of what was
   deleted;
 - an instance with which something went wrong is not used again: its connection may be dead, or
   answer out of turn.
@@ -259,7 +259,7 @@ class FsspecFiles:
             for left in reversed(range(_FOLDER_TRIES)):
                 try:
                     fs.makedirs(folder, exist_ok=True)
-                except Exception:  # another process made one of them between a look and a making
+                except Exception:  # another process made one of them between a check and a making
                     if not left:
                         raise
                 else:
@@ -328,7 +328,7 @@ class FsspecFiles:
                     )
                     found.append((self._anything(name, self._followed(fs, info)), is_folder))
                 elif is_folder and not self._back_end.folders:
-                    # A part of a name is empty, and the back end cannot look behind it.
+                    # A part of a name is empty, and the back end cannot check behind it.
                     found.append((self._anything(f"{folder}/", info), False))
                 elif not is_folder and shown.endswith("/") and folder:
                     found.append((self._anything(folder, info), False))  # The folder's own marker.

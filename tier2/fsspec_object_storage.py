@@ -6,7 +6,7 @@ Not every back end can give what an object storage promises; docs/tier2.md says 
 cannot. What remains true on all of them: names are unique and the log is the only authority, so an
 object is read only after its put has returned. Rules of this file:
 
-- put-if-absent is the back end's own where it has one, else a look before writing: of two
+- put-if-absent is the back end's own where it has one, else a check before writing: of two
   *processes* that put one name at the same moment the later may win. Of one process, one wins;
 - "one's own object" is recognised by its size and bytes, for there is no place for the unique id.
   Where a cut upload can leave a part under the final name, a part of one's own is replaced by the
@@ -118,7 +118,7 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
         """As `list`, of all that lies below a folder ("" or ending in a slash), also under names
         that are none of objects.
 
-        Folders that `is_left_out` are not looked into; of those that are closed to us only the ones
+        Folders that `is_left_out` are not inspected; of those that are closed to us only the ones
         that `must_be_seen` are an error. Names end in a slash. Never for the engine, which touches
         nothing that is foreign.
         """

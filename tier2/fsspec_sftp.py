@@ -1,7 +1,7 @@
 """What SFTP needs beyond fsspec's file system: an exclusive create, many requests under way, an end
 to waiting.
 
-fsspec writes 32 KiB per round trip, and its "create" is a look followed by an overwrite. Here a
+fsspec writes 32 KiB per round trip, and its "create" is a check followed by an overwrite. Here a
 file is opened with the protocol's own EXCL, and writes and reads are sent ahead. Every answer is
 waited for: a write that failed in the middle must not be taken for done. An instance belongs to one
 thread at a time.

@@ -1,6 +1,6 @@
 """Where Tier 2 is: from a URL in the settings to an object storage.
 
-`file:///absolute/path`, `memory://` (private, gone when closed), `memory://name` (shared by
+`file:///absolute/path`, `memory://` (private, lost when closed), `memory://name` (shared by
 everybody in this process who names it, as long as its `MemoryStorages` lives),
 `s3://bucket/prefix?key=value` (tier2/s3), and whatever else fsspec knows. Rules of this file:
 

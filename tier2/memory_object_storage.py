@@ -61,7 +61,7 @@ class _Fault:
 
 
 class MemoryObjectStorage(ObjectStorage):
-    """An object storage over a `MemoryBucket`; without one it makes its own, gone with it."""
+    """An object storage over a `MemoryBucket`; without one it makes its own, lost with it."""
 
     def __init__(
         self,

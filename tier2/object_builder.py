@@ -62,8 +62,8 @@ class ObjectBuilder:
         """All buffers of the object, in order: what `ObjectStorage.put` takes."""
         self.placements: list[BlockPlacement] = []
         self.beginnings: list[BlockBeginning] = []
-        """Of all blocks, in order: by them the stored object is known again when `parts` is let
-        go.
+        """Of all blocks, in order: by them the stored object is known again when `parts` is
+        released.
         """
 
     def add(

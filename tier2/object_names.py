@@ -3,8 +3,8 @@
 What each name looks like, and what it says, is in docs/formats/object-names.md. Rules:
 
 - a name is never reused: the unique id has 64 random bits, and the epoch is in the name;
-- a name alone says who meant to write the object and for what work, so that an orphan can be told
-  from an object in flight;
+- a name alone says who meant to write the object and for what work, so that an orphan can be
+  distinguished from an object in flight;
 - the unique id begins with the tag of the store that works on the object: a store deletes only
   objects that provably are its own. Names that older versions made have no tag, and prove nothing;
 - there is one spelling of each name: lower case, fixed widths. A name that differs in one digit is
@@ -110,7 +110,7 @@ class CheckpointName(NamedTuple):
 
     @property
     def store_mark(self) -> bytes:
-        """Tells stores apart, as far as 8 bytes of a hash do."""
+        """Distinguishes stores, as far as 8 bytes of a hash do."""
         return self.unique_id[:STORE_TAG_BYTES]
 
     def is_of(self, store_id: uuid.UUID) -> bool:
@@ -143,7 +143,7 @@ class SnapshotName(NamedTuple):
 
     @property
     def store_mark(self) -> bytes:
-        """Tells stores apart, as far as 8 bytes of a hash do."""
+        """Distinguishes stores, as far as 8 bytes of a hash do."""
         return self.unique_id[:STORE_TAG_BYTES]
 
 
@@ -245,7 +245,7 @@ def new_unique_id(source: random.Random) -> bytes:
 def store_tag(store_id: str | uuid.UUID) -> bytes:
     """What the unique ids in names of a store's objects begin with; ValueError if that is no UUID.
 
-    Tells stores apart as far as 8 bytes of a hash do.
+    Distinguishes stores as far as 8 bytes of a hash do.
     """
     known = store_id if isinstance(store_id, uuid.UUID) else uuid.UUID(store_id)
     return hashlib.sha256(known.bytes).digest()[:STORE_TAG_BYTES]

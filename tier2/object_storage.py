@@ -10,7 +10,7 @@ What every implementation promises (proved by tests/contracts/object_storage_con
 - a put whose reply was lost and that is tried again with the same `unique_id` succeeds if the first
   one landed;
 - `get_range` gives exactly the bytes asked for or an error, never fewer;
-- `delete` of what is absent succeeds; after it returned the object is gone;
+- `delete` of what is absent succeeds; after it returned the object is absent;
 - `compose`, where it is offered, keeps what `put` promises: the bytes only come from objects
   instead of the caller.
 
@@ -242,15 +242,15 @@ class ObjectStorage(ABC):
         return ()
 
     async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
-        """Give up an upload and what it holds; nothing happens if it is gone, or became an object
-        meanwhile.
+        """Give up an upload and what it holds; nothing happens if it is missing, or became an
+        object meanwhile.
         """
         del upload  # where there are no parts none is ever there
 
     async def check(self) -> None:  # noqa: B027 - nothing to check is the default
         """Write, read, list and delete a probe, and whatever else this store must be able to.
 
-        For the beginning of a store's life: raises StorageRefusedError if it cannot keep the
+        For the creation of a store: raises StorageRefusedError if it cannot keep the
         promises above, in one sentence; StorageUnavailableError if it does not answer. A store that
         is private to this process checks nothing.
         """

@@ -1,4 +1,4 @@
-"""How many objects of one sort a listing has, how large they are, and one to look at.
+"""How many objects of one sort a listing has, how large they are, and one to check.
 
 Pure: no await, no clock, no I/O.
 """

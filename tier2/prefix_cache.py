@@ -44,7 +44,7 @@ class PrefixCache:
         return prefix
 
     def remember(self, key: PrefixKey, prefix: Prefix) -> None:
-        """Hold it, and let go of the oldest beyond the bounds."""
+        """Hold it, and release the oldest beyond the bounds."""
         self.forget(key)
         self._cached[key] = prefix
         self.size += _cost(prefix)
@@ -54,7 +54,7 @@ class PrefixCache:
             self.forget(next(iter(self._cached)))
 
     def forget(self, key: PrefixKey) -> None:
-        """Let go of it, if it is held."""
+        """Release it, if it is held."""
         prefix = self._cached.pop(key, None)
         if prefix is not None:
             self.size -= _cost(prefix)

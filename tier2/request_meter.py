@@ -61,7 +61,7 @@ class MeteredRequest:
     def __init__(self, counts: _Counts, answers: _Answers) -> None:
         self._counts = counts
         self._answers = answers
-        # Kept: a request whose program is gone ends without a running loop.
+        # Kept: a request whose program has ended ends without a running loop.
         self._loop = asyncio.get_running_loop()
         self._begun = self._loop.time()
 

@@ -1,4 +1,4 @@
-"""What an object storage tells of the requests it sent: a snapshot of its numbers.
+"""What an object storage reports about the requests it sent: a snapshot of its numbers.
 
 Beside the counting (`request_meter`), so that the interface of object storages can name it.
 """

@@ -9,8 +9,8 @@ object, and afterwards no marker but his own, knows that the object is of no sto
 
 Where another store has its marker, a store is made, or opened for the first time, only if its
 setting `shared_tier2` says that they are meant to share (docs/decisions/0038-shared-tier2.md). A
-marker that is gone, though it was there, tells that the content of the place was deleted: it is put
-back, and `health` says so.
+marker that is missing, though it was there, shows that the content of the place was deleted: it is
+put back, and `health` says so.
 
 The id is the marker's unique id too: to put it again succeeds. Its content is for people.
 """
@@ -125,8 +125,8 @@ class StoreMarkers:
             raise PlaceTakenError(self._storage.url, await self._refusal(others))
 
     async def withdraw(self) -> None:
-        """Take away what `make` has put, of a store that is gone for good, so that nobody goes by
-        its marker.
+        """Take away what `make` has put, of a store that is deleted for good, so that nobody goes
+        by its marker.
 
         As well as Tier 2 lets it.
         """
@@ -136,18 +136,18 @@ class StoreMarkers:
                 await self.forget(str(self._store_id))
 
     def doubt(self) -> None:
-        """Who made the store may have taken its marker away: it is looked for before an object."""
+        """The creator of the store may have removed its marker: it is checked before an object."""
         self._is_there = False
 
     async def restore(self) -> None:
-        """Put back a marker that was there and is gone."""
+        """Put back a marker that was there and is missing."""
         await self.put()
         self._is_there = self._was_missing = True
 
     async def others(self) -> list[str]:
         """Ids of the other stores that were ever made here, sorted. One listing request.
 
-        The marker of this store is put back if it was there before and is gone.
+        The marker of this store is put back if it was there before and is missing.
         """
         stores = await stores_at(self._storage)
         if str(self._store_id) in stores:
@@ -203,7 +203,7 @@ class StoreMarkers:
         return self._seen
 
     def health(self) -> list[str]:
-        """What the last look at the markers showed, if it was anything that is not meant.
+        """What the last check of the markers showed, if it was anything that is not meant.
 
         No request.
         """
@@ -213,7 +213,7 @@ class StoreMarkers:
         return found + self.losses()
 
     def losses(self) -> list[str]:
-        """What the last look showed to be lost. No request."""
+        """What the last check showed to be lost. No request."""
         found = []
         if self._was_missing:
             what = "what was there was deleted or lost, objects perhaps as well"
@@ -224,7 +224,7 @@ class StoreMarkers:
         return found
 
     async def forget(self, store_id: str) -> bool:
-        """Remove the marker of a store that is gone for good; whether there was one.
+        """Remove the marker of a store that is deleted for good; whether there was one.
 
         ValueError if that is no UUID.
         """

@@ -56,7 +56,7 @@ class BlockingFiles(Protocol):
         """Objects in code point order of their names. Continued by another thread, perhaps."""
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release everything."""
 
 
 FilesT = TypeVar("FilesT", bound=BlockingFiles)

@@ -53,14 +53,14 @@ class BookKeeperClients(NamedTuple):
     nodes: MetadataNodes
 
     async def close(self) -> None:
-        """Let go of both; neither's failure keeps the other open."""
+        """Release both; neither's failure keeps the other open."""
         try:
             await self.ledgers.close()
         finally:
             await self.nodes.close()
 
     def abandon(self) -> None:
-        """Let go of both for an owner whose event loop is closed. Blocks; on any thread."""
+        """Release both for an owner whose event loop is closed. Blocks; on any thread."""
         try:
             self.nodes.abandon()
         finally:
@@ -190,7 +190,8 @@ async def _connected(
             task.cancel()
         await asyncio.wait([connecting, looking])
         if not looking.cancelled():
-            looking.exception()  # that ZooKeeper does not answer is told by whoever needs it next
+            # That ZooKeeper does not answer is reported by whoever needs it next.
+            looking.exception()
 
 
 async def _ledgers_connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> None:

@@ -68,7 +68,7 @@ class BookKeeperLocation:
     zookeeper_auth_file: str | None = None
     """Its first line is ZooKeeper's `user:password`; None: from the environment, else none."""
     zookeeper_scheme: Scheme = "digest"
-    """How ZooKeeper is told of them: by its scheme `digest`, or by SASL (DIGEST-MD5)."""
+    """How ZooKeeper gets them: by its scheme `digest`, or by SASL (DIGEST-MD5)."""
     client_settings: str | None = None
     """A file of Java properties with settings of BookKeeper's client; None: from the environment,
     else none.
@@ -133,7 +133,7 @@ class BookKeeperLocation:
 
     @property
     def password_from(self) -> str:
-        """Where the password of the ledgers is looked for; for people."""
+        """Where the password of the ledgers is searched for; for people."""
         if self.password_file is not None:
             return f"that in password_file, {self.password_file}"
         return (

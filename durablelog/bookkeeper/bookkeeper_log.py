@@ -1,6 +1,6 @@
 """The log on BookKeeper: Tier 1 on one ledger after another (docs/formats/bookkeeper-log.md).
 
-The parts: the *keeper* has the record, the *look* knows how long ago that was ours, the *pipeline*
+The parts: the *store* has the record, the *lease* knows how long ago that was ours, the *pipeline*
 has the frames in flight, the *succession* the way from ledger to ledger, the *remover* what was
 truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
 frame and sends it, unless the ledger is being changed; results come in batches and resolve futures
@@ -262,7 +262,7 @@ class BookKeeperLog(DurableDataLog):
         if (presence := self._presence) is None:
             await claiming.for_node(lambda: keeper.claim(self._epoch_min))
         else:
-            # Seen to live before the claim, so that nobody sees an owner that is not.
+            # Seen to be alive before the claim, so that nobody sees an owner that is not.
             owner = await claiming.for_node(
                 lambda: presence.announce(self._container_id, self._tag)
             )
@@ -312,7 +312,7 @@ class BookKeeperLog(DurableDataLog):
         note_size(record, self._notes)
 
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
-        """Done in a task that `close` ends; the caller hears ContainerStoppedError then."""
+        """Done in a task that `close` ends; the caller gets ContainerStoppedError then."""
         task = own_task(work, name=f"log-{self._container_id}")
         self._tasks[task] = None
         try:
@@ -375,7 +375,7 @@ class BookKeeperLog(DurableDataLog):
         return written.acknowledged_bytes if written is not None else item.length
 
     async def _check_owner(self) -> None:
-        """Look at the record; also before the log is open.
+        """Check the record; also before the log is open.
 
         Raises NodeUnavailableError; anything else is for good.
         """

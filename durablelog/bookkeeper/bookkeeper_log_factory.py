@@ -104,7 +104,7 @@ class BookKeeperLogFactory(DurableDataLogFactory):
 
     def abandon(self) -> None:
         if self._opened is not None:
-            # Others ask whether its session lives. A bare thread: to begin it takes no lock.
+            # Others ask whether its session lasts. A bare thread: to begin it takes no lock.
             _thread.start_new_thread(self._opened.abandon, ())
 
     def health(self) -> list[str]:

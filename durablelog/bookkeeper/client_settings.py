@@ -5,7 +5,7 @@ The file may hold secrets: nothing of its values is ever said. Rules of this fil
 - a setting that the log depends on is ours and is refused by name; all others are passed on as they
   are, unknown ones too;
 - names of Java's own (`java.security.`, `zookeeper.` and a few more) are system properties of the
-  gateway: that is where the clients of ZooKeeper and SASL look.
+  gateway: that is where the clients of ZooKeeper and SASL read them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ node, call by call. The one table; docs/formats/bookkeeper-log.md has it for peo
 
 Pure. Rules of this file:
 
-- no code decides who owns a log: a fenced writer may hear LedgerClosed first, and a fence may come
-  from a tool. What ends a ledger makes the log *settle*, and settling begins with a look at the
+- no code decides who owns a log: a fenced writer may get LedgerClosed first, and a fence may come
+  from a tool. What ends a ledger makes the log *settle*, and settling begins with a check of the
   record: that decides;
 - a code that is not in the table is unexpected: the log stops and touches nothing more, whatever
   was asked for. Deletions alone are tried again whatever the code (ledger_deleter.py): a ledger
@@ -42,9 +42,9 @@ class NodeAnswer(Enum):
     """Where it is no plain yes: the exceptions of metadata_node.py."""
 
     CONFLICT = "conflict"
-    """Another version than the one given, or there already, or gone."""
+    """Another version than the one given, or there already, or missing."""
     NONE = "no answer"
-    """The reply was lost, or the service is not available: nobody can tell which, nor whether it
+    """The reply was lost, or the service is not available: nobody can know which, nor whether it
     was done.
     """
     REFUSED = "refused"
@@ -60,7 +60,7 @@ class Reaction(Enum):
     one. If not: NotPrimaryError.
     """
     RETRY = "retry"
-    """Nothing is known, or not now: again, with back-off, after a look at the record where one is
+    """Nothing is known, or not now: again, with back-off, after a check of the record where one is
     needed.
     """
     TOO_FEW_BOOKIES = "too few bookies"
@@ -161,7 +161,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
             -6,  # an ensemble change found no spare
             -8,
             -9,
-            -11,  # closed: by us, by an error before, or the first a fenced writer hears
+            -11,  # closed: by us, by an error before, or the first a fenced writer gets
             -12,
             -15,
             -17,  # somebody changed the ledger's metadata: its recovery

@@ -1,9 +1,9 @@
-"""The frames of a log on ledgers, good and bad, for tools that look and never touch: nothing is
+"""The frames of a log on ledgers, good and bad, for tools that read and never write: nothing is
 fenced, nothing written.
 
 Only what is closed can be read so: the last ledger of an owner who was killed, or is alive, has no
-end yet. A ledger that is gone, or is shorter than the record says, is corruption if the record is
-still the one that was read: the caller looks.
+end yet. A ledger that is missing, or is shorter than the record says, is corruption if the record
+is still the one that was read: the caller checks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Deletes ledgers that are no part of the log any more, until they are gone.
+"""Deletes ledgers that are no part of the log any more, until they are deleted.
 
 A ledger gets here after a record that names it in `removing` was written. Rules of this file:
 
@@ -8,8 +8,8 @@ A ledger gets here after a record that names it in `removing` was written. Rules
   became ours: bookies may forget the fence with the ledger, and until then an earlier owner may
   take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
-- a ledger is gone when the cluster says so; until then it is tried again, for ever, one at a time,
-  whatever went wrong;
+- a ledger is deleted when the cluster says so; until then it is tried again, for ever, one at a
+  time, whatever went wrong;
 - nothing is begun once the log has failed for good or was closed: what is left is in the record.
 """
 
@@ -33,9 +33,9 @@ _TOPIC: Final = "removing"
 _MOST_S: Final = 60.0
 _SAID_AFTER_TRIES: Final = 3
 DELETE_AFTER_S: Final = 60.0
-"""More than LEASE_S (ownership_lease.py), for which an owner acknowledges without another look at
+"""More than LEASE_S (ownership_lease.py), for which an owner acknowledges without another check of
 the record: an entry that an earlier owner gets into a ledger we deleted has its result so late that
-he looks first, and sees our epoch. Twice as much, for clocks that go at different speeds.
+he checks first, and sees our epoch. Twice as much, for clocks that go at different speeds.
 """
 
 

@@ -6,9 +6,9 @@ in it is corruption, whatever the reason. Rules of this file:
 - a ledger of another owner is read when it is closed: one that this opening has not recovered is
   recovered first;
 - a bookie that does not answer is asked again a few times, from where the reading stands;
-- what is gone or missing is corruption only if the record is still ours: a new owner may have
+- what is deleted or missing is corruption only if the record is still ours: a new owner may have
   truncated it. While the record does not answer, nothing is concluded;
-- a code that nobody foresaw stops the whole log, as that of an append does: who cannot tell what it
+- a code that nobody foresaw stops the whole log, as that of an append does: who cannot know what it
   means does not write on.
 """
 
@@ -65,7 +65,7 @@ def stretches_of(
 class LedgerReader:
     """Reads for one log.
 
-    `check_owner` looks at the record: it raises if the log is not ours any more, and
+    `check_owner` checks the record: it raises if the log is not ours any more, and
     NodeUnavailableError. `fail` is called with what ends the log for good; `password_from` is said
     of a ledger that wants another password.
     """

@@ -98,7 +98,7 @@ class LedgerRollover:
             self._preparation = own_task(create, name="prepare-ledger")
 
     async def close(self, current: LedgerWriter | None) -> None:
-        """Stop, seal and let go, within CLOSE_TIMEOUT_S."""
+        """Stop, seal and release, within CLOSE_TIMEOUT_S."""
         self._stopped = True
         move, self._move = self._move, None
         if move is not None:

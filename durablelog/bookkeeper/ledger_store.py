@@ -13,7 +13,7 @@ tests/contracts/ledger_store_contract.py:
   beyond them is ever OK for anybody, as long as the ledger is there. Everything that was ever OK is
   among them. Recovering a closed ledger changes nothing;
 - `delete` does not fence (docs/bookkeeper.md): recover first. Even so the fence may be forgotten
-  with the ledger: what a writer hears from then on, OK included, means nothing.
+  with the ledger: what a writer gets from then on, OK included, means nothing.
 
 Errors are `LedgerError`s with BookKeeper's own code; what each means to a log is in
 failure_codes.py alone.
@@ -94,7 +94,7 @@ class AddResult(NamedTuple):
 
 
 def joined(results: Iterable[AddResult]) -> list[AddResult]:
-    """The same, with as few as can be: as the gateway tells them."""
+    """The same, with as few as can be: as the gateway reports them."""
     reported: list[AddResult] = []
     for code, entry, entries in results:
         before = reported[-1] if reported else None
@@ -150,7 +150,7 @@ class LedgerWriter(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Seal the ledger at the last entry that is OK, if that can be done, and let go of it.
+        """Seal the ledger at the last entry that is OK, if that can be done, and release it.
 
         Idempotent, raises nothing.
 
@@ -198,7 +198,7 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def delete(self, ledger_id: int) -> None:
-        """Remove a ledger and its entries for good; nothing happens if it is gone."""
+        """Remove a ledger and its entries for good; nothing happens if it is missing."""
 
     @abstractmethod
     async def list_ids(self) -> Sequence[int]:
@@ -209,7 +209,7 @@ class LedgerStore(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. Writers not closed fail (their ledgers stay open). Idempotent."""
+        """Release everything. Writers not closed fail (their ledgers stay open). Idempotent."""
 
     # Where nothing outlives the event loop, nothing is to do.
     def abandon(self) -> None:  # noqa: B027

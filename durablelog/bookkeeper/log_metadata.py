@@ -7,8 +7,8 @@ whose epoch is here. Rules of this file:
 
 - only the last ledger may be open: whoever lists the next one knows the end of the one before, and
   writes it down;
-- a ledger leaves the list into `removing`, and `removing` when it is known to be gone, so that none
-  is forgotten;
+- a ledger leaves the list into `removing`, and `removing` when it is known to be deleted, so that
+  none is forgotten;
 - a record that breaks a rule is corruption and is refused whole; fields that are not known are
   refused as well: a newer program raises the version. Version 1, which has no owner, is read as it
   was; version 2 is written.
@@ -96,7 +96,7 @@ class LogMetadata:
     ledgers: tuple[LedgerItem, ...] = ()
     """Oldest first."""
     removing: tuple[int, ...] = ()
-    """Ids of ledgers that are no part of the log any more, and not known to be gone from the
+    """Ids of ledgers that are no part of the log any more, and not known to be deleted from the
     cluster.
     """
     written_by: str = ""

@@ -115,7 +115,7 @@ class LogMetadataStore:
 
     @property
     def age_s(self) -> float:
-        """Seconds, at most, since the record was ours: since the last look at it, or change of it,
+        """Seconds, at most, since the record was ours: since the last check of it, or change of it,
         began that succeeded.
         """
         return asyncio.get_running_loop().time() - self._seen_s

@@ -72,7 +72,7 @@ def encode_owner_node(node: OwnerNode) -> bytes:
 
 
 def decode_owner_node(data: bytes) -> OwnerNode | None:
-    """What a node holds; None of one that cannot be read: its owner lives all the same."""
+    """What a node holds; None of one that cannot be read: its owner is alive all the same."""
     try:
         fields: Any = json.loads(data)
         texts = {

@@ -90,7 +90,7 @@ class NodeTree:
                 self.drop(path)
 
     def drop(self, path: str) -> None:
-        """Remove a node that is held; nothing happens if it is gone."""
+        """Remove a node that is held; nothing happens if it is missing."""
         if self._held.pop(path, None) is not None:
             self._nodes.pop(path, None)
 
@@ -212,7 +212,7 @@ class HeldNodes:
         self._tree.expire(now)
 
     def abandon(self) -> None:
-        """As `end`; the next look sees it."""
+        """As `end`; the next check sees it."""
         self._session.ended = not self._silent()
 
 

@@ -1,4 +1,4 @@
-"""A process of the memory world: the clients of ledgers and nodes in it share one life.
+"""A process of the memory world: the clients of ledgers and nodes in it share one lifetime.
 
 It can end, or fall asleep, in any call.
 
@@ -7,7 +7,7 @@ process stop there. Rules:
 
 - a dead process does nothing any more: its calls neither happen nor return;
 - a sleeping one does nothing until it is woken: what it asked for happens then, what it is told it
-  hears then;
+  gets then;
 - the call it stops in happens first or not, as planned; it does not return either way.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 
 class MemoryProcess:
-    """Who calls. Immortal and awake unless told otherwise."""
+    """Who calls. Immortal and awake unless set otherwise."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

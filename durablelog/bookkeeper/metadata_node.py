@@ -3,7 +3,7 @@ node.
 
 Proved by tests/contracts/metadata_node_contract.py. Rules:
 
-- versions count up by one with each write of a node's life; the first is 0;
+- versions count up by one with each write of a node's lifetime; the first is 0;
 - `write` happens only if the version is still the one given: of two who write at the same version
   one wins;
 - a node that is held (`hold`) is there as long as its holder's session, and goes when that has
@@ -77,14 +77,14 @@ class MetadataNodes(ABC):
     async def write(self, path: str, data: bytes, version: int) -> int:
         """Change a node that is in this version; the version it is in then.
 
-        Raises NodeConflictError, also if it is gone.
+        Raises NodeConflictError, also if it is missing.
         """
 
     @abstractmethod
     async def delete(self, path: str, version: int) -> None:
         """Remove a node that is in this version and has no children.
 
-        Raises NodeConflictError; nothing happens if it is gone.
+        Raises NodeConflictError; nothing happens if it is missing.
         """
 
     @abstractmethod
@@ -93,7 +93,7 @@ class MetadataNodes(ABC):
 
     @abstractmethod
     async def hold(self, path: str, data: bytes) -> None:
-        """Have a node as long as our sessions live, parents as needed.
+        """Have a node as long as our sessions lasts, parents as needed.
 
         `path` is ours alone: nobody else ever makes it.
 
@@ -102,7 +102,7 @@ class MetadataNodes(ABC):
 
     @abstractmethod
     async def let_go(self, path: str) -> None:
-        """Remove a node that is held, and hold it no more; nothing happens if it is gone."""
+        """Remove a node that is held, and hold it no more; nothing happens if it is missing."""
 
     async def address(self) -> str:
         """From which this client speaks to the service, for people; empty if that is not known."""

@@ -3,9 +3,9 @@
 Rules of this file:
 
 - what is wanted is said at once, and brought about one change at a time. A node that is made again
-  for a new session is not made behind the back of whoever lets go of it;
-- letting go ends only when the node is gone or the client is closed, also when its caller does not
-  wait any more: what fails is done again, with back-off, and with the next connection.
+  for a new session is not made behind the back of whoever releases it;
+- releasing ends only when the node is deleted or the client is closed, also when its caller does
+  not wait any more: what fails is done again, with back-off, and with the next connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_DONE: Final = (NodeUnavailableError, NodeRefusedError, NodeConflictError)
 
 
 class NodeHolder:
-    """Of one client. `make` has a node there in the session of now, `remove` has it gone."""
+    """Of one client. `make` has a node there in the session of now, `remove` has it removed."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class NodeHolder:
         """What each node shall hold; None of one that shall go."""
         self._turn = asyncio.Lock()
         self._sessions = 0
-        """Connections so far: nodes made before the last one may be gone with their session."""
+        """Connections so far: nodes made before the last one may be missing with their session."""
         self._renewing: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
         self._trying_again: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class NodeHolder:
             raise
 
     async def _leave_again(self) -> None:
-        """Until nothing is left to let go of."""
+        """Until nothing is left to release."""
         backoff = Backoff(self._rng, min_s=AGAIN_MIN_S, max_s=AGAIN_MAX_S)
         while any(data is None for data in self._wanted.values()):
             await asyncio.sleep(backoff.next_s())
@@ -136,4 +136,4 @@ class NodeHolder:
 
 
 def _received(_error: BaseException) -> None:
-    """Whoever waits is told, and it is tried again."""
+    """Whoever waits is notified, and it is tried again."""

@@ -2,23 +2,23 @@
 deleted.
 
 A crash between creating a ledger and listing it leaves one; so does a lost reply. Nothing needs
-them, and nothing but this module looks for them. Rules of this file:
+them, and nothing but this module searches for them. Rules of this file:
 
 - the ledgers are listed before the record is read: one that is listed by its log by then is known
   to be in use;
 - of an epoch below the record's no owner is left who could list it. Of the record's own epoch one
   may be: it is left alone until the next opening;
-- recover before delete: deleting does not fence, and whoever still writes it must hear that he is
+- recover before delete: deleting does not fence, and whoever still writes it must learn that he is
   not the owner;
 - no orphan was ever listed, but for ledgers whose deletion was confirmed: an owner sends the first
   frame when the record lists the ledger, and it leaves `ledgers` into `removing`, and `removing`
-  when it is gone. So nobody acknowledges in one, even if bookies forget the fence, and the age of
-  the claim does not matter (as it does in ledger_deleter.py). A ledger of a record that people
-  deleted looks like an orphan: its owner finds that at his next look;
+  when it is deleted. So nobody acknowledges in one, even if bookies forget the fence, and the age
+  of the claim does not matter (as it does in ledger_deleter.py). A ledger of a record that people
+  deleted looks like an orphan: its owner finds that at his next check;
 - for the same reason an orphan is empty. One that holds entries was listed by a record that was
-  removed or put back since: it may be all that is left of what was acknowledged, so it is told,
+  removed or put back since: it may be all that is left of what was acknowledged, so it is reported,
   never deleted;
-- what cannot be understood is told, never deleted. One ledger that cannot be read, of whomever,
+- what cannot be understood is reported, never deleted. One ledger that cannot be read, of whomever,
   ends no search.
 """
 
@@ -100,7 +100,7 @@ async def find_orphans(
 ) -> OrphanSearch:
     """Orphans of these containers; changes nothing.
 
-    Costs a listing of the whole cluster and a look at each ledger's metadata. Raises LedgerError
+    Costs a listing of the whole cluster and a check of each ledger's metadata. Raises LedgerError
     (the cluster does not answer), the node errors, DataCorruptionError and ConfigError of a record.
     """
     turns = asyncio.Semaphore(READS_AT_ONCE)
@@ -154,7 +154,9 @@ async def find_orphans(
 
 
 async def delete_orphans(ledgers: LedgerStore, found: OrphanSearch) -> OrphanDeletion:
-    """Fence and delete what `find_orphans` found; one that cannot be, or holds entries, is told."""
+    """Fence and delete what `find_orphans` found; one that cannot be, or holds entries, is
+    reported.
+    """
     deleted: list[OrphanLedger] = []
     kept: list[OrphanLedger] = []
     problems = list(found.problems)
@@ -176,7 +178,7 @@ async def delete_orphans(ledgers: LedgerStore, found: OrphanSearch) -> OrphanDel
 
 
 async def remove_orphan(ledgers: LedgerStore, orphan: OrphanLedger) -> bool:
-    """Fence it, then delete it if it is empty; whether it is gone. If not, it `holds_entries`.
+    """Fence it, then delete it if it is empty; whether it is deleted. If not, it `holds_entries`.
 
     Raises LedgerError: then it is there still, as far as is known.
     """

@@ -1,13 +1,14 @@
 """Good manners between owners: who opens a log says who he is, and asks before he takes it from one
-who lives.
+who is alive.
 
 Safety does not rest on this: whoever claims the record fences all before him. Rules of this file:
 
 - an owner holds a node that goes with its session with ZooKeeper, from before its claim until its
-  log is closed. Nothing is written to show that it lives;
-- an owner whose node is gone, or that is known to be dead on this very machine, is followed without
-  asking. So is the one before in our own folder: we have the folder's lock, so it has lost it;
-- one that is known to live here is not: ContainerOwnedError at once. Of one that cannot be seen
+  log is closed. Nothing is written to show that it is alive;
+- an owner whose node is missing, or that is known to be dead on this very machine, is followed
+  without asking. So is the one before in our own folder: we have the folder's lock, so it has lost
+  it;
+- one that is known to be alive here is not: ContainerOwnedError at once. Of one that cannot be seen
   from here (another machine) the end of the session is waited for first: it may have died a moment
   ago;
 - an owner that said nothing of itself (a version before this) is followed.
@@ -115,8 +116,8 @@ class OwnerPresence:
             await asyncio.sleep(backoff.next_s())
 
     async def announce(self, container_id: int, tag: str) -> LogOwner:
-        """Be seen to live, from now on, as the owner whose record is written by this tag; who we
-        are.
+        """Be seen to be alive, from now on, as the owner whose record is written by this tag; who
+        we are.
 
         Raises NodeUnavailableError: again, it is done once; ConfigError.
         """

@@ -1,4 +1,4 @@
-"""How long ago the record was known to be ours, and another look at it in time: what an
+"""How long ago the record was known to be ours, and another check of it in time: what an
 acknowledgement rests on.
 
 A fence is not enough: bookies may forget it with the ledger that a later owner deleted, make the
@@ -6,12 +6,12 @@ ledger anew for whoever still writes it, and say OK. So a later owner deletes wh
 only DELETE_AFTER_S after his claim (ledger_deleter.py), and every owner acknowledges only if the
 record was his less than LEASE_S ago: of the two one sees the other. Rules of this file:
 
-- the age of a look counts from its beginning, and is compared when the results are there;
-- looks are begun by results, from half of LEASE_S on, so that a busy log does not wait for one
+- the age of a check counts from its beginning, and is compared when the results are there;
+- checks are begun by results, from half of LEASE_S on, so that a busy log does not wait for one
   while the nodes answer;
 - while nothing is appended there is one as often: an owner that was overtaken learns it by itself;
-- one look at a time; while the nodes do not answer it is tried again, as long as it takes. Who owns
-  the log is said by the record alone: a look that finds another epoch ends the log.
+- one check a time; while the nodes do not answer it is tried again, as long as it takes. Who owns
+  the log is said by the record alone: a check that finds another epoch ends the log.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class OwnershipLease:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """The log is open: look now and then, from here on."""
+        """The log is open: check now and then, from here on."""
         if not self._stopped:
             self._timer = asyncio.get_running_loop().call_later(_CHECK_AFTER_S, self._due)
 
@@ -80,7 +80,7 @@ class OwnershipLease:
         return age_s < LEASE_S
 
     def stop(self) -> None:
-        """The log has failed for good: no further look."""
+        """The log has failed for good: no further check."""
         self._stopped = True
         if self._timer is not None:
             self._timer.cancel()

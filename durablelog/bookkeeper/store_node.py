@@ -227,13 +227,13 @@ async def pin(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
     try:
         await nodes.create(containers_path(path), b"", parents=False)
     except NodeConflictError:
-        pass  # It is there, or the root is gone: which, the root says.
+        pass  # It is there, or the root is missing: which, the root says.
     there = await read_identity(nodes, path)
     return there is not None and there.store_id == identity.store_id
 
 
 async def unmake(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
-    """Remove the root node of a store that was just made and cannot be one; whether it is gone.
+    """Remove the root node of a store that was just made and cannot be one; whether it is deleted.
 
     Not if anybody has pinned it already: then somebody joined, and works.
     """

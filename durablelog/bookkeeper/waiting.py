@@ -3,10 +3,10 @@
 Rules of this file:
 
 - every wait says why: `health` has the sentence until what was waited for has come;
-- a log that opens gives up after its patience; a running one never does, but looks at its record
+- a log that opens gives up after its patience; a running one never does, but checks its record
   each time, because whoever took the log over has no reason to wait for it;
 - a call that leaves something behind each time it is made (a new ledger) is not made again before
-  such a look has succeeded.
+  such a check has succeeded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_S: Final = 5.0
 
 
 async def _check_nothing() -> None:
-    """Where there is nothing to look at."""
+    """Where there is nothing to check."""
 
 
 class Waiting:
@@ -56,7 +56,7 @@ class Waiting:
         self._check = check
 
     async def again(self, why: str, *, after_a_check: bool = False) -> None:
-        """Returns when it is time for the next try, with `after_a_check` not before a look has
+        """Returns when it is time for the next try, with `after_a_check` not before a check has
         succeeded.
 
         Raises TierUnavailableError, and whatever `check` does.

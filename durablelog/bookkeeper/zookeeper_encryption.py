@@ -6,7 +6,7 @@ no other key stores. Rules of this file:
 
 - whoever is not trusted is not spoken to, as with Java: names are checked unless the settings say
   otherwise;
-- why a handshake failed is kept by server: kazoo tries again, and its callers hear that nobody
+- why a handshake failed is kept by server: kazoo tries again, and its callers learn that nobody
   answers.
 """
 
@@ -110,7 +110,7 @@ def _unreadable(name: str, path: str | None, error: Exception) -> ConfigError:
 
 
 def _words(error: ssl.SSLError) -> str:
-    """For people, with the properties to look at."""
+    """For people, with the properties to check."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return (
             f"{error.verify_message}: this client does not trust the server: see {_TRUST}, {_NAMES}"

@@ -8,7 +8,7 @@ Rules of this file:
 - every call has one deadline, waiting for a connection included. Nothing is sent while there is no
   connection, so that calls given up on do not pile up inside kazoo;
 - a change whose reply is lost is never sent again from here: NodeUnavailableError, and the caller
-  looks. Reads are;
+  checks. Reads are;
 - reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a
   server that lags behind its leader gives yesterday's node. (A leader that was deposed and has not
   noticed yet, for a few ticks, still answers a sync: who must be certain writes, for a write needs
@@ -92,7 +92,8 @@ class ZookeeperSettings:
     session_timeout_s: float = 10.0
     """What is asked for; the server bounds it by 2 and 20 of its ticks."""
     deadline_s: float = 15.0
-    """Of one call. More than a session's life, so that a server that dies is mostly got round."""
+    """Of one call. More than a session's lifetime, so that a server that dies is mostly got round.
+    """
     credentials: str | None = field(default=None, repr=False)
     """`user:password`."""
     sasl: bool = False
@@ -471,7 +472,7 @@ def _address_towards(server: str) -> str:
 def end_session(client: KazooClient) -> None:
     """Say good-bye to the ensemble, stop kazoo's threads, close its sockets.
 
-    Blocking, for up to the session's life and _END_S.
+    Blocking, for up to the session's lifetime and _END_S.
     """
     try:
         client.stop()

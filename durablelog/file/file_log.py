@@ -8,9 +8,9 @@ must not wait behind them for a file, nor they behind the zeros of one.
 How an append goes: `append` queues the frame and, if the writer thread is idle, sends it one
 `_drain`. The drain takes all that waits, writes and syncs it, reports to the loop, and goes on
 until nothing waits. It says in its last report that it rests; only the loop clears `_writer_busy`,
-and looks at the queue when it does, so no frame is ever left behind between the two.
+and checks the queue when it does, so no frame is ever left behind between the two.
 
-A full disk is no failure: frames wait in the queue until there is room, which is looked for again
+A full disk is no failure: frames wait in the queue until there is room, which is searched for again
 and again, at growing intervals (docs/decisions/0030-full-log-disk.md).
 
 Rules of this file: futures are resolved in the order of the appends, on the loop; the first failure
@@ -108,7 +108,7 @@ class FileLog(DurableDataLog):
         self._closing = asyncio.Lock()
         self._queue: deque[_Waiting] = deque()
         self._in_flight: deque[tuple[asyncio.Future[LogAddress], int]] = deque()
-        self._stopping: list[bool] = []  # grows once; looked at from the executors
+        self._stopping: list[bool] = []  # grows once; checked from the executors
         self._writer_busy = False
         self._said_full = False
         self._room = 0
@@ -339,7 +339,7 @@ class FileLog(DurableDataLog):
                     continue
                 group = writer.write(self._take_group(writer))
                 if not self._queue:
-                    # One call for report and rest: the loop looks at the queue again when it gets
+                    # One call for report and rest: the loop checks the queue again when it gets
                     # it.
                     self._post(self._writer_idle, group)
                     return
@@ -440,7 +440,7 @@ class FileLog(DurableDataLog):
             self.on_settled()
 
     def _failure_of(self, doing: str, error: Exception) -> Callable[[], SegmentStoreError]:
-        """What those who wait are told, each by an error of his own."""
+        """What those who wait get, each by an error of his own."""
         if isinstance(error, NotPrimaryError):
             return lambda: NotPrimaryError(
                 self._container_id, "its log was opened by another owner"

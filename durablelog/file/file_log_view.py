@@ -6,9 +6,9 @@ elsewhere may have the same folder writable. Rules of this file:
 
 - frames are those that an opening of the log would find; the last ones may never have been
   acknowledged;
-- each reading ends with a look at the state record: an owner elsewhere that opened or truncated the
-  log meanwhile may have removed or reused files under the reading, so all that was read, or found
-  damaged, counts for nothing.
+- each reading ends with a check of the state record: an owner elsewhere that opened or truncated
+  the log meanwhile may have removed or reused files under the reading, so all that was read, or
+  found damaged, counts for nothing.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""FilePreparer: has the next file of a log made before it is needed, and looks for room while the
-disk is full.
+"""FilePreparer: creates the next file of a log before it is needed, and searches for room while
+the disk is full.
 
 On the event loop; the work is done on the log's second executor. Rules of this file:
 
@@ -138,7 +138,7 @@ class FilePreparer:
         )
 
     def need(self, what: Need, detail: str = "") -> None:
-        """The lane rests until `on_ready`; `detail` says what it found no room for."""
+        """The writer thread waits until `on_ready`; `detail` says what it found no room for."""
         self.needed = what
         if detail:
             self.put_off(detail)

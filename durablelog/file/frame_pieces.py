@@ -1,4 +1,4 @@
-"""Reads frames from a log file, a large piece at a time, and looks for frames behind a damaged
+"""Reads frames from a log file, a large piece at a time, and searches for frames behind a damaged
 place.
 
 Blocking; knows frames and files, not what a sequence of them means (log_scanner.py knows).
@@ -29,7 +29,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 """Bytes read at once. A frame's payload is a view into its piece."""
 
 _DURABLE_THROUGH = struct.Struct(">28xQ")
-"""The one field of a frame header that `find_frames` looks at before it takes the trouble of
+"""The one field of a frame header that `find_frames` checks before it takes the trouble of
 checking it.
 """
 

@@ -1,6 +1,6 @@
-"""The frames of a stopped log, good and bad, for tools that look and never touch.
+"""The frames of a stopped log, good and bad, for tools that read and never write.
 
-Blocking, read-only. The caller holds the lock (`lock_log` in log_state.py) while it looks.
+Blocking, read-only. The caller holds the lock (`lock_log` in log_state.py) while it checks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FrameReport(NamedTuple):
     payload_length: int
     durable_through: int
     status: FrameStatus
-    """"ok"; "torn": an incomplete tail nobody was promised; "corrupt": what was durable is gone;
+    """"ok"; "torn": an incomplete tail nobody was promised; "corrupt": what was durable is missing;
     "stale": whole, but written by a fenced owner or copied on, and not part of the log."""
     payload: memoryview
     """Stays valid while it is referenced."""

@@ -3,7 +3,7 @@ each.
 
 Blocking; used on the log's writer thread alone. Rules of this file:
 
-- an acknowledgement is due only after the sync *and* a look at the state file that finds it still
+- an acknowledgement is due only after the sync *and* a check of the state file that finds it still
   ours;
 - a file gets its name (a link, which never replaces another owner's file) only when its header is
   durable, and the directory is synced before its first frame is acknowledged;
@@ -298,7 +298,8 @@ class GroupWriter:
                 break
             except FileExistsError:
                 # A fenced owner rolled between our scan and now (we are in `begin`); its file is
-                # stale by our first_sequence. If it is we who are fenced, the look above finds out.
+                # stale by our first_sequence. If it is we who are fenced, the check above finds
+                # out.
                 number += 1
         self._disk.unlink(prepared.path)
         self._disk.sync_directory(self._directory)

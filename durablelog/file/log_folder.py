@@ -4,8 +4,8 @@ point.
 `open`, `truncate`, `remove` and `close` block and run on the log's executors; the rest is called on
 the event loop and costs nothing. Rules of this file:
 
-- opening looks for corruption before it changes anything; then it fences; then it looks again, for
-  what the old owner may have acknowledged in between; then it begins a file of its own;
+- opening searches for corruption before it changes anything; then it fences; then it checks again,
+  for what the old owner may have acknowledged in between; then it begins a file of its own;
 - order of a truncation: address durable in the state, then the files before it removed or kept as
   spares;
 - on a full disk an opening gives up the reserve, then what earlier owners of the log left over, and
@@ -51,13 +51,13 @@ from segmentstore.contracts.errors import (
 FRAMES_MIN: Final = 3
 """Of the largest size, that a file holds which is made small for want of room."""
 _SCANS: Final = 8
-"""At a log that changes under each of them, before that is told."""
+"""At a log that changes under each of them, before that is reported."""
 
 
 class LogFolder:
     """What one owner knows of the folder.
 
-    `tag` tells this opening from all others; `writer` is for the writer thread alone.
+    `tag` distinguishes this opening from all others; `writer` is for the writer thread alone.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class LogFolder:
             FRAME_HEADER_LENGTH + payload_bytes_max
         )
         self.found_room = False
-        """Whether the opening found the room it looked for."""
+        """Whether the opening found the room it searched for."""
         self.epoch = 0
         self.truncation_address = LogAddress(0)
         self.last_address = LogAddress(0)
@@ -131,8 +131,8 @@ class LogFolder:
 
         Then `stretches` has it all.
 
-        Raises DataCorruptionError, ConfigError, StoreInUseError (an owner changes the log under
-        every look), OSError.
+        Raises DataCorruptionError, ConfigError, StoreInUseError (an owner changes the log during
+        every scan), OSError.
         """
         if not self.disk.is_directory(self.directory):
             # Nobody has opened it yet.
@@ -223,10 +223,10 @@ class LogFolder:
     def _scan(self) -> tuple[LogState, LogScan]:
         """The state, and what lies there.
 
-        Nobody is fenced yet: a living owner may append, roll and truncate under our look.
+        Nobody is fenced yet: a living owner may append, roll and truncate during our scan.
 
-        So what looks like corruption, or is gone, is looked at again, and believed if the same
-        place looks the same, in the same state: an owner writes in order, so all that a first look
+        So what looks like corruption, or is missing, is checked again, and believed if the same
+        place looks the same, in the same state: an owner writes in order, so all that a first check
         saw lies before what a second one comes upon.
         """
         seen: tuple[LogState, str] | None = None
@@ -241,13 +241,13 @@ class LogFolder:
         raise StoreInUseError(self.directory, "its owner lives, and changes it under every look")
 
     def _scan_again(self, state: LogState) -> LogScan:
-        """What the owner before us may have acknowledged between our look and our claim."""
+        """What the owner before us may have acknowledged between our check and our claim."""
         for _ in range(_SCANS):
             try:
                 return scan_log(self.directory, self.disk, state)
             except DataCorruptionError:
                 if self.is_fenced():
-                    # A later owner has begun to truncate under our look.
+                    # A later owner has begun to truncate during our scan.
                     raise NotPrimaryError(
                         self._container_id, "its log was opened by another owner"
                     ) from None
@@ -263,7 +263,7 @@ class LogFolder:
         return self._state is not None and not self._state.is_ours()
 
     def check_ours(self) -> None:
-        """Raise NotPrimaryError or TierUnavailableError (the folder is gone) if the log is not
+        """Raise NotPrimaryError or TierUnavailableError (the folder is missing) if the log is not
         ours; for the writer thread.
         """
         if self._state is not None and not self._state.is_ours():
@@ -272,8 +272,8 @@ class LogFolder:
     def reason(self, error: Exception) -> Exception:
         """What an error says.
 
-        A file that is gone says most often that the log is not ours any more: a later owner removes
-        what we have made, truncated or prepared. For the writer thread.
+        A file that is missing says most often that the log is not ours any more: a later owner
+        removes what we have made, truncated or prepared. For the writer thread.
         """
         if not isinstance(error, FileNotFoundError):
             return error
@@ -472,7 +472,8 @@ class LogFolder:
         state = read_state(self.directory, self.disk)
         there = state is None and self.disk.is_directory(self.directory)
         if there and any(map(_is_log_file, self.disk.list_directory(self.directory))):
-            # Another owner may have begun the log since the look; its record came before its files.
+            # Another owner may have begun the log since the check; its record came before its
+            # files.
             state = read_state(self.directory, self.disk)
             if state is None:
                 raise DataCorruptionError(

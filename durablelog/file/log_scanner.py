@@ -1,5 +1,5 @@
-"""Walks a file log from its truncation point to its end and tells end, torn tail and corruption
-apart.
+"""Walks a file log from its truncation point to its end and distinguishes end, torn tail and
+corruption apart.
 
 Blocking, read-only. The rules (docs/decisions/0002-durable-through.md):
 
@@ -378,7 +378,7 @@ class LogWalk:
 
 def _holds_leftovers(file: _File, handle: DiskFile, position: int) -> bool:
     """True if a whole one lies behind `position`: then what lies there is the rest of one, as far
-    as anybody can tell.
+    as anybody can know.
     """
     return any(is_leftover(header, file.header) for _, header in find_frames(handle, position))
 

@@ -12,7 +12,7 @@ as the name still leads to it, nobody has opened the log since. Rules of this fi
 - versions are used up by whoever came later, and removed: a link may succeed where its version was
   long passed. So a change counts only if afterwards the record it follows is still there (later
   owners remove the oldest first) and its version is the highest; the highest is never removed.
-  Either look alone has a hole: the very first record follows none, and a listing of a large folder
+  Either check alone has a hole: the very first record follows none, and a listing of a large folder
   is not of one instant;
 - blocking; called on the log's writer thread, or by tools.
 """
@@ -145,8 +145,8 @@ class StateFile:
 
         From then on no earlier owner can acknowledge anything.
 
-        `tag` tells this opening from every other. Raises NotPrimaryError if others open the log at
-        the same time, OSError.
+        `tag` distinguishes this opening from every other. Raises NotPrimaryError if others open the
+        log at the same time, OSError.
         """
         for _ in range(_CLAIM_TRIES):
             there = _read_record(directory, disk) or _Record(

@@ -3,8 +3,9 @@ of what it keeps.
 
 - `simulation`: a seeded world in virtual time (loop, disk, object storage, log, cache, clock,
   chance);
-- `workloads`: clients that use a store in every way and write down what they were told (`history`);
-- `checkers`: pure judges of a history;
+- `workloads`: clients that use a store in every way and write down the answers they got
+  (`history`);
+- `checkers`: pure checkers of a history;
 - `runs`: plans drawn from seeds and carried out in the world; `enumeration`: every crash point of
   short workloads; `kills`: real processes; `services`: real servers, and a proxy with faults before
   them; `mutants`: engines with one rule broken; `reporting`: what people get to see.

@@ -1,4 +1,5 @@
-"""History: what clients asked of a store, what they were told, and what was seen of it afterwards.
+"""History: what clients asked of a store, what answers they got, and what was seen of it
+afterwards.
 
 Pure data.
 
@@ -6,10 +7,10 @@ Stamps are taken from one counter in the order things happened, so they give rea
 that ended before another began came first. Rules of this file:
 
 - a call that never ended, or ended without knowing (AppendOutcomeUnknownError, the store stopped or
-  died under it), has outcome UNKNOWN: it may have taken effect or not, until its life is over, and
-  never later;
-- a *life* is one opening of the store by one process; an *observation* is everything the store says
-  of itself, read through the public API while no client is at work.
+  died under it), has outcome UNKNOWN: it may have taken effect or not, until its process run is
+  over, and never later;
+- a *process run* is one opening of the store by one process; an *observation* is everything the
+  store says of itself, read through the public API while no client is at work.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class History:
     process_runs: list[ProcessRun] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     tiers: list[SeenTiers] = field(default_factory=list)
-    """What lay in the tiers between the lives, where somebody looked."""
+    """What lay in the tiers between the process runs, where somebody checked."""
     stamp: int = 0
 
     def next_stamp(self) -> int:

@@ -45,11 +45,11 @@ _BARE: Final = Call(0, 0, "", CallKind.INFO, "", 0)
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened: `what` it was, when by the shared clock, in which life; the rest as
-    `what` needs it.
+    """One thing that happened: `what` it was, when by the shared clock, in which process run; the
+    rest as `what` needs it.
 
-    Of calls: begun, ended. Of lives: opening, opened, observing, seen, observed, done, failed,
-    over.
+    Of calls: begun, ended. Of process runs: opening, opened, observing, seen, observed, done,
+    failed, over.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Event:
     fields: Mapping[str, Any] = field(default_factory=dict)
 
     def line(self) -> bytes:
-        """As it is told, newline included."""
+        """As it is reported, newline included."""
         told = {"what": self.what, "at": self.at, "life": self.process_run, **self.fields}
         return json.dumps(told, separators=(",", ":")).encode() + b"\n"
 
@@ -102,8 +102,8 @@ def call_ended(call: Call, at: int) -> Event:
 
 
 def observed(observation: Observation, process_run: int, at: int) -> Event:
-    """What was seen; when it was is told by the events "observing" and "seen" of the same life
-    before it.
+    """What was seen; when it was is reported by the events "observing" and "seen" of the same
+    process run before it.
     """
     segments = [
         {
@@ -130,7 +130,7 @@ class _Observing:
     calls: int
     """Begun before it."""
     alone: bool
-    """True if no other life was there."""
+    """True if no other process run was there."""
     seen: int = 0
 
 
@@ -250,7 +250,7 @@ class Retelling:
             look.begun, look.seen, event.process_run, segments, again, tuple(self.findings)
         )
         self.findings = []
-        # What had to be proven first is told late.
+        # What had to be proven first is reported late.
         bisect.insort(self.history.observations, observation, key=attrgetter("ended"))
         self._last = look
 

@@ -31,7 +31,7 @@ class _Asked:
 
 
 def stop_asked() -> bool:
-    """Whether runs shall end as soon as they can be judged."""
+    """Whether runs shall end as soon as they can be checked."""
     return _Asked.times > 0
 
 

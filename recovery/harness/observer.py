@@ -6,7 +6,7 @@ Rules of this file:
   to segment, so that the edges of reads fall on every place;
 - Tier 2 may be away: that is waited for; every other error is the finding, and is raised;
 - what a store says against itself (a segment shorter than its length) is written down as it is:
-  checkers judge.
+  checkers check.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ Rules of this file:
   answer is there, before the client goes on: so a call that ended before another began came first,
   by these stamps and in truth;
 - REFUSED is said only of what provably had no effect; whatever is in doubt is UNKNOWN (the class of
-  the error is kept, for judges who know more);
+  the error is kept, for checkers who know more);
 - a process that dies leaves its calls without an end: no `finally` here ends one;
 - an error nobody foresaw is raised to the client and kept in `unforeseen`, for clients that look
   away;
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Listener = Callable[[str, Call], None]
-"""Told "begun" before the store is asked and "ended" once the answer is written down."""
+"""Called with "begun" before the store is asked and "ended" once the answer is written down."""
 
 _DEFINITE: Final = (SegmentError, InvalidNameError, AppendTooLargeError, InvalidArgumentError)
 """Refusals that by their meaning had no effect."""
@@ -74,7 +74,7 @@ def classify(kind: CallKind, error: BaseException, *, at_once: bool = False) -> 
     if kind in _HARMLESS:
         return CallOutcome.REFUSED
     if kind is CallKind.CREATE and isinstance(error, SegmentNotFoundError):
-        # It was made, and somebody deleted it before its maker could look.
+        # It was made, and somebody deleted it before its maker could check.
         return CallOutcome.UNKNOWN
     if isinstance(error, _DEFINITE) or (at_once and isinstance(error, TierUnavailableError)):
         # The queue was full: an append that waits can no more end so.
@@ -83,8 +83,8 @@ def classify(kind: CallKind, error: BaseException, *, at_once: bool = False) -> 
 
 
 class RecordedStore:
-    """One client's view of an open store in life number `life`; its methods are the store's, and
-    raise what these raise.
+    """One client's view of an open store in process run number `life`; its methods are the store's,
+    and raise what these raise.
     """
 
     def __init__(
@@ -222,7 +222,8 @@ class RecordedStore:
         call = self._begin(CallKind.UPDATE, name, updates)
         await self._answered(call, self.store.update_attributes(name, _attributes(updates)))
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- checking
+    # ----------------------------------------------------------------------------------
 
     async def read(
         self, name: str, offset: int, max_length: int, wait: float | None = None

@@ -1,4 +1,4 @@
-"""Records: bytes that say who submitted them, so that a segment's content can be judged byte by
+"""Records: bytes that say who submitted them, so that a segment's content can be checked byte by
 byte.
 
 A record is `header + filler`. The header names its origin (an append's call and its place in a

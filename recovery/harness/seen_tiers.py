@@ -23,8 +23,8 @@ class SeenChunk:
     end_offset: int
     object_name: str
     content: bytes | None = None
-    """What its block holds; None where nobody looked, or where it could not be read (a check of the
-    files tells).
+    """What its block holds; None where nobody checked, or where it could not be read (a check of
+    the files tells).
     """
 
 
@@ -84,7 +84,7 @@ class SeenTiers:
     under way when it ended.
     """
     in_doubt: bool = False
-    """The ends of the logs may be found again or not: what they name binds no later look.
+    """The ends of the logs may be found again or not: what they name binds no later check.
 
     Their beginnings are there for good.
     """

@@ -1,11 +1,11 @@
 """Tier observer: reads both tiers of a store that nobody has open, and writes down what lies there.
 
 It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here
-nothing is judged. Where a log lies is its caller's: a `LogProbe` gives its frames. Rules of this
+nothing is checked. Where a log lies is its caller's: a `LogProbe` gives its frames. Rules of this
 file:
 
 - nothing is written; the caller sees to it that no process has the store open;
-- what cannot be read is left out: `store_check` tells of it where it lies in files, and everywhere
+- what cannot be read is left out: `store_check` reports it where it lies in files, and everywhere
   the next opening does.
 """
 
@@ -54,11 +54,11 @@ class LogContents(NamedTuple):
 
 
 LogProbe = Callable[[], LogContents]
-"""Looks at one log, now. May block, and raise what its frames do."""
+"""Checks one log, now. May block, and raise what its frames do."""
 
 
 def file_probe(directory: str, disk: Disk) -> LogProbe:
-    """A look at the log in a folder."""
+    """A check of the log in a folder."""
     return partial(_probe_files, directory, disk)
 
 
@@ -91,7 +91,7 @@ async def observe_tiers(
 
     `foreign_tag` is the tag of another store in the same place, whose objects are left out.
 
-    `logs` has a look at each container's log; what else cannot be seen is said as `SeenTiers` has
+    `logs` has a check of each container's log; what else cannot be seen is said as `SeenTiers` has
     it. Raises StorageUnavailableError, OSError.
     """
     loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ class _LogWalk:
                         record.last_frame_address,
                     )
         except _UNREADABLE:
-            # One that begins with no checkpoint is told all the same: it is what a checker looks
+            # One that begins with no checkpoint is told all the same: it is what a checker searches
             # for.
             return bool(self._begins_with) and not replay.operations
         return bool(self._begins_with)

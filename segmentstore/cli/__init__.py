@@ -1,4 +1,4 @@
-"""The command line `segmentstore`: what a person needs to run, look into and check a store.
+"""The command line `segmentstore`: what a person needs to run, inspect and check a store.
 
 Split by kind of knowledge: `app` joins the commands, `exit_codes` says what an error means to the
 shell, `output` how things are shown, `stores` how a store is opened; the rest are the commands

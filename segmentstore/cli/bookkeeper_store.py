@@ -1,10 +1,10 @@
-"""A store on BookKeeper, looked at without being opened: its identity, its containers' records, the
+"""A store on BookKeeper, checked without being opened: its identity, its containers' records, the
 frames in closed ledgers.
 
 Rules: nothing is fenced and nothing is written, so the store may be running meanwhile; whoever
 draws conclusions from frames asks afterwards whether the log was opened while they were read
-(`check_undisturbed`), and a bad frame is told only if it was not. The clients live on an event loop
-of their own, in a thread, so that commands can go through long logs as through files, in any
+(`check_undisturbed`), and a bad frame is reported only if it was not. The clients live on an event
+loop of their own, in a thread, so that commands can go through long logs as through files, in any
 thread; leaving ends whatever still goes on there.
 """
 
@@ -146,7 +146,7 @@ class BookKeeperStore:
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         """Every frame from the truncation point or from `start`.
 
-        Raises LedgerStillOpenError, TierUnavailableError, StoreInUseError (what looks bad was
+        Raises LedgerStillOpenError, TierUnavailableError, StoreInUseError (what checks bad was
         truncated meanwhile).
         """
         record = self.record(container_id)
@@ -184,7 +184,7 @@ class BookKeeperStore:
         return self._wait(self._orphans(self._opened()))
 
     def _end_reading(self, number: int) -> None:
-        """Once, here or at the end of the look: a reading that is left in the middle holds a
+        """Once, here or at the end of the check: a reading that is left in the middle holds a
         connection.
         """
         batches = self._readings.pop(number, None) if not self._left else None

@@ -2,7 +2,7 @@
 listed.
 
 The catalog of a stopped store is what its log adds up to. Of a store that another process has open
-only that process knows it: it is asked through the mailbox in Tier 2, and answers when it looks
+only that process knows it: it is asked through the mailbox in Tier 2, and answers when it checks
 there.
 """
 
@@ -36,7 +36,7 @@ app = typer.Typer(
 _ROWS_MAX = 1000
 """Rows of a table for people; programs get all."""
 _CHECK_INTERVAL_S = 0.5
-"""From one look for answers to the next."""
+"""From one search for answers to the next."""
 
 
 @app.command()
@@ -56,7 +56,7 @@ def export(
     which it exists.
 
     A process that has the store open is asked by a message in Tier 2, and answers when it next
-    looks (`mailbox_poll_interval_s`).
+    checks (`mailbox_poll_interval_s`).
     """
     found = _export_stopped(store)
     asked = isinstance(found, SegmentStoreError)

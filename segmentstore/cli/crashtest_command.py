@@ -105,7 +105,7 @@ def crashtest_command(
     """Crash the store again and again, in a simulated world or for real, and check that nothing is
     lost.
 
-    Exit code 1 means that a rule was broken: the failing seed is told, with the command that
+    Exit code 1 means that a rule was broken: the failing seed is reported, with the command that
     replays it. Exit code 2 means that the command is wrong, or cannot be carried out here. Ctrl-C
     shows the figures until then, and ends with 130.
     """

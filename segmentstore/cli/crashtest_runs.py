@@ -1,7 +1,7 @@
 """What `segmentstore crashtest` runs, and what it brings back: numbers, fault points, and each
 failure made small.
 
-A failure is worth nothing until somebody can look at it: so the first ones are run again alone,
+A failure is worth nothing until somebody can check it: so the first ones are run again alone,
 shrunk, kept as a plan in a file, and told in words. Rules of this file: nothing is printed here but
 progress, on stderr and only to a terminal.
 """
@@ -36,7 +36,7 @@ SHRUNK_MAX: Final = 1
 runs.
 """
 VIOLATIONS_SHOWN_MAX: Final = 20
-"""Violations of one failure that are told."""
+"""Violations of one failure that are reported."""
 COMMAND: Final = "segmentstore crashtest"
 
 
@@ -216,7 +216,7 @@ def _headline(plan: Plan) -> list[str]:
 
 
 def _cycle(cycle: Cycle) -> str:
-    """What a plan says of one life, as far as it is anything special."""
+    """What a plan says of one lifetime, as far as it is anything special."""
     special = [
         f"{each.name} {value}"
         for each in dataclasses.fields(cycle)
@@ -273,7 +273,7 @@ class Bar(Protocol):
 
 class _SilentBar:
     def say(self, text: str) -> None:
-        """Nobody looks."""
+        """Nobody checks."""
 
 
 class _RichBar:

@@ -70,7 +70,7 @@ def doctor_command(
     ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Look for what a store needs on this machine, and say how to get what is missing.
+    """Search for what a store needs on this machine, and say how to get what is missing.
 
     Ends with 1 if something is missing that STORE needs; without STORE, that every store needs.
     """

@@ -58,7 +58,7 @@ _CODES: tuple[tuple[type[SegmentStoreError], ExitCode], ...] = (
     (InvalidArgumentError, ExitCode.USAGE),
     (MissingExtraError, ExitCode.USAGE),
 )
-"""Looked through from the top; what is not here is REFUSED."""
+"""Read from the top; what is not here is REFUSED."""
 
 
 def exit_code_for(error: SegmentStoreError) -> ExitCode:

@@ -1,4 +1,4 @@
-"""The command that looks for what nobody needs in Tier 2, and on BookKeeper, and deletes what is
+"""The command that searches for what nobody needs in Tier 2, and on BookKeeper, and deletes what is
 due: `gc`.
 """
 

@@ -1,4 +1,4 @@
-"""The commands that look into a stopped store and change nothing: `log`, `objects`, `verify`."""
+"""The commands that read a stopped store and change nothing: `log`, `objects`, `verify`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`segmentstore mailbox`: what jobs ask of a store, and what it answered; and answering it now,
 where nobody has the store open.
 
-Looking takes no lock and opens no store: messages and answers are objects in Tier 2. Answering is
+Checking takes no lock and opens no store: messages and answers are objects in Tier 2. Answering is
 the store's own code in a store that is opened as ever.
 """
 
@@ -43,7 +43,7 @@ class MailboxRow(NamedTuple):
     job: str
     message: str
     asks: str
-    """What for; empty where the message is gone."""
+    """What for; empty where the message is missing."""
     put: datetime | None
     verdict: str
     """Empty while there is no answer."""

@@ -26,7 +26,7 @@ class Tier1Kind(StrEnum):
 
 
 class MainJobTier1(NamedTuple):
-    """What the job's processes are told."""
+    """What the job's processes get."""
 
     environment: dict[str, str]
     said: str | None

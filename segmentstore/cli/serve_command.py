@@ -1,4 +1,4 @@
-"""`segmentstore serve`: a store kept open for other processes of this machine, until it is told to
+"""`segmentstore serve`: a store kept open for other processes of this machine, until it is asked to
 stop.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CHECK_S = 2.0
-"""How often it is looked whether containers still run."""
+"""How often it is checked whether containers still run."""
 
 
 def serve_command(
@@ -94,7 +94,7 @@ async def _require_one(store: SegmentStore, names: dict[int, str]) -> None:
 
 
 def _name_in_each(store: SegmentStore) -> dict[int, str]:
-    """A name that lives in each container served here."""
+    """A name that is alive in each container served here."""
     # Not at the top: what is of the engine is loaded by the command that needs it.
     from segmentstore.segment_mapper import container_of  # noqa: PLC0415
 

@@ -53,7 +53,7 @@ def spark(
 
     STORE is a store's folder or a Tier-2 URL.
 
-    Exit codes are the jobs' own: 0 nothing found or all done, 1 findings, 2 could not tell.
+    Exit codes are the jobs' own: 0 nothing found or all done, 1 findings, 2 undecided.
     """
     try:
         code = run_verb(arguments or ["--help"])

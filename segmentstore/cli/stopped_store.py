@@ -1,4 +1,4 @@
-"""A stopped store, looked at without changing it: its log's frames, the operations in them, what
+"""A stopped store, checked without changing it: its log's frames, the operations in them, what
 they add up to.
 
 Rules: the store and every container's log are locked meanwhile, so that no owner is alive; nothing

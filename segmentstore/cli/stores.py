@@ -29,8 +29,8 @@ CACHE_FOLDER = "cache"
 
 
 def require_store(location: str) -> None:
-    """Raise NotAStoreError unless `location` is a store: a command that looks must not make one by
-    looking.
+    """Raise NotAStoreError unless `location` is a store: a command that checks must not make one by
+    checking.
 
     Raises InvalidArgumentError for a URL.
     """

@@ -70,7 +70,7 @@ class TemporaryOwner:
             with asyncio.Runner() as runner:
                 runner.run(self._own_until_done())
         except BaseException as error:  # noqa: BLE001
-            # Nobody else hears of it, and a job that waits in vain has to say why.
+            # Nobody else is notified of it, and a job that waits in vain has to say why.
             self.failure = error
             if not isinstance(error, SegmentStoreError):
                 _log.error("whoever answers for a stopped store has ended", exc_info=error)
@@ -103,7 +103,7 @@ class TemporaryOwner:
             async with segmentstore.open(self._location, mailbox_poll_interval_s=ANSWER_POLL_S):
                 await ended.wait()
         except StoreInUseError:
-            pass  # whoever has it answers; and when he is gone again, this does
+            pass  # whoever has it answers; and when he has ended, this does
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

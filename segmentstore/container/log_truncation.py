@@ -113,7 +113,7 @@ class LogTruncation:
                 self._positions.truncated(sequence_number)
                 self._on_truncated()
         except LogFullError as error:
-            # Health says so; the log asks again when it looks for room.
+            # Health says so; the log asks again when it searches for room.
             _log.warning("container %d: %s", self._container_id, error)
         except Exception as error:  # noqa: BLE001
             # A log that cannot say what it holds must not be written on.

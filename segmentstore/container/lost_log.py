@@ -13,14 +13,14 @@ async def refuse_lost_log(container_id: int, log: DurableDataLog, backup: Metada
 
     An owner of it would in time delete what a restore wants. A log may hold nothing because the
     making of the store was cut off: of that one Tier 2 has no copy. Raises TierUnavailableError if
-    that cannot be told, and NotPrimaryError if a new owner has begun the log meanwhile.
+    that cannot be known, and NotPrimaryError if a new owner has begun the log meanwhile.
     """
     try:
         copy = await backup.find_copy()
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     if copy is not None:
-        # Or a new owner has begun it since we looked.
+        # Or a new owner has begun it since we checked.
         await log.check_primary()
         detail = f"the log is gone, and tier2 has {copy}: nothing was deleted, see docs/restore.md"
         raise DataCorruptionError(f"log of container {container_id}", detail)

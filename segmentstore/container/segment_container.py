@@ -8,11 +8,11 @@ The parts know nothing of each other; what flows between them flows through here
 - the operation processor commits operations -> `CommitDispatch` tells the read index and the
   storage writer;
 - the storage writer asks for bytes and commits what it uploaded -> `WriterSource`;
-- Tier 2 has moved on -> `LogTruncation` cuts the log behind it, and whoever was throttled is looked
-  at again;
+- Tier 2 has moved on -> `LogTruncation` cuts the log behind it, and whoever was throttled is
+  checked again;
 - the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait
   (`LogRescan`);
-- any part fails for good -> everything stops, and everybody who waits is told.
+- any part fails for good -> everything stops, and everybody who waits is notified.
 
 Life: new -> recovering -> running -> stopped; it never runs twice.
 """
@@ -85,7 +85,7 @@ the metadata.
 
 
 class ContainerState(enum.Enum):
-    """Where a container is in its life."""
+    """Where a container is in its lifetime."""
 
     NEW = "new"
     RECOVERING = "recovering"
@@ -450,7 +450,7 @@ class SegmentContainer:
             raise TierUnavailableError("tier2", str(error)) from error
 
     def wake_mailbox(self) -> None:
-        """Have the mailbox looked at now, for somebody who has put a message. O(1)."""
+        """Have the mailbox checked now, for somebody who has put a message. O(1)."""
         self._writer.mailbox.pace.wake()
 
     def object_names(self) -> Iterable[str]:
@@ -462,7 +462,7 @@ class SegmentContainer:
         return self.metadata.garbage.keys()
 
     def watch_fetches(self, watch: FetchWatch) -> None:
-        """Tell of each fetch from Tier 2 for a read."""
+        """Report each fetch from Tier 2 for a read."""
         self._read_index.watch(watch)
 
     # --- numbers ----------------------------------------------------------------------------------

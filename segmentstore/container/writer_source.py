@@ -53,7 +53,7 @@ class WriterSource:
 
     async def check_primary(self) -> None:
         """Raise NotPrimaryError, and stop the container, if another owner has opened the log;
-        TierUnavailableError if nobody can tell.
+        TierUnavailableError if nobody can know.
         """
         try:
             await self._log.check_primary()

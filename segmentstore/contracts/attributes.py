@@ -40,7 +40,7 @@ class UpdateType(enum.IntEnum):
 class AttributeUpdate:
     """One change of one attribute.
 
-    `value` is signed 64-bit; `expected` is looked at by REPLACE_IF_EQUALS alone.
+    `value` is signed 64-bit; `expected` is checked by REPLACE_IF_EQUALS alone.
     """
 
     id: uuid.UUID

@@ -87,7 +87,7 @@ class Disk(Protocol):
         """Create if absent and lock exclusively without waiting; BlockingIOError if somebody has it
         (see `owner_of`).
 
-        A lock that is let go of without being closed is free, too.
+        A lock that is released without being closed is free, too.
         """
 
     def rename(self, source: str, target: str) -> None:

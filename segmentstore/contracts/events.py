@@ -25,7 +25,7 @@ EVENT_BYTES_MAX = 2**31 - 1
 class EventFormatError(SegmentStoreError, ValueError):
     """Bytes are not a row of whole events.
 
-    The caller's move: another framing, or look who wrote the segment.
+    The caller's move: another framing, or find out who wrote the segment.
 
     `position` is where in the bytes the event begins that is none.
     """

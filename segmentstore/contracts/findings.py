@@ -17,20 +17,20 @@ class Severity(enum.StrEnum):
     """How bad a finding is, the worst first."""
 
     HARMFUL = "harmful"
-    """Acknowledged bytes are gone or wrong, or it cannot be shown that they are not."""
+    """Acknowledged bytes are missing or wrong, or it cannot be shown that they are not."""
     NOTE = "note"
     """Nothing is lost."""
     INFORMATION = "information"
     """As it should be."""
     UNKNOWN = "unknown"
-    """It could not be told: what it would have to be compared with lacks."""
+    """It could not be known: what it would have to be compared with lacks."""
 
 
 class Move(enum.StrEnum):
     """Who acts next."""
 
     PERSON = "person"
-    """Somebody has to look, and perhaps to restore, to delete or to mend."""
+    """An operator has to inspect it, and perhaps to restore, to delete or to repair."""
     OWNER = "owner"
     """The store's own work ends it, if the store is opened and runs."""
     NOBODY = "nobody"
@@ -111,7 +111,7 @@ def note(kind: str, place: str, detail: str) -> Finding:
 
 
 def unknown(kind: str, place: str, detail: str) -> Finding:
-    """A finding of what could not be looked at."""
+    """A finding of what could not be checked."""
     return Finding(Severity.UNKNOWN, kind, place, detail)
 
 

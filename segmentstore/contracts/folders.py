@@ -20,7 +20,7 @@ _URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 def checked_folder(location: object, argument: str = "location") -> str:
     """The path of a folder as text.
 
-    Raises InvalidArgumentError for anything but a path; a URL is told where it goes.
+    Raises InvalidArgumentError for anything but a path; a URL is refused with where it belongs.
 
     A relative folder whose name looks like that is written with `./` in front of it.
     """

@@ -4,7 +4,7 @@ A child made by `os.fork` (the start method "fork" of multiprocessing) has its p
 and none of its threads. Rules of this file:
 
 - what must not outlive its owner in a child (locks, listening sockets, pipes) registers how the
-  child lets go of it. Closing a descriptor in the child leaves the parent's alone; LOCK_UN there
+  child releases it. Closing a descriptor in the child leaves the parent's alone; LOCK_UN there
   would not, and nobody calls it there;
 - what opens such a descriptor does so under `no_fork`, until it is registered: no fork falls
   between the two;

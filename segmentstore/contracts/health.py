@@ -12,7 +12,7 @@ from segmentstore.contracts.runtime import Clock
 
 @runtime_checkable
 class MayPass(Protocol):
-    """An error of a whole service, which can tell that the service works again."""
+    """An error of a whole service, which can know that the service works again."""
 
     outlived: Callable[[], bool]
     """Whether the service has answered a like request since."""

@@ -70,7 +70,7 @@ class Code(enum.IntEnum):
 class LocalProtocolError(Exception):
     """A frame that is no message.
 
-    `request` is the request's number, 0 where that cannot be told.
+    `request` is the request's number, 0 where that cannot be known.
     """
 
     def __init__(self, code: Code, detail: str, request: int = 0) -> None:
@@ -158,9 +158,9 @@ class ListNames:
 
 @dataclass(frozen=True, slots=True)
 class CheckMailbox:
-    """Have the store look into its mailbox in Tier 2 now: there are messages.
+    """Have the store poll its mailbox in Tier 2 now: there are messages.
 
-    Answered by Done, before it looks.
+    Answered by Done, before it checks.
     """
 
 

@@ -159,7 +159,7 @@ class GarbageObject(NamedTuple):
     unreferenced_ms: int
     """Wall time, for people: no age is counted from it."""
     sequence_number: int = 0
-    """Of the operation that let go of it; 0 if that is not known."""
+    """Of the operation that released it; 0 if that is not known."""
     since_ms: int | None = None
     """By the deletion clock, when it was garbage already; None until the log has a reading of that
     clock.
@@ -201,7 +201,7 @@ class ContainerMetadata:
         """Name to id of the segments that have one: not merged, not deleted."""
         self.objects: dict[str, LiveObject] = {}
         self.garbage: dict[str, GarbageObject] = {}
-        """In the order in which the log let go of them."""
+        """In the order in which the log released them."""
         self.deletion_clock = DeletionClockReading()
 
     def adopt(self, other: ContainerMetadata) -> None:

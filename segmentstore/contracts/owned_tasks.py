@@ -35,7 +35,7 @@ def own_task(
 
     `on_failure` is called on the loop with the exception that ended the task, or with
     CancelledError. The owner may have cancelled it: that the owner knows itself. Without
-    `on_failure` the owner looks at the task.
+    `on_failure` the owner checks the task.
     """
     task = _hidden(asyncio.get_running_loop().create_task(work, name=name))
     if on_failure is not None:

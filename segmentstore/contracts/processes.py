@@ -1,4 +1,4 @@
-"""Who a process is, so that others can tell whether it still runs: for people, and for good manners
+"""Who a process is, so that others can know whether it still runs: for people, and for good manners
 between owners.
 
 Nothing that must be right depends on it: what keeps two owners apart is the log's fence.
@@ -44,7 +44,7 @@ class Processes(Protocol):
         """The calling process."""
 
     def is_alive(self, identity: ProcessIdentity) -> bool | None:
-        """Whether a process still runs; None if that cannot be told from here."""
+        """Whether a process still runs; None if that cannot be known from here."""
 
 
 class SystemProcesses:
@@ -74,7 +74,7 @@ class SystemProcesses:
 
 
 def _place() -> str:
-    """Empty where it cannot be told."""
+    """Empty where it cannot be known."""
     try:
         parts = (pathlib.Path(_BOOT_ID).read_text(), str(pathlib.Path(_PID_NAMESPACE).readlink()))
     except OSError:

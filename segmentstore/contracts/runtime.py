@@ -82,7 +82,8 @@ def _boot_id() -> bytes:
             str(pathlib.Path("/proc/self/ns/time").readlink()),
         )
     except OSError:
-        # Not to be told from another boot: what is noted under it is of use to this process alone.
+        # Not to be distinguished from another boot: what is noted under it is of use to this
+        # process alone.
         return os.urandom(16)
     return hashlib.blake2b("/".join(parts).encode(), digest_size=16).digest()
 

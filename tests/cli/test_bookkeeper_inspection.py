@@ -35,13 +35,13 @@ DATA = b"0123456789" * 9
 
 
 class World(BookKeeperWorld):
-    """With a folder whose store was filled and closed, and looks at it."""
+    """With a folder whose store was filled and closed, and checks it."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
         self.looks_like = MemoryProcess()
-        """Who looks."""
+        """Who checks."""
         run(self._fill())
 
     async def _fill(self) -> None:

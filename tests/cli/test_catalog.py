@@ -118,7 +118,7 @@ def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPa
         # It has the store once nobody else can have it.
         while segmentstore("verify", store).code != ExitCode.IN_USE:
             if child.poll() is not None:
-                # It came while the look itself had the store.
+                # It came while the check itself had the store.
                 child.communicate()
                 assert child.returncode == ExitCode.IN_USE
                 child = append_a_line(store)

@@ -189,7 +189,7 @@ def test_what_a_real_terminal_gets(tmp_path: Path) -> None:
         while True:
             try:
                 piece = os.read(master, 65536)
-            except OSError:  # EIO: the child is gone
+            except OSError:  # EIO: the child is missing
                 break
             if not piece:
                 break

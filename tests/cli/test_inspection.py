@@ -1,5 +1,5 @@
-"""Looking into a stopped store: what is shown is what is there, and nothing is changed by
-looking.
+"""Inspecting a stopped store: what is shown is what is there, and nothing is changed by
+checking.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The commands that look into a store on BookKeeper, on a real cluster: ledgers, frames, orphans,
+"""The commands that read a store on BookKeeper, on a real cluster: ledgers, frames, orphans,
 and what they refuse.
 """
 

@@ -1,4 +1,4 @@
-"""`mailbox`: it shows what is asked and what was said, changes nothing by looking, and answers for
+"""`mailbox`: it shows what is asked and what was said, changes nothing by checking, and answers for
 a store nobody has open.
 """
 

@@ -34,7 +34,7 @@ class LogWorld(ABC):
     @abstractmethod
     def usurp(self) -> None:
         """Make it possible to open a second log while the first is open, if the implementation can
-        tell a live owner.
+        know a live owner.
         """
 
     @abstractmethod

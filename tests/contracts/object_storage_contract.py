@@ -69,7 +69,7 @@ class ObjectStorageContract(ABC):
     absent_names: ClassVar[Sequence[str]] = ("gone", "there/gone", "there", "there/x/gone")
     """Names that are absent beside an object `there/x`."""
     settles_doubt: ClassVar[bool] = False
-    """A put whose reply was lost looks by itself whether it landed, instead of leaving that to the
+    """A put whose reply was lost checks by itself whether it landed, instead of leaving that to the
     next one.
     """
 
@@ -79,7 +79,7 @@ class ObjectStorageContract(ABC):
 
     @abstractmethod
     def raw(self, storage: ObjectStorage) -> dict[str, bytes]:
-        """Every object there is, looked at around the storage."""
+        """Every object there is, checked around the storage."""
 
     @abstractmethod
     def lose_next_put_reply(self, storage: ObjectStorage) -> None:

@@ -1,4 +1,4 @@
-"""Two owners in the windows between looking and doing; the lock was taken away, as an operator
+"""Two owners in the windows between checking and doing; the lock was taken away, as an operator
 might.
 """
 
@@ -157,7 +157,7 @@ def test_frames_acknowledged_between_the_first_look_and_the_fence_are_in(tmp_pat
 
 
 def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_path: Path) -> None:
-    """Whenever they come: between a look at the place of a frame and one at what lies behind it,
+    """Whenever they come: between a check of the place of a frame and one at what lies behind it,
     too.
     """
 
@@ -214,7 +214,7 @@ def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_pat
 def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: Path) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        # Long in a file that was prepared: a look that a roll to the next one comes under may find
+        # Long in a file that was prepared: a check that a roll to the next one comes under may find
         # everything in order.
         old = make_log(tmp_path, file_bytes=1 << 20)
         await old.open()
@@ -232,7 +232,7 @@ def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: P
 
         class File(OsFile):
             def size(self) -> int:
-                # Asked for after the look at the place of the next frame, and before the one at
+                # Asked for after the check of the place of the next frame, and before the one at
                 # what lies behind it.
                 asyncio.run_coroutine_threadsafe(go_on(), loop).result(20)
                 return super().size()
@@ -262,7 +262,7 @@ def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Pa
         loop = asyncio.get_running_loop()
 
         class LateDisk(OsDisk):
-            """The old owner truncates after the new one has looked, before it names its state
+            """The old owner truncates after the new one has checked, before it names its state
             record.
             """
 

@@ -1,4 +1,6 @@
-"""A file that an owner opens by its name is gone: it is told why, whatever it was about to do."""
+"""A file that an owner opens by its name is missing: it gets the reason, whatever it was about to
+do.
+"""
 
 from __future__ import annotations
 

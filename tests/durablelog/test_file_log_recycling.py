@@ -184,7 +184,7 @@ def test_an_opening_beside_an_owner_that_writes_over_what_is_being_read(tmp_path
         loop = asyncio.get_running_loop()
 
         class SlowDisk(OsDisk):
-            """Between its look at the state and its reading of a file, that file becomes another
+            """Between its check of the state and its reading of a file, that file becomes another
             one.
             """
 

@@ -55,7 +55,7 @@ def test_a_shortage_is_over_by_itself_where_the_next_file_is_there(tmp_path: Pat
 
 def test_a_file_that_comes_while_the_lane_looks_is_not_lost(tmp_path: Path) -> None:
     class Late(FilePreparer):
-        """The loop sets the file just behind the lane's first look."""
+        """The loop sets the file just behind the writer thread's first check."""
 
         coming: PreparedFile | None = None
         there: PreparedFile | None = None

@@ -229,7 +229,7 @@ def test_throttling_delays_callers_but_not_the_engine_and_closing_works_under_it
         present = FULL
         held = bench.processor.append(segment_id, b"held")
         await bench.processor.submit(ObjectsDeletedOperation(["x"]), own=True)
-        await asyncio.sleep(100.05)  # between two looks at the throttle
+        await asyncio.sleep(100.05)  # between two checks of the throttle
         assert not held.done()
         assert bench.processor.statistics().throttled_by == "unflushed"
         present = NO_THROTTLE

@@ -44,7 +44,7 @@ class World(DiskWorld):
 
 
 class Process(DiskProcess):
-    """Time passes at once; `between` may look at the world, or change it, before each effect."""
+    """Time passes at once; `between` may check the world, or change it, before each effect."""
 
     def __init__(self, world: World | None = None, name: str = "p") -> None:
         self._world = world if world is not None else World()

@@ -1,5 +1,5 @@
 """A world and its processes without disk and store: what the simulated services need, with faults
-that come when told to.
+that come when asked to.
 """
 
 from __future__ import annotations

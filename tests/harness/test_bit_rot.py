@@ -1,4 +1,4 @@
-"""Bit rot is found, named, and once it is taken back nothing has been harmed by it."""
+"""Bit rot is found, named, and once it is undone nothing has been harmed by it."""
 
 from __future__ import annotations
 

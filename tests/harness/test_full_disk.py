@@ -14,7 +14,7 @@ from recovery.harness.runs.scenario import Scenario
 from tests.support.suites import share
 
 EFFECTS = 120
-"""Of a life, before which the disk becomes full in turn: the opening, appends, rolls,
+"""Of a process run, before which the disk becomes full in turn: the opening, appends, rolls,
 truncations.
 """
 STEP = 6

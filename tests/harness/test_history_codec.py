@@ -206,7 +206,7 @@ def test_a_close_that_was_told_is_not_a_kill() -> None:
     [
         ([over(10, 0)], True),
         ([*appended(0, 8), over(10, 0)], False),
-        ([], False),  # the life before may still do something
+        ([], False),  # the process run before may still do something
     ],
     ids=["nothing was asked", "a call", "two owners"],
 )

@@ -88,7 +88,7 @@ def told(result: KillResult) -> str:
 
 
 def cut_last_frame(location: Path) -> Path:
-    """What was acknowledged last is gone from the log of container 0; the file it was in."""
+    """What was acknowledged last is missing from the log of container 0; the file it was in."""
     frames = [
         each
         for each in read_only_frames(str(location / "log" / "0"), OsDisk())
@@ -99,7 +99,7 @@ def cut_last_frame(location: Path) -> Path:
 
 
 def test_a_lost_frame_is_found(tmp_path: Path) -> None:
-    """The judges are judged: somebody cuts the last frame off the log of a store that was
+    """The checks are checked: somebody cuts the last frame off the log of a store that was
     closed.
     """
     cut: list[Path] = []

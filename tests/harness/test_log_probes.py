@@ -1,4 +1,4 @@
-"""Wherever a simulated world has its logs, a look finds what a dead owner left there, and changes
+"""Wherever a simulated world has its logs, a check finds what a dead owner left there, and changes
 nothing.
 """
 

@@ -139,7 +139,7 @@ def test_owners_die_while_replayed_appends_are_wanted(faults: str) -> None:
 
 
 def test_rot_under_a_place_is_reported_and_goes_nowhere() -> None:
-    """Readers and uploads of what rotted are told; others get theirs; once it is taken back nothing
+    """Readers and uploads of what rotted are reported; others get theirs; once it is undone nothing
     has been harmed.
     """
     world = StoreWorld("logged/rot", settings=SETTINGS)

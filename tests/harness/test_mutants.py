@@ -88,7 +88,7 @@ def test_who_imported_a_function_by_its_name_runs_the_mutant() -> None:
         "segmentstore.contracts.disk:make_directories", "path = os.path.abspath(path)", "return"
     )
     with mutant_of(edit).apply():
-        make_directories(NoDisk(), "a")  # type: ignore[arg-type] # it is not looked at
+        make_directories(NoDisk(), "a")  # type: ignore[arg-type] # it is not checked
     with pytest.raises(ZeroDivisionError):
         make_directories(NoDisk(), "a")  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Narrating: what a violation is about is told, in order, and the rest is only counted."""
+"""Narrating: what a violation is about is reported, in order, and the rest is only counted."""
 
 from __future__ import annotations
 

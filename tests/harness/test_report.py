@@ -99,7 +99,7 @@ def test_all_simulated_time_is_given_to_workloads() -> None:
 
 
 class StepClock:
-    """Half a second passes whenever somebody looks."""
+    """Half a second passes whenever somebody checks."""
 
     def __init__(self) -> None:
         self.now_ms = 1_767_312_000_000

@@ -13,8 +13,8 @@ from recovery.harness.runs.shrink import shrink
 
 
 def evaluated(plan: Plan) -> RunResult:
-    """Breaks `order` if one of its lives ends by power with the fault on, and `content` whenever
-    the fault is off.
+    """Breaks `order` if one of its process runs ends by power with the fault on, and `content`
+    whenever the fault is off.
     """
     guilty = "disk.stall" in plan.rates
     broken = (

@@ -1,4 +1,4 @@
-"""What runs of the simulation are judged by, and what they count: errors of the harness, windows
+"""What runs of the simulation are checked by, and what they count: errors of the harness, windows
 that are searched.
 """
 

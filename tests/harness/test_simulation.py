@@ -132,7 +132,7 @@ def test_a_run_that_is_over_leaves_nothing_behind() -> None:
     before = left()
     for number in range(6):
         Scenario(draw_plan(f"left/{number}", "default")).run()
-    # A long run would slow down with each: what is left is looked at by every later collection.
+    # A long run would slow down with each: what is left is checked by every later collection.
     assert left() <= before
 
 

@@ -41,7 +41,7 @@ def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them(tier1: Ti
     looks = result.history.tiers
     assert (
         len(looks) > len(plan.cycles) / 2
-    )  # where there is no store yet there is nothing to look at
+    )  # where there is no store yet there is nothing to check
     assert {look.in_doubt for look in looks} == {tier1 == "bookkeeper"}
     assert [look.settled for look in looks] == [False] * (len(looks) - 1) + [True]
     assert any(log.held for look in looks for log in look.logs.values())
@@ -59,7 +59,7 @@ def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them(tier1: Ti
 
 
 class Files:
-    """A store in a folder, with what its clients were told; nobody has it open between two
+    """A store in a folder, with the answers its clients got; nobody has it open between two
     calls.
     """
 

@@ -142,7 +142,7 @@ def flip(path: Path, position: int) -> None:
 
 def tree(location: Path) -> dict[str, tuple[int, bytes]]:
     """Every file with its time of modification and its bytes, every folder with its time; locks say
-    who looked last.
+    who checked last.
     """
     return {
         str(path.relative_to(location)): (

@@ -1,4 +1,4 @@
-"""Looking through a bucket: every block is found with few requests, and an outage is never taken
+"""Reading through a bucket: every block is found with few requests, and an outage is never taken
 for absence.
 """
 

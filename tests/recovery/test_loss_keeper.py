@@ -1,4 +1,4 @@
-"""Lost bytes are looked for again whatever one look meets, and what is known of them is kept."""
+"""Lost bytes are searched for again whatever one check meets, and what is known of them is kept."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Storage(MemoryObjectStorage):
 
 
 class World:
-    """Two containers with `count` objects each, all of which a read found gone; the keeper is
+    """Two containers with `count` objects each, all of which a read found missing; the keeper is
     begun.
     """
 
@@ -91,7 +91,7 @@ class World:
             self.meet(container_id)
 
     def meet(self, container_id: int) -> None:
-        """A read of everything finds it gone."""
+        """A read of everything finds it missing."""
         watch = self.keeper.watch(container_id)
         for chunk in self._metadata[container_id].segments[7].chunks:
             gone = ObjectNotFoundError(chunk.object_name, "no such object")
@@ -222,7 +222,7 @@ def test_a_new_loss_is_checked_soon_whatever_is_due_of_others(
             world.meet(0)
             seen.set()
 
-        # A loss that stays, and makes looks ever more rare.
+        # A loss that stays, and makes checks ever more rare.
         looks_are_rare = False
         world.storage.met = {world.name(1, 0): stays}
         world.put_back()

@@ -1,4 +1,6 @@
-"""The metadata of a lost container, rebuilt: what is covered, what is passed over, what is told."""
+"""The metadata of a lost container, rebuilt: what is covered, what is passed over, what is
+reported.
+"""
 
 from __future__ import annotations
 

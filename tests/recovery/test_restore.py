@@ -212,7 +212,7 @@ def test_what_was_flushed_behind_the_checkpoint_is_there(place: Place) -> None:
 
 
 def test_several_lives_and_their_orphans(place: Place) -> None:
-    """Objects of older epochs that the checkpoint does not name are orphans: not even looked at."""
+    """Objects of older epochs that the checkpoint does not name are orphans: not even checked."""
 
     async def use() -> None:
         for number in range(4):

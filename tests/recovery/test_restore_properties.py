@@ -1,8 +1,8 @@
 """Lives of a store drawn at random, its log lost at the end: never a wrong byte, and all that was
 flushed is there again.
 
-Ids tell incarnations apart, and bytes of one id at one offset never change: what a restored segment
-holds must be what that id was given there, whatever the bucket still shows. With the newest
+Ids distinguish incarnations, and bytes of one id at one offset never change: what a restored
+segment holds must be what that id was given there, whatever the bucket still shows. With the newest
 checkpoint at hand nothing flushed may be absent.
 """
 

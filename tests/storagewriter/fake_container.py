@@ -202,7 +202,8 @@ class FakeContainer:
             )
         )
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- checking
+    # ----------------------------------------------------------------------------------
 
     def segment(self, segment_id: int) -> SegmentMetadata:
         return self.metadata.segments[segment_id]

@@ -45,7 +45,7 @@ class HookedStorage(MemoryObjectStorage):
 
 
 class Owner(FakeContainer):
-    """A container whose commits can be watched, and whose mailbox is looked at when a test says
+    """A container whose commits can be watched, and whose mailbox is checked when a test says
     so.
     """
 
@@ -163,7 +163,7 @@ class Owner(FakeContainer):
         return bytes(found)
 
     async def ask(self, message: Mailed) -> Answer | None:
-        """Put a message, have the owner look once, and read the answer."""
+        """Put a message, have the owner check once, and read the answer."""
         assert await put_message(self.storage, self.runtime, message)
         await self.keeper.check_now()
         return await self.answer(message)
@@ -189,7 +189,7 @@ async def not_alone() -> str | None:
 
 
 def owned(body: Callable[[Owner], Coroutine[Any, Any, None]], **changes: Any) -> None:
-    """Run a test against a started owner without a consolidation or a look of its own; check what
+    """Run a test against a started owner without a consolidation or a check of its own; check what
     must always hold.
     """
 

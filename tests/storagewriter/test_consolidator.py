@@ -270,7 +270,7 @@ class TestMeanwhile:
             assert statistics.replacements_refused == 0
             if change == "truncate":
                 # The chunk the truncation falls into is still all there; what was wholly below is
-                # gone.
+                # missing.
                 assert c.segment(a).chunks[0].start_offset == 100
                 assert "consolidation" in c.segment(a).chunks[0].object_name
             assert "consolidation" in c.segment(b).chunks[0].object_name

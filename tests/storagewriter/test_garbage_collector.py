@@ -32,7 +32,7 @@ YEAR_MS = 365 * 24 * 3600 * 1000
 
 
 async def _garbage(c: FakeContainer, count: int = 1) -> list[str]:
-    """Make so many objects and let go of them."""
+    """Make so many objects and release them."""
     names = []
     for number in range(count):
         segment_id = c.create(f"garbage{number}")
@@ -100,7 +100,7 @@ def test_an_object_in_use_waits() -> None:
 @pytest.mark.parametrize("jump_ms", [10 * YEAR_MS, -10 * YEAR_MS, 60_000_000, -500_000])
 @pytest.mark.parametrize("when", ["before", "at", "after"])
 def test_a_clock_that_jumps_changes_nothing(jump_ms: int, when: str) -> None:
-    """Before, it is ahead or behind for the one operation that lets go of the object, and right
+    """Before, it is ahead or behind for the one operation that releases the object, and right
     again then.
     """
 
@@ -347,7 +347,7 @@ def test_a_deletion_costs_two_requests_and_few_are_under_way_at_once() -> None:
 def test_an_object_is_not_forgotten_between_the_operations_that_tell_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Made garbage by the first and gone before the last, it would come to life again by that,
+    """Made garbage by the first and missing before the last, it would come to life again by that,
     without its bytes.
     """
     monkeypatch.setattr(object_uploader, "OPERATION_CHUNKS", 1)

@@ -1,4 +1,4 @@
-"""One look into the mailbox: what it takes in which order, what it passes over, and what it
+"""One check of the mailbox: what it takes in which order, what it passes over, and what it
 deletes.
 """
 

@@ -1,5 +1,5 @@
-"""What a job may have condemned: only what nobody can want, judged by the owner, through the one
-way of all deletions.
+"""What a job may have marked for deletion: only what nobody can want, checked by the owner, through
+the one way of all deletions.
 """
 
 from __future__ import annotations
@@ -253,7 +253,7 @@ def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_
 
         o.hooks.before = note
         assert await o.keeper.check_now() == 10
-        # Each of this look's once, each of the others once; the look's own listing, and one for
+        # Each of this check's once, each of the others once; the check's own listing, and one for
         # what is proposed.
         assert calls["get_range"] == 25
         assert calls["list"] == 4

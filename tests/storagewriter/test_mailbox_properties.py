@@ -59,7 +59,7 @@ def _change(o: Owner, rng: random.Random) -> None:
     elif change == "seal":
         o.seal(rng.choice(opened))
     elif change == "collect":
-        # As if the deletion lag of all garbage were over: what is being looked at must not go.
+        # As if the deletion lag of all garbage were over: what is being checked must not go.
         for name, garbage in list(o.metadata.garbage.items()):
             o.metadata.garbage[name] = garbage._replace(since_ms=-(10**12))
 
@@ -81,7 +81,7 @@ def _with_changes_between(o: Owner, rng: random.Random) -> None:
         if rng.random() < 0.3:
             _change(o, rng)
             if rng.random() < 0.3:
-                # Beside what is looked at: a collection of its own.
+                # Beside what is checked: a collection of its own.
                 o.collections.append(
                     asyncio.ensure_future(o.writer.garbage_collector.collect_now())
                 )

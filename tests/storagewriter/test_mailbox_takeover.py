@@ -129,7 +129,7 @@ def test_a_stale_owner_refuses_nothing_that_it_only_does_not_know() -> None:
         segment_id = await _write(stale, "a", (b"one", b"two"))
         owner = await place.owner()
         await _write(owner, "a", (b"three", b"four"))
-        # Of the new owner's epoch, and of chunks the old one has never heard of.
+        # Of the new owner's epoch, and of chunks the old one has never received.
         proposal = await place.compact(owner, segment_id, "group-1")
         with pytest.raises(NotPrimaryError):
             await stale._writer.mailbox.check_now()
@@ -152,7 +152,7 @@ def test_a_stale_owner_commits_nothing_though_it_seems_to_fit() -> None:
         proposal = await place.compact(stale, segment_id, "group-1")
         owner = await place.owner()
         await owner.truncate("a", 4)
-        # Whether the operation is in the log, only the new owner can tell: it answers.
+        # Whether the operation is in the log, only the new owner can know: it answers.
         with pytest.raises(AppendOutcomeUnknownError):
             await stale._writer.mailbox.check_now()
         assert await place.verdict(proposal) is None

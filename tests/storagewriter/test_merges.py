@@ -92,7 +92,7 @@ def test_many_sources() -> None:
 
 
 def test_the_books_on_many_sources_cost_what_changes() -> None:
-    """Four times the sources cost about four times the looks, from merge to link; not sixteen
+    """Four times the sources cost about four times the checks, from merge to link; not sixteen
     times.
     """
 

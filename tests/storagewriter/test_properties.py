@@ -173,7 +173,7 @@ def test_aggregator_covers_every_byte(appends: list[int], stops: list[tuple[int,
 
 
 def test_operations_that_tier_2_has_already_are_passed_over() -> None:
-    """105: no storage update follows them, so only the metadata can tell."""
+    """105: no storage update follows them, so only the metadata can know."""
     container = FakeContainer(make_config())
     segment = SegmentMetadata(1, "a", 0)
     segment.length, segment.storage_length = 130, 100

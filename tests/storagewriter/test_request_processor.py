@@ -1,4 +1,4 @@
-"""The owner's side of the mailbox as a task: when it looks, what it waits out, how it ends, and
+"""The owner's side of the mailbox as a task: when it checks, what it waits out, how it ends, and
 every place it may be cut off.
 """
 
@@ -108,7 +108,7 @@ def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_ag
         pace.wake()
         await pace.until_due()
         assert loop.time() - began == 7.0, "owed, and no sooner"
-        # Who asked for the look that failed is owed one as well, with nobody else asking.
+        # Who asked for the check that failed is owed one as well, with nobody else asking.
         pace.failed(13.0)
         await pace.until_due()
         assert loop.time() - began == 20.0
@@ -408,7 +408,7 @@ def test_a_log_that_ended_ends_the_writer() -> None:
 
 
 class Cut(BaseException):
-    """The process is gone, here."""
+    """The process has ended, here."""
 
 
 class _Cutter:

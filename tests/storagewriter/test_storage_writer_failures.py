@@ -113,7 +113,7 @@ class TestTier2Failures:
         run_virtual(main())
 
     def test_bytes_that_should_be_there_and_are_not_stop_the_writer(self) -> None:
-        """100, 107: the source says a live segment is gone; planning again would never end."""
+        """100, 107: the source says a live segment is missing; planning again would never end."""
 
         async def main() -> None:
             c = FakeContainer(make_config())
@@ -160,7 +160,7 @@ class TestLogFailures:
         run(body)
 
     def test_bytes_that_a_successor_has_truncated_are_not_waited_for(self) -> None:
-        """An owner that only flushes appends nothing, and would never hear that it was
+        """An owner that only flushes appends nothing, and would never learn that it was
         overtaken.
         """
 
@@ -396,7 +396,7 @@ def test_the_virtual_loop_names_a_deadlock() -> None:
 
 def test_an_idle_writer_sets_no_timer() -> None:
     """Nothing pending and no garbage: nothing wakes up, ever, where neither orphans nor mail are
-    looked for.
+    searched for.
     """
 
     async def main() -> None:

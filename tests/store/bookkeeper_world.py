@@ -67,7 +67,7 @@ class BookKeeperWorld(DefaultAdapters):
 
 
 def name_in(container_id: int, containers: int, tag: str = "s") -> str:
-    """A segment's name that lives in this container."""
+    """A segment's name that is alive in this container."""
     return next(
         name
         for number in range(10_000)

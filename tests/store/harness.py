@@ -48,7 +48,7 @@ LAZY: Mapping[str, Any] = {
     "flush_age_s": 1000.0,
     "unflushed_target_bytes": 1 << 30,
 }
-"""Tiny, but nothing goes to Tier 2 before it is told to or a segment has 400 bytes."""
+"""Tiny, but nothing goes to Tier 2 before it is asked to or a segment has 400 bytes."""
 UNFLUSHED: Mapping[str, Any] = {
     **LAZY,
     "flush_bytes": 1 << 20,
@@ -56,7 +56,7 @@ UNFLUSHED: Mapping[str, Any] = {
     "upload_bytes_max": 1 << 21,
     "cache_bytes_max": 1 << 20,
 }
-"""Tiny, but nothing goes to Tier 2 before it is told to."""
+"""Tiny, but nothing goes to Tier 2 before it is asked to."""
 
 
 def open_tiny(

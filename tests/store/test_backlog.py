@@ -59,7 +59,7 @@ def reading(store: SegmentStore) -> ReadIndexStats:
 
 
 async def leave_backlog(folder: Path) -> None:
-    """A store whose owner is gone, and whose log alone has everything."""
+    """A store whose owner is missing, and whose log alone has everything."""
     store = await segmentstore.open(folder, **PUT_OFF)
     for segment in range(SEGMENTS):
         await store.create_segment(name(segment))
@@ -116,7 +116,7 @@ async def check_all_in_tier2(store: SegmentStore) -> None:
 def test_recovery_waits_for_the_spiller_and_drops_nothing(tmp_path: Path) -> None:
     """Thirteen times what memory holds; the cache has room for it.
 
-    Nothing has to be looked for in the log again.
+    Nothing has to be searched for in the log again.
     """
 
     async def main() -> None:
@@ -213,7 +213,7 @@ def test_one_pass_over_the_log_serves_whole_objects(tmp_path: Path, cache: str) 
 
 
 def test_a_cache_that_loses_everything_costs_a_few_passes(tmp_path: Path) -> None:
-    """Its blocks are found lost one by one; what is found together is looked for together."""
+    """Its blocks are found lost one by one; what is found together is searched for together."""
 
     async def main() -> None:
         await leave_backlog(tmp_path / "s")

@@ -430,7 +430,7 @@ def test_ledgers_are_deleted_under_a_reader(
                 async with opened_log(cluster, path) as (new, _):
                     await new.truncate(addresses[-1])
                     while set(listed[:-1]) - set(new._remover.deleted):  # noqa: ASYNC110
-                        # Nothing tells of it.
+                        # Nothing reports it.
                         await asyncio.sleep(0.02)
             else:
                 for ledger_id in listed:

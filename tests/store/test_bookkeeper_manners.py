@@ -1,5 +1,5 @@
-"""Several openings of one store on BookKeeper (in memory): who lives is left alone, who has ended
-is followed.
+"""Several openings of one store on BookKeeper (in memory): who is alive is left alone, who has
+ended is followed.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def test_an_owner_that_lives_is_left_alone_and_goes_on(world: World, tmp_path: P
                 assert await read_all(two, name) == b"it is the owner still"
                 with pytest.raises(ContainerOwnedError):
                     await world.ask(tmp_path / "one")
-        # Both are gone, in order: nobody has to be asked.
+        # Both are missing, in order: nobody has to be asked.
         assert world.tree.names_under(owners_path(ROOT)) == []
         async with await world.ask(tmp_path / "three") as three:
             assert await read_all(three, name) == b"it is the owner still"

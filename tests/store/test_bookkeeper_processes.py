@@ -210,7 +210,7 @@ def test_who_lives_is_left_alone_by_processes_and_commands_and_who_was_killed_is
             True,
         )
         one.kill()
-        other.ask_to_open()  # at once: its session goes on, and its process is seen to be gone
+        other.ask_to_open()  # at once: its session goes on, and its process is seen to be missing
         other.result()
         assert other.do("read", name) == "it is the owner still"
         taken = shell.segmentstore("create", tmp_path / "elsewhere", "b", "--take-over")

@@ -41,7 +41,7 @@ class MortalWorld(BookKeeperWorld):
 
 
 async def open_patiently(world: BookKeeperWorld, folder: Path) -> SegmentStore:
-    """A lock that is being let go of is waited for."""
+    """A lock that is being released is waited for."""
     while True:
         with suppress(StoreInUseError):
             return await world.open(folder)

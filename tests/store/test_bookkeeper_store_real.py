@@ -195,7 +195,7 @@ def test_the_reading_commands_take_nothing_from_an_owner_that_works(
             await owner.append("a", b"in the log")
             expected = await read_all(owner, "a")
             for folder in ("owner", "elsewhere"):
-                # The last bytes are told to bookies within a moment after the append.
+                # The last bytes are asked to bookies within a moment after the append.
                 while (
                     seen := await loop.run_in_executor(None, look, "cat", tmp_path / folder, "a")
                 ) != expected:

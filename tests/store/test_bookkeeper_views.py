@@ -1,4 +1,4 @@
-"""Stores on BookKeeper (in memory) that are looked at while they are owned: what is shown, and that
+"""Stores on BookKeeper (in memory) that are checked while they are owned: what is shown, and that
 nobody is disturbed.
 """
 
@@ -45,7 +45,7 @@ class World(BookKeeperWorld):
         )
 
     def outside(self) -> object:
-        """What a look could change: whose the logs are, whether what is written can be written,
+        """What a check could change: whose the logs are, whether what is written can be written,
         folders.
         """
         seen = []

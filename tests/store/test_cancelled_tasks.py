@@ -71,7 +71,7 @@ def opener(kind: str, tmp_path: Path) -> Open:
 
 
 async def cancelled_at(open_store: Open, turns: int, *, flushing: bool) -> None:
-    """One life that is cancelled after some turns under load, and the next one, which must find
+    """One lifetime that is cancelled after some turns under load, and the next one, which must find
     what was acknowledged.
     """
     store = await open_store()

@@ -128,7 +128,8 @@ def test_owners_that_die_in_the_middle_leave_snapshots_that_are_whole_or_not_the
         assert held == one_process_run(seed), "the same world goes the same way again"
 
 
-# --- the others that look at a bucket -------------------------------------------------------------
+# --- the others that check of a bucket
+# -------------------------------------------------------------
 
 
 def test_the_sweep_and_the_collection_of_garbage_leave_snapshots_alone(tmp_path: Path) -> None:

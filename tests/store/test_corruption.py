@@ -53,7 +53,7 @@ def all_frames(location: Path) -> list[tuple[Path, int, FrameHeader]]:
 
 
 def kept(location: Path) -> dict[str, bytes]:
-    """Everything but the cache, which is a throw-away, and the locks, which say who looked last."""
+    """Everything but the cache, which may be lost, and the locks, which name the last reader."""
     return {
         str(path.relative_to(location)): path.read_bytes()
         for path in location.rglob("*")

@@ -228,7 +228,7 @@ class TestOpenedTwice:
         ids=["blocking", "asyncio"],
     )
     def test_a_cell_can_be_run_twice(self, tmp_path: Path, cell: str) -> None:
-        """A shell of Python's own, with a person at its prompt as far as it can tell."""
+        """A shell of Python's own, with a person at its prompt as far as it can know."""
         lines = [
             "import asyncio, segmentstore, segmentstore.blocking",
             f"folder = {str(tmp_path / 's')!r}",

@@ -184,8 +184,8 @@ def test_fencing_resolves_everybody_and_the_new_owner_goes_on(tmp_path: Path) ->
     async def main() -> None:
         store = await open_tiny(tmp_path / "s")
         await fill(store)
-        # Nothing of its own may go to the log meanwhile: it would be the first to hear of the new
-        # owner.
+        # Nothing of its own may go to the log meanwhile: it would be the first to be notified of
+        # the new owner.
         await store.flush()
         for path in [tmp_path / "s" / "lock", *(tmp_path / "s" / "log").rglob("*LOCK*")]:
             path.unlink()

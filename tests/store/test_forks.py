@@ -63,7 +63,7 @@ sys.stdin.read()
 
 @contextmanager
 def running(program: str, folder: Path, **options: object) -> Iterator[subprocess.Popen[str]]:
-    """The program, which forks a child that lives until this is left."""
+    """The program, which forks a child that runs until this is left."""
     ours, childs = socket.socketpair()
     number = childs.fileno()
     arguments = [

@@ -126,7 +126,7 @@ def test_of_two_makers_that_are_killed_before_they_see_each_other_both_are_refus
         maker.on_effect = die_behind_the_marker
         with pytest.raises(ProcessDiedError):
             world.run_task(maker, write(world, maker, location))
-        # As if each marker came a moment after the other maker's look.
+        # As if each marker came a moment after the other maker's check.
         hidden.update(world.bucket.objects)
         world.bucket.objects.clear()
     world.bucket.objects.update(hidden)

@@ -76,7 +76,7 @@ class DiskWhereItIsTakenBack(OsDisk):
 
 
 class TidyDisk(OsDisk):
-    """What is about to get its name is gone."""
+    """What is about to get its name is missing."""
 
     def link(self, source: str, target: str) -> None:
         self.unlink(source)

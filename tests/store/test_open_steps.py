@@ -31,7 +31,7 @@ ALL: Final = ["log 0", "cache", "storage", "tier1"]
 
 
 class Adapters:
-    """Parts that write down their ends, and fail where they are told to."""
+    """Parts that write down their ends, and fail where they are asked to."""
 
     def __init__(self) -> None:
         self.breaks = ""

@@ -124,7 +124,7 @@ async def _opened(location: Path) -> segmentstore.SegmentStore:
 
 
 async def _free(location: Path) -> None:
-    """Return once the store can be opened: the thread that took the lock for nobody lets go of it
+    """Return once the store can be opened: the thread that took the lock for nobody releases it
     soon.
     """
     while True:

@@ -122,7 +122,7 @@ def test_on_s3_a_lost_object_is_reported_until_it_is_back(
             (finding,) = told(store)
             assert all(part in finding for part in (name, "segment 'a' offsets 0 to", "it is gone"))
             assert lost_objects(store) == 1
-            # The loss makes the owner look whether more is gone.
+            # The loss makes the owner check whether more is missing.
             await until(lambda: marker in server.names())
 
     async def reopen(*, back: bool) -> None:

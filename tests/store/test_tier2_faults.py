@@ -95,7 +95,7 @@ def content(segment: int, count: int) -> bytes:
 
 
 class Load:
-    """A writer and a reader for each of a few segments, until told to stop.
+    """A writer and a reader for each of a few segments, until asked to stop.
 
     An append that fails fails the test.
     """

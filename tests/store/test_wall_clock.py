@@ -1,5 +1,5 @@
 """A wall clock that is years off: nothing goes early, nothing stays for ever, times of segments
-come back, and it is told.
+come back, and it is reported.
 """
 
 from __future__ import annotations

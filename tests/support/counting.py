@@ -12,7 +12,7 @@ K = TypeVar("K")
 
 
 class CountingList(list[T]):
-    """A list; `touched` grows by each item that is looked at."""
+    """A list; `touched` grows by each item that is checked."""
 
     def __init__(self, items: Iterable[T] = ()) -> None:
         super().__init__(items)

@@ -1,4 +1,4 @@
-"""A bucket on a real S3 server with the fault proxy in front: what the engine talks to, and a look
+"""A bucket on a real S3 server with the fault proxy in front: what the engine talks to, and a check
 around it.
 """
 

@@ -1,4 +1,4 @@
-"""A Disk over the operating system's that fails when it is told to, and can lose its power."""
+"""A Disk over the operating system's that fails when it is asked to, and can lose its power."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def passes(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSRespon
 
 
 def tells(event: asyncio.Event) -> Fault:
-    """It goes through, and whoever waits for that hears of it.
+    """It succeeds, and whoever waits for that is notified of it.
 
     Asked for on the event's loop, sent from a thread.
     """
@@ -176,7 +176,7 @@ def answers(status: int, body: bytes, **headers: str) -> Fault:
 
 
 class S3World:
-    """A storage on a bucket of its own, with a faulty transport, and a plain client to look around
+    """A storage on a bucket of its own, with a faulty transport, and a plain client to check around
     it.
     """
 

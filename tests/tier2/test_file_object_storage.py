@@ -160,7 +160,7 @@ def test_a_delete_whose_folder_another_one_prunes_makes_that_durable(tmp_path: P
     class Disk(OsDisk):
         def sync_directory(self, path: str) -> None:
             if path == str(tmp_path / "a" / "b") and os.path.exists(path):
-                os.rmdir(path)  # by a delete that had synced it before our object was gone
+                os.rmdir(path)  # by a delete that had synced it before our object was missing
             super().sync_directory(path)
             synced.append(path)
 
@@ -172,7 +172,7 @@ def test_a_delete_whose_folder_another_one_prunes_makes_that_durable(tmp_path: P
         await storage.delete("a/b/c")
         assert str(tmp_path / "a") in synced
         synced.clear()
-        await storage.delete("a/b/c")  # gone, and nobody knows whether for good
+        await storage.delete("a/b/c")  # missing, and nobody knows whether for good
         assert str(tmp_path / "a") in synced
         await storage.close()
 

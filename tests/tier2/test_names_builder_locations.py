@@ -155,7 +155,7 @@ def test_urls_that_name_no_storage(url: str) -> None:
 
 
 def test_a_checked_url_opens_and_touches_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    # No credentials are needed to check, or to open: they are looked for by the first call.
+    # No credentials are needed to check, or to open: they are searched for by the first call.
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     for url in (
         "s3://bucket/a/b?endpoint_url=http://127.0.0.1:1&connections=2",

@@ -59,7 +59,7 @@ QUIRKS: Final[Mapping[type[S3Server], Mapping[str, Any]]] = {
 
 @cache
 def raw_client(kind: type[S3Server]) -> S3Client:
-    """The bucket of this process, looked at around the engine."""
+    """The bucket of this process, checked around the engine."""
     server = shared_server(kind)
     server.make_bucket(BUCKET)
     return server.client()

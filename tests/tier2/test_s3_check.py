@@ -30,7 +30,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def unconditional(transport: FaultyTransport, request: Any) -> Any:
-    """A server that has never heard of If-None-Match."""
+    """A server that has never received If-None-Match."""
     del request.headers["If-None-Match"]
     return transport.forward(request)
 

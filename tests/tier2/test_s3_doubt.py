@@ -1,4 +1,4 @@
-"""What became of a put: lost replies, names suddenly taken, uploads suddenly gone, all on a real
+"""What became of a put: lost replies, names suddenly taken, uploads suddenly missing, all on a real
 server.
 """
 
@@ -68,7 +68,7 @@ def test_a_put_that_lands_late_is_ones_own() -> None:
             await world.storage.put("x", [b"mine"], unique_id(1))
         world.transport.release()
         await world.storage.put("x", [b"mine"], unique_id(1))
-        # It landed between the look and the request itself.
+        # It landed between the check and the request itself.
         world.transport.fail("put", late)
         with pytest.raises(StorageUnavailableError):
             await world.storage.put("y", [b"mine"], unique_id(2))
@@ -181,7 +181,7 @@ def test_a_completion_that_comes_late_is_ones_own() -> None:
 def test_a_completion_after_which_the_upload_is_gone_is_looked_into() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("complete_upload", reply_lost, says(404, "NoSuchUpload"))
-        # The look behind the lost reply fails as well, so Complete is sent again.
+        # The check behind the lost reply fails as well, so Complete is sent again.
         world.transport.fail("head", cut)
         await world.storage.put("x", LARGE, unique_id(1))
         assert world.raw() == {"x": b"".join(LARGE)}

@@ -52,7 +52,7 @@ def test_of_concurrent_uploads_of_one_name_one_wins_and_ones_own_all_succeed() -
         assert world.raw() == {"x": bytes(winners), "y": b"mine"}
         assert world.unfinished() == 0
 
-    # moto looks at the condition of a Complete and acts on it in two steps: several win there.
+    # moto checks the condition of a Complete and acts on it in two steps: several win there.
     run_case_with_threads(case, kind=S3Proxy, multipart_bytes=1)
 
 

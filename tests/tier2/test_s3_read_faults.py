@@ -44,7 +44,8 @@ def s3(service: FaultyS3) -> Iterator[FaultyS3]:
         yield world
 
 
-# --- reading, looking, deleting -------------------------------------------------------------------
+# --- reading, checking, deleting
+# -------------------------------------------------------------------
 
 READ_FAULTS: dict[str, Fault] = {
     **FAULTS,

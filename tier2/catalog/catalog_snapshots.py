@@ -3,7 +3,7 @@
 Rules of this file (docs/formats/catalog.md):
 
 - the tables are put first and the manifest last: a snapshot exists when its manifest does. It is
-  deleted the other way round, so that at no moment there is a manifest whose tables are gone;
+  deleted the other way round, so that at no moment there is a manifest whose tables are missing;
 - names are never used again, so an attempt that failed is given up; what it left is deleted with
   the old ones;
 - who deletes touches only snapshots of its own store, of its own epoch or an older one: a stale
@@ -233,7 +233,7 @@ async def newest_snapshots(
 
     A listing may lag and show what was deleted: that is passed over, by a request each. Where the
     snapshots are of several stores and `store_id` does not say which is meant, it is the only one
-    of them that has a marker: the others are gone for good, as before a restore. If there is no
+    of them that has a marker: the others are deleted for good, as before a restore. If there is no
     such one it is CatalogFormatError.
 
     A manifest that is there and cannot be read is CatalogFormatError too; with `unreadable` it is

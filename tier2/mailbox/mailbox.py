@@ -6,8 +6,8 @@ Rules of this file:
 
 - a message and its answer are objects, put if absent and never changed: of several attempts at one
   message the first counts, and an answer once given stands;
-- an attempt is known by its bytes: who puts the same message again, because he never heard whether
-  the first put landed, is told that it is there as his own;
+- an attempt is known by its bytes: who puts the same message again, because he never learned
+  whether the first put landed, is told that it is there as his own;
 - a message goes before its answer when both are taken away: one that could be found without its
   answer would be answered again.
 
@@ -54,7 +54,7 @@ ANSWERS_AT_ONCE = 8
 
 
 class MailboxEntry(NamedTuple):
-    """A message in a listing, or an answer whose message is gone."""
+    """A message in a listing, or an answer whose message is missing."""
 
     key: MessageKey
     message: StoredObject | None
@@ -122,7 +122,7 @@ def parse_message(
 
 
 async def get_bytes(storage: ObjectStorage, name: str) -> bytes | None:
-    """An object of the mailbox, whole; None if it is gone.
+    """An object of the mailbox, whole; None if it is missing.
 
     Raises MessageFormatError for one that is too long.
     """
@@ -204,7 +204,7 @@ async def wait_for_answers(
     """The answers that are there within `timeout_s`, in the order of `keys`; what is missing has
     none yet.
 
-    Looks at once, then every `poll_s`: one LIST a job and container, two requests for each new
+    Checks once, then every `poll_s`: one LIST a job and container, two requests for each new
     answer. A Tier 2 that does not answer is waited out within the time. An answer that cannot be
     read is one of verdict `failed`. What `keep` gives of an answer is held: all of many long ones
     has no room.
@@ -260,7 +260,7 @@ async def _read_or_say(storage: ObjectStorage, key: MessageKey) -> Answer | None
 
 
 async def remove_entry(storage: ObjectStorage, entry: MailboxEntry) -> None:
-    """Take away a message, then its answer. Nothing happens to what is gone already."""
+    """Take away a message, then its answer. Nothing happens to what is missing already."""
     if entry.message is not None:
         await storage.delete(entry.message.name)
     if entry.answer is not None:

@@ -57,7 +57,7 @@ Verdict: TypeAlias = Literal[
 
 `committed`: every replacement is in the log. `committed_in_part`: some are; `detail["refused"]`
 lists the others. `refused_changed`: the chunks are not those any more. `refused_unknown_segment`:
-the segments are gone. `refused_checksum`: the object or a block in it is not what was proposed.
+the segments are deleted. `refused_checksum`: the object or a block in it is not what was proposed.
 `refused_missing_object`: it is not there. `refused_malformed`: the message breaks a rule of its
 form, or claims what cannot be. `expired`: the object is too old. `condemned`: the request was
 carried out, name by name in the detail. `exported`: `detail["manifest"]` is the snapshot's.
@@ -102,7 +102,7 @@ class ReplaceProposal:
 
 @dataclass(frozen=True, slots=True)
 class OrphanDeletionRequest:
-    """Objects that a job found nobody refers to: the owner is to look, and to make garbage of what
+    """Objects that a job found nobody refers to: the owner is to check, and to make garbage of what
     is.
     """
 

@@ -7,7 +7,7 @@ Rules of this file:
   billed for ever;
 - parts go in parallel, each tries again by itself; when one gives up, the others finish what they
   send and no new one begins;
-- a Complete without a reply may have taken effect, then or later: it is looked for, and only then
+- a Complete without a reply may have taken effect, then or later: it is searched for, and only then
   tried again;
 - a conflict (409) at Complete ends the upload: it begins again from the first part, a few times.
 """
@@ -223,7 +223,7 @@ class PartsUpload(ABC):
                     last=True,
                 )
             except S3AnswerError:
-                return  # Gone already.
+                return  # Missing already.
             except StorageUnavailableError:
                 continue
             return
@@ -265,7 +265,7 @@ class BytesUpload(PartsUpload):
 
 
 class _ConflictError(Exception):
-    """Complete met another request on the name: the upload is gone."""
+    """Complete met another request on the name: the upload is missing."""
 
 
 def _attempts_max(error: StorageUnavailableError) -> int:

@@ -81,7 +81,7 @@ def put_object(
 def get_object(
     where: Where, offset: int, length: int, coming: S3Reply | None = None
 ) -> Callable[[S3Client], bytes]:
-    """Exactly these bytes, or an error. `coming` is told when they begin to come."""
+    """Exactly these bytes, or an error. `coming` is called when they begin to come."""
 
     def work(client: S3Client) -> bytes:
         reply = client.get_object(

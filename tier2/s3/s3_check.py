@@ -1,6 +1,6 @@
-"""The check at the beginning of a store's life: whether this bucket keeps what Tier 2 is promised.
+"""The check at the creation of a store: whether this bucket keeps what Tier 2 is promised.
 
-A probe object is written, written again (which must be refused), read, looked at, listed,
+A probe object is written, written again (which must be refused), read, checked, listed,
 overwritten in parts (which must be refused) and deleted; about twelve requests. Whatever is wrong
 is said in one sentence: which call, which answer, what to do. The probe is removed whatever
 happens, as far as that can be done.

@@ -5,7 +5,7 @@ Rules of this file, the only one that touches boto3 and botocore:
 - the client never tries twice: whether a request took effect must be seen by who sent it;
 - checksums are ours: CRC32C of each body, computed here and checked by the provider;
 - credentials come from botocore's own chain. A client whose credentials were refused is thrown
-  away, and the next request looks for new ones: a store that runs for months outlives its keys.
+  away, and the next request searches for new ones: a store that runs for months outlives its keys.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class ClientHolder:
             if client is None:
                 try:
                     if self._maker is None or not self._clients:
-                        # One for all clients: credentials are looked for once.
+                        # One for all clients: credentials are searched for once.
                         self._maker = ClientMaker(self._location)
                         self._created_ms = self._clock.time_ms()
                     client = self._clients[timeout_s] = self._maker.make(timeout_s)

@@ -3,9 +3,9 @@
 One table of codes, one of states of the reply, one function. Rules of this file:
 
 - whoever reads a message knows the call, the code, and whose move is next;
-- an answer (absent, taken, no such upload) is told apart from a failure: it is not counted as an
+- an answer (absent, taken, no such upload) is distinguished from a failure: it is not counted as an
   error;
-- a failure says whether the request may have taken effect: only then is it worth looking.
+- a failure says whether the request may have taken effect: only then is it worth checking.
 
 Pure: no await, no clock, no I/O; botocore's exceptions are taken apart by s3_client.
 """
@@ -65,7 +65,7 @@ class S3UnavailableError(StorageUnavailableError):
 class S3RefusedError(StorageRefusedError):
     """What a person must mend.
 
-    `credentials` says that new credentials might do it: they are looked for again.
+    `credentials` says that new credentials might do it: they are searched for again.
     """
 
     def __init__(self, name: str, message: str, kind: str, *, credentials: bool) -> None:

@@ -54,7 +54,7 @@ What hangs longer is left to a listing.
 class S3ObjectStorage(ObjectStorage):
     """Objects under a bucket's prefix.
 
-    Nothing is touched before the first call; credentials are looked for then.
+    Nothing is touched before the first call; credentials are searched for then.
 
     A call that is cancelled while its request runs leaves that to its thread, and `close` waits for
     it; an upload in parts is given up and aborted.
@@ -225,7 +225,7 @@ class S3ObjectStorage(ObjectStorage):
 
     async def _upload(self, upload: PartsUpload) -> None:
         """Run an upload as a task of this storage's own: it must abort what it began, even if the
-        caller is gone.
+        caller has ended.
         """
         task = own_task(upload.run(), name="tier2 s3 upload")
         self._uploads.add(task)

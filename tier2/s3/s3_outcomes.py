@@ -1,8 +1,8 @@
-"""What became of a put: the one place where doubt is settled, by looking for one's own unique id in
-the object's metadata.
+"""What became of a put: the one place where doubt is settled, by searching for one's own unique id
+in the object's metadata.
 
-A lost reply, a name that is suddenly taken, an upload that is suddenly gone: each may be one's own
-success, seen from behind. Rules of this file:
+A lost reply, a name that is suddenly taken, an upload that is suddenly missing: each may be one's
+own success, seen from behind. Rules of this file:
 
 - ours: the put has succeeded, whichever of its requests did it, and however late;
 - another's: ObjectExistsError;
@@ -33,7 +33,7 @@ _HEAD_SAYS_TOO_LITTLE: Final = range(400, 500)
 
 
 class S3Outcomes:
-    """Looks at objects, and remembers of which names it is not known whether a put landed."""
+    """Checks objects, and remembers of which names it is not known whether a put landed."""
 
     def __init__(self, requests: S3Requests, source: random.Random) -> None:
         self._requests = requests
@@ -61,7 +61,7 @@ class S3Outcomes:
             raise unexpected(answer) from answer
 
     def doubts(self, name: str) -> bool:
-        """Whether an earlier put of this name may have landed: looking is cheaper than sending it
+        """Whether an earlier put of this name may have landed: checking is cheaper than sending it
         again.
         """
         return name in self._doubted

@@ -7,8 +7,8 @@ In this order: bytes in flight, the shared rate, a connection, a thread. Rules o
   itself; connection and bytes are given back then, and `close` waits for it;
 - second requests have threads and connections of their own, a quarter as many: where all others
   hang they still go out;
-- after `close` began only what was begun before may still be ended (`last=True`: an abort, a look
-  at what became of a put).
+- after `close` began only what was begun before may still be ended (`last=True`: an abort, a check
+  of what became of a put).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ CALL_NAMES: dict[Operation, str] = {
 
 
 CUT_AGAIN_S = 1.0
-"""While closing, between two looks for replies that nobody waits for."""
+"""While closing, between two searches for replies that nobody waits for."""
 _READS: frozenset[Operation] = frozenset(("get", "head"))
 """Whose patience is measured. What a provider does for the others may take a minute in silence."""
 

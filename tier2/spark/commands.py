@@ -47,7 +47,7 @@ _LOCAL: Final = (
     "spark.ui.showConsoleProgress=false",
     "spark.log.level=ERROR",
 )
-"""Of a master that is this process: nobody reaches it from elsewhere, or looks at its web page, and
+"""Of a master that is this process: nobody reaches it from elsewhere, or opens its web page, and
 our own progress is shown.
 """
 _CHECK_S: Final = 1.0
@@ -85,7 +85,7 @@ def parse(
 def execute(arguments: argparse.Namespace) -> int:
     """Run the verb; the exit code (`Exit`).
 
-    Whatever breaks is told on standard error. A session stays for the next verb.
+    Whatever breaks is reported on standard error. A session stays for the next verb.
     """
     choose_master(arguments.master)
     try:

@@ -154,7 +154,7 @@ def register(spark: SparkSession) -> None:
     handed to it.
 
     That is setting `spark.sql.python.filterPushdown.enabled`; one that is set already stays, and
-    one that cannot be set is told in the log. Raises SparkVersionError before Spark 4.0.
+    one that cannot be set is reported in the log. Raises SparkVersionError before Spark 4.0.
     """
     need_sources()
     spark.dataSource.register(SegmentStoreSource)
@@ -172,8 +172,8 @@ def _limits_of(options: SourceOptions) -> list[str]:
 def _filters_come() -> bool:
     """Whether this process is the one that Spark hands filters to.
 
-    With the setting off Spark refuses a reader that would take filters, and no reader is told the
-    setting. But filters come to a process of another program; where that is not so, nothing is
+    With the setting off Spark refuses a reader that would take filters, and no reader is notified
+    the setting. But filters come to a process of another program; where that is not so, nothing is
     pushed down, and nothing is wrong.
     """
     main = getattr(sys.modules.get("__main__"), "__spec__", None)

@@ -45,7 +45,7 @@ async def use_ledgers(metadata_uri: str, gateway: str) -> None:
         try:
             await store.describe(writer.ledger_id)
         except LedgerError:
-            pass  # it is gone
+            pass  # it is missing
     finally:
         await store.close()
 

@@ -60,7 +60,7 @@ def make_class_archives(
     """Make sure of archives that this machine's Java takes: 0.5 s if they are there, else some 12
     s. Jars are installed.
 
-    `say` hears what is done, and of a failure, which is no error. `record(folder, scratch)` leaves
+    `say` gets what is done, and of a failure, which is no error. `record(folder, scratch)` leaves
     the archives in `folder`.
     """
     try:

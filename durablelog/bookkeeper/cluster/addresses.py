@@ -88,7 +88,7 @@ def choose_addresses(folder: Path, bookies: int, before: Addresses | None) -> Ad
 
 
 def _free_ports(folder: Path, count: int, taken: list[int]) -> list[int]:
-    """Ports that nobody listens on. Two that look at the same time begin at different places."""
+    """Ports that nobody listens on. Two that check the same time begin at different places."""
     end = _first_outgoing_port()
     place = zlib.crc32(f"{folder.absolute()} {os.getpid()}".encode())
     found: list[int] = []

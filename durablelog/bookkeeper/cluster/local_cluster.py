@@ -1,11 +1,11 @@
-"""LocalCluster: ZooKeeper and bookies on this machine, in one folder, started, looked at and
+"""LocalCluster: ZooKeeper and bookies on this machine, in one folder, started, checked and
 stopped.
 
 Rules of this file:
 
 - the folder says everything: whoever opens it (another process, a week later) can go on with what
   runs there;
-- ready means that every bookie has registered itself in this life, not that its port is open;
+- ready means that every bookie has registered itself in this lifetime, not that its port is open;
 - what a dead bookie left of its registration goes before it starts again: it would serve only 20 s
   later;
 - processes outlive the program that started them, unless it asked for a watchdog: then they die
@@ -376,13 +376,13 @@ def _launch(process: ServiceProcess, command: Sequence[str]) -> None:
 
 
 def _wait_until(absent: Callable[[], Sequence[ServiceProcess]]) -> None:
-    """Look until no process is absent.
+    """Check until no process is absent.
 
     Raises LocalClusterError for one that ended, or when it takes too long.
     """
     end = time.monotonic() + _READY_S
     while True:
-        # Before the look: who ended after it may have been seen by it.
+        # Before the check: who ended after it may have been seen by it.
         ended = (
             {process.name for process in missing if process.process_id is None}
             if (missing := absent())

@@ -1,4 +1,4 @@
-"""What a cluster's ZooKeeper knows of its bookies, as somebody who looks from outside sees it.
+"""What a cluster's ZooKeeper knows of its bookies, as seen from outside.
 
 A bookie serves once it has registered itself. The registration of a killed one stays for as long as
 its session had left, and the next one at the same address waits for that: so who knows that it is
@@ -41,7 +41,7 @@ def zookeeper_answers(port: int) -> bool:
 
 
 class Registrations:
-    """A session with ZooKeeper, for one look or a few. A context manager; raises CHECK_ERRORS."""
+    """A session with ZooKeeper, for one check or a few. A context manager; raises CHECK_ERRORS."""
 
     def __init__(self, port: int, **arguments: Any) -> None:
         """`arguments` are more of kazoo's: how it authenticates."""

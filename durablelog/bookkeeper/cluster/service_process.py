@@ -42,7 +42,7 @@ exec "$@"
 
 
 class _Seen(NamedTuple):
-    """A process as the kernel tells it."""
+    """A process as the kernel reports it."""
 
     process: int
     state: str
@@ -114,7 +114,7 @@ class ServiceProcess:
             return descriptor is not None and _signal(descriptor, number)
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End it: by this signal, or after 10 s by SIGKILL. Returns when it is gone."""
+        """End it: by this signal, or after 10 s by SIGKILL. Returns when it has ended."""
         with self._held() as descriptor:
             if descriptor is not None:
                 _signal(descriptor, number)
@@ -139,7 +139,7 @@ class ServiceProcess:
         resource.prlimit(process, resource.RLIMIT_FSIZE, (size, hard))
 
     def output(self) -> str:
-        """The end of its log, and of what it wrote elsewhere in this life."""
+        """The end of its log, and of what it wrote elsewhere in this lifetime."""
         told = (_end_of(self.log_file), _end_of(self._output))
         return "\n".join(part for part in told if part)
 
@@ -181,7 +181,7 @@ class ServiceProcess:
     def _held(self) -> Iterator[int | None]:
         """A descriptor of the process, None if it is not alive.
 
-        Looked at after it was taken: then it is the one meant.
+        Checked after it was taken: then it is the one meant.
         """
         process = self.process_id
         descriptor = None

@@ -1,5 +1,5 @@
-"""What ZooKeeper and the bookies of a local cluster are told: their settings and the commands that
-run them.
+"""What ZooKeeper and the bookies of a local cluster get: their settings and the commands
+that run them.
 
 The values are those of docs/bookkeeper.md: made for two cores and a gigabyte of memory, with
 journals that are really synced. Where a value is not BookKeeper's default, the reason stands beside
@@ -35,8 +35,8 @@ class ClusterExtras:
     bookie: Mapping[str, str] = field(default_factory=dict)
     """More lines of bookie.conf."""
     hosts: Sequence[str] = (HOST,)
-    """Loopback addresses by which bookies are known, in turn: what tells machines apart tells these
-    apart.
+    """Loopback addresses by which bookies are known, in turn: what distinguishes machines
+    distinguishes these.
     """
     java: Sequence[str] = ()
     """Options of every Java process."""
@@ -75,7 +75,7 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> Mapping[str, 
     return {
         "bookiePort": str(port),
         "metadataServiceUri": metadata_uri,
-        # A bookie refuses to serve on loopback unless told to; its name becomes this address and
+        # A bookie refuses to serve on loopback unless asked to; its name becomes this address and
         # the port.
         "advertisedAddress": HOST,
         "allowLoopback": "true",

@@ -5,9 +5,9 @@ Rules of this file:
 
 - an append costs a few list operations; the socket is written once per turn of the loop, with as
   many parts as the system takes at once, and without a copy of ours but of small entries;
-- entries acknowledged in a row cost one tuple; a writer hears of all that came with one look at the
-  socket in one call;
-- what is lost with the connection is told to every writer, once, for every entry it still waits
+- entries acknowledged in a row cost one tuple; a writer is notified of all that came with one check
+  of the socket in one call;
+- what is lost with the connection is reported to every writer, once, for every entry it still waits
   for;
 - what waits here is bounded by what the callers have in flight.
 """
@@ -41,7 +41,7 @@ None for longer: it hangs.
 SILENCE_S: Final = 8.0
 """A gateway says something each second. Nothing for so long: it hangs."""
 _SILENCE_SEEN_S: Final = 3.0
-"""`health` tells of it from here on."""
+"""`health` reports it from here on."""
 _CHECK_S: Final = 1.0
 
 
@@ -119,7 +119,7 @@ class GatewayWriter(LedgerWriter):
 class AddConnection:
     """Entries of all writers of a store.
 
-    `on_lost` is called when the connection is gone, with the reason; `on_beat` once a second.
+    `on_lost` is called when the connection is closed, with the reason; `on_beat` once a second.
     """
 
     def __init__(
@@ -182,7 +182,7 @@ class AddConnection:
         self._fail_all()
 
     def abandon(self) -> None:
-        """End it where the event loop is closed: nobody is told."""
+        """End it where the event loop is closed: nobody is notified."""
         if self.lost is None:
             self.lost = "the event loop is closed"
             self._socket.close()
@@ -276,7 +276,7 @@ class AddConnection:
             answered[writer] = expected + count
             batches.setdefault(writer, []).append(AddResult(code, entry, count))
         for writer, results in batches.items():
-            # Who hears of one writer's entries may close another.
+            # Who is notified of one writer's entries may close another.
             if self.lost is None and writer.handle in self.writers:
                 writer.answered = answered[writer]
                 writer.on_results(results)
@@ -288,7 +288,7 @@ class AddConnection:
         return f"the gateway has said nothing for {self._silent_s:.0f} s"
 
     def _check_progress(self, said: int, answered: int) -> None:
-        """Time is counted in looks: a process that was stopped has not looked."""
+        """Time is counted in checks: a process that was stopped has not checked."""
         waits = any(writer.answered != writer.sent for writer in self.writers.values())
         self._silent_s = self._silent_s + _CHECK_S if said == self._said else 0.0
         self._unanswered_s = (

@@ -1,5 +1,5 @@
-"""How the bookies are, as the gateway tells: what each owes, and which ledgers should go on without
-one of them.
+"""How the bookies are, as the gateway reports: what each owes, and which ledgers should go on
+without one of them.
 
 The gateway bounds by itself what is kept for a bookie, and says with each beat how many are in
 trouble (java/segmentstore/Bookies.java). Here that is asked about, kept for `health` and figures,
@@ -7,8 +7,8 @@ and answered: a ledger one of whose bookies misses entries is to be followed by 
 as there are enough bookies that are well. If there are not, it goes on with the ack quorum: another
 ledger would have the same bookies. Rules of this file:
 
-- a ledger is told again while it is so: it may not be in use yet, as one that was made ahead, or
-  have no entry;
+- a ledger is reported again while it is so: it may not be in use yet, as one that was made ahead,
+  or have no entry;
 - the next ledger may have the same bookie all the same, where placement allows no other. So from
   one telling to the next it takes longer each time: else there would be another ledger each second.
 """
@@ -41,7 +41,7 @@ class BookieState(NamedTuple):
     troubled_ms: int
     """How long that is; -1 for one that is well."""
     refusal: str = ""
-    """Why it does not let this client in, and which settings to look at; empty if it does, or is
+    """Why it does not let this client in, and which settings to check; empty if it does, or is
     away.
     """
 
@@ -95,7 +95,7 @@ class BookieWatch:
             self._task = own_task(self._check(), name="look-at-bookies")
 
     def close(self) -> None:
-        """The connection is gone. Idempotent."""
+        """The connection is closed. Idempotent."""
         self._closed = True
         self._states = []
         if self._task is not None:

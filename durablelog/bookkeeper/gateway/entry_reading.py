@@ -25,7 +25,7 @@ _UNEXPECTED: Final = -999
 async def read_entries(
     path: str, token: str, session: int, ledger_id: int, first: int, last: int
 ) -> AsyncIterator[Sequence[memoryview]]:
-    """Entries in order, those that came with one look at the socket at a time.
+    """Entries in order, those that came with one check of the socket at a time.
 
     The memory stays the caller's.
     """

@@ -3,7 +3,7 @@
 Everything here blocks; call it from an executor.
 
 An answer is one text: BookKeeper's code in its first line, then the result, or what went wrong.
-py4j's own exceptions mean that the gateway or the way to it is gone, or that it hangs: no call
+py4j's own exceptions mean that the gateway or the way to it is lost, or that it hangs: no call
 waits for it without an end.
 """
 
@@ -130,13 +130,13 @@ class GatewayControl:
         return lines
 
     def close(self) -> None:
-        """Let go of the connections, those of calls under way when these end; the gateway itself
+        """Release the connections, those of calls under way when these end; the gateway itself
         goes on. Idempotent.
         """
         try:
             self._java.close()
         except (Py4JError, OSError):
-            pass  # it was gone before
+            pass  # it was missing before
 
 
 def _cut(connection: Any) -> None:

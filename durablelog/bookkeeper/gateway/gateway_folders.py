@@ -40,7 +40,7 @@ class _Place(NamedTuple):
 
 
 def make_folder() -> Path:
-    """A new folder of this process, for its user alone; those of processes that are gone are
+    """A new folder of this process, for its user alone; those of processes that have ended are
     removed. Raises OSError.
     """
     where, prefix = Path(tempfile.gettempdir()), _prefix()
@@ -52,7 +52,7 @@ def make_folder() -> Path:
 
 
 def _prefix() -> str:
-    """Where the system does not tell how processes are told apart, a folder says nothing, and is
+    """Where the system does not say how processes are distinguished, a folder says nothing, and is
     never swept.
     """
     here, process = _place(), os.getpid()
@@ -78,14 +78,14 @@ def _sweep(where: Path) -> None:
         if maker[1] == here.boot:
             left = maker[2] == here.namespace and _start(int(maker[3], 16)) != int(maker[4], 16)
         else:
-            # Containers may be told of boots of their own: theirs are not from before this one.
+            # Containers may report a boot of their own: theirs are not from before this one.
             left = booted_s is not None and max(status.st_mtime, status.st_ctime) < booted_s
         if left and status.st_uid == os.getuid():
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _booted_s() -> float | None:
-    """When the system was started, by the wall clock; None if it does not tell."""
+    """When the system was started, by the wall clock; None if it does not say."""
     try:
         text = (_PROC / "stat").read_text(encoding="utf-8")
     except OSError:

@@ -76,7 +76,7 @@ _LIST_PAGE: Final = 5000
 
 
 class _Link:
-    """The way to the cluster, as long as one gateway lives: a session there, and the connection
+    """The way to the cluster, as long as one gateway lasts: a session there, and the connection
     that holds it.
     """
 
@@ -93,7 +93,7 @@ class _Link:
         )
 
     def give_up(self, reason: str) -> None:
-        """The gateway hangs. Nothing happens if the connection is gone already."""
+        """The gateway hangs. Nothing happens if the connection is closed already."""
         if self.connection.lost is None:
             self.connection.hangs = True
             self.connection.close(reason)
@@ -400,7 +400,7 @@ class GatewayLedgerStore(LedgerStore):
         return link
 
     async def _handshake(self) -> tuple[Gateway, socket.socket, int]:
-        """A gateway, a connection to it, and the session that lives with that.
+        """A gateway, a connection to it, and the session that is alive with that.
 
         Its LedgerErrors are all GATEWAY_CLOSED.
 
@@ -417,7 +417,7 @@ class GatewayLedgerStore(LedgerStore):
                         await self._check_version(gateway)
                 finally:
                     if isinstance(error, LedgerError):
-                        # One that is dying takes no connections before it is gone.
+                        # One that is dying takes no connections before it has ended.
                         gateway.kill()
                     self._release(gateway)
                 if not isinstance(error, LedgerError):

@@ -1,4 +1,4 @@
-"""How the gateway is reached, and what its BookKeeper client is told."""
+"""How the gateway is reached, and which settings its BookKeeper client gets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ the gateway.
 """
 
 GATEWAY_CLOSED: Final = -19
-"""BookKeeper's ClientClosed: the gateway, or the way to it, is gone.
+"""BookKeeper's ClientClosed: the gateway, or the way to it, is lost.
 
 What was in flight may be in the ledger or not.
 """
@@ -37,7 +37,7 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     # The net below everything: off by default.
     "addEntryQuorumTimeoutSec": "10",
     "readEntryTimeoutSec": "5",
-    # An idle writer tells bookies what is acknowledged, in ms: who looks on sees the last entry,
+    # An idle writer tells bookies what is acknowledged, in ms: who reads along sees the last entry,
     # too.
     "explicitLacInterval": "200",
     # The default lets through 5,000 adds and then blocks the thread that reads from us; the window

@@ -46,7 +46,7 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
 
 
 async def handshake(path: str, token: str) -> tuple[socket.socket, int]:
-    """A connection for entries to add, and the session that lives with it.
+    """A connection for entries to add, and the session that is alive with it.
 
     Raises LedgerError, HungUpError among them.
     """

@@ -44,7 +44,7 @@ def gateway_classpath(
 ) -> str:
     """What the gateway runs from.
 
-    Compiles it if need be (2 to 7 s, `say` hears of it), but fetches nothing.
+    Compiles it if need be (2 to 7 s, `say` is notified of it), but fetches nothing.
 
     Raises GatewayMissingError.
     """
@@ -104,7 +104,7 @@ def _compile(sources: Path, jars: str, folder: Path, target: Path) -> None:
             str(classes),
         ]
         files = [str(path) for path in java_sources(sources)]
-        # The jars' own annotations are of no use here, and looking for their processors takes a
+        # The jars' own annotations are of no use here, and searching for their processors takes a
         # second.
         run(
             [compiler, "-proc:none", *options, *files],

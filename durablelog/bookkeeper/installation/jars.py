@@ -65,7 +65,7 @@ def jars_folder() -> Path:
 
 
 def install(say: Callable[[str], None]) -> None:
-    """Make sure of the jars; `say` hears what is done, a line at a time.
+    """Make sure of the jars; `say` gets what is done, a line at a time.
 
     Some 20 s the first time, 95 MB.
 

@@ -1,4 +1,4 @@
-"""Checkers: pure judges of a history.
+"""Checkers: pure checkers of a history.
 
 Each knows one kind of promise and names every place where it was broken.
 
@@ -12,6 +12,6 @@ Each knows one kind of promise and names every place where it was broken.
   violation.
 
 What a stamp proves: an acknowledged call took effect between `begun` and `ended`, one of unknown
-outcome between `begun` and the end of its life or never. What an owner acknowledges after a later
-one has opened took effect before that opening ended (`HistoryIndex.latest`).
+outcome between `begun` and the end of its process run or never. What an owner acknowledges after a
+later one has opened took effect before that opening ended (`HistoryIndex.latest`).
 """

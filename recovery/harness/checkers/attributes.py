@@ -170,7 +170,7 @@ def _from_anything(
 
 
 def _one_client(window: Sequence[Step[Register]]) -> bool:
-    """True if all are changes by one client in one life: then they came in the order of its
+    """True if all are changes by one client in one process run: then they came in the order of its
     calls.
     """
     first = window[0].call

@@ -1,9 +1,9 @@
-"""Conditional appends: those that went in landed where they were told to, those that were refused
+"""Conditional appends: those that went in landed where they were asked to, those that were refused
 had a reason.
 
 Rules of this file (`linearizability` asks more):
 
-- a refusal looks at what the engine has taken, acknowledged or not; so it is wrong only if nothing
+- a refusal checks what the engine has taken, acknowledged or not; so it is wrong only if nothing
   was on its way, and the length was the expected one from before the call to after it;
 - attributes are checked before the offset, so a refusal of the offset is wrong if an update that
   rides on the append fails whatever the attribute was before.

@@ -112,7 +112,7 @@ def _cut_record(index: HistoryIndex, chain: Chain, offset: int, length: int) -> 
     for part in (chain.name, *index.sources(chain.name)):
         for call in index.names[part].appends if part in index.names else ():
             if call.outcome is CallOutcome.OK and part == chain.name:
-                # Where it lies is known: only the one that lies here is worth a look.
+                # Where it lies is known: only the one that lies here is worth a check.
                 possible = (
                     call.result is not None and call.result < offset < call.result + call.size
                 )
@@ -364,8 +364,8 @@ def _merged_whole(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Vio
 
 
 def _deleted_whole(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
-    """What was seen of a segment that is gone, when only merges can have removed it, is in a target
-    of one of them.
+    """What was seen of a segment that is missing, when only merges can have removed it, is in a
+    target of one of them.
     """
     last_seen, last = chain.seen[-1]
     after = index.first_after(last_seen.begun)

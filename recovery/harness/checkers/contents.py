@@ -1,7 +1,7 @@
 """Contents: what was seen of a segment over time, cut into records; only what is new is parsed.
 
 The content of a segment id only grows at its end and is cut at its head, so one list of pieces
-serves all that was seen of it. Rules of this file: it compares and cuts, and judges nothing; what
+serves all that was seen of it. Rules of this file: it compares and cuts, and checks nothing; what
 does not fit goes to `breaks`.
 """
 

@@ -136,7 +136,7 @@ def _no_hole(
 ) -> Iterator[Violation]:
     """Events acknowledged as repetitions are there.
 
-    Those acknowledged with an offset are judged by `content`.
+    Those acknowledged with an offset are checked by `content`.
     """
     chain = incarnation.chain
     if chain is None:
@@ -176,8 +176,8 @@ def _cut_between(chain: Chain, events: list[tuple[int, int]], number: int) -> bo
 
 
 def _went_past(sent: list[Call], number: int, following: int) -> bool:
-    """True if the writer may have sent a later event in a life in which it had not sent this one
-    before.
+    """True if the writer may have sent a later event in a process run in which it had not sent this
+    one before.
     """
     own = [call for call in sent if call.event == number]
     if any(call.outcome is CallOutcome.REFUSED for call in own):

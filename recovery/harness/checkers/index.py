@@ -2,8 +2,8 @@
 
 Calls by name and incarnation, effects in time, contents.
 
-An *incarnation* is one life of a name, from a creation to its removal (deletion, or a merge into
-another segment). Rules of this file:
+An *incarnation* is one lifetime of a name, from a creation to its removal (deletion, or a merge
+into another segment). Rules of this file:
 
 - calls go to an incarnation only if they can have met no other; the rest is left out, and
   `Incarnation.certain` says so;
@@ -89,7 +89,7 @@ class NamedCalls:
 
 
 class Incarnation:
-    """One life of a name, with the calls that certainly met it.
+    """One lifetime of a name, with the calls that certainly met it.
 
     A name that nothing removes has exactly one.
     """
@@ -110,7 +110,7 @@ class Incarnation:
         self.certain = True
         """False if a call that is not among `calls` may have changed it."""
         self.chain: Chain | None = None
-        """What was seen of it; None if nothing, or if it cannot be told which one was seen."""
+        """What was seen of it; None if nothing, or if it cannot be known which one was seen."""
 
 
 class HistoryIndex:
@@ -156,19 +156,19 @@ class HistoryIndex:
     # --- time -------------------------------------------------------------------------------------
 
     def horizon(self, process_run: int) -> int:
-        """After this stamp nothing of a life takes effect: it ended, or a later owner has
+        """After this stamp nothing of a process run takes effect: it ended, or a later owner has
         opened.
         """
         return self._horizons.get(process_run, NEVER)
 
     def fresh(self, call: Call) -> bool:
-        """True if no other owner can have been there when the call ended: what it was told was the
-        latest.
+        """True if no other owner can have been there when the call ended: what it was answered was
+        the latest.
         """
         return call.ended is not None and call.ended < self._overtaken.get(call.process_run, NEVER)
 
     def takeover(self, process_run: ProcessRun) -> ProcessRun | None:
-        """The life that opened first while this one had not ended."""
+        """The process run that opened first while this one had not ended."""
         later = [
             other
             for other in self.history.process_runs

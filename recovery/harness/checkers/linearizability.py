@@ -5,12 +5,12 @@ Two models: a segment as (length, sealed) under appends, conditional appends and
 as a register. Rules of this file:
 
 - the engine decides when it takes a call, before it is durable, so a refusal may be owed to a call
-  that was taken and then lost with its owner: refusals of a life are left out once a call of it has
-  been lost, or may have been;
-- reads tell what is durable, not what was taken: they are judged elsewhere;
+  that was taken and then lost with its owner: refusals of a process run are left out once a call of
+  it has been lost, or may have been;
+- reads tell what is durable, not what was taken: they are checked elsewhere;
 - what a window leads to is known when no fate in it is open; else the search says it, or the rest
   is left alone;
-- what is left alone is counted (`HistoryIndex.windows`): a judge that says nothing must not look
+- what is left alone is counted (`HistoryIndex.windows`): a checker that says nothing must not seem
   like one that agrees.
 """
 
@@ -72,7 +72,9 @@ def _segment(index: HistoryIndex, incarnation: Incarnation, budget: Budget) -> I
 def _changes(
     index: HistoryIndex, incarnation: Incarnation
 ) -> tuple[list[Step[_Length]], dict[int, int]]:
-    """Appends and seals that took effect, or may have; and since when each life has lost some."""
+    """Appends and seals that took effect, or may have; and since when each process run has lost
+    some.
+    """
     chain, latest = incarnation.chain, index.latest
     steps: list[Step[_Length]] = []
     lost: dict[int, int] = {}

@@ -118,8 +118,8 @@ def _in_real_time(
 
 
 def _of_one_client(calls: NamedCalls, chain: Chain | None) -> Iterator[Violation]:
-    """Appends of one client, in one life, in the order of its calls: the acknowledged ones, and
-    those that were seen.
+    """Appends of one client, in one process run, in the order of its calls: the acknowledged ones,
+    and those that were seen.
     """
     last: dict[tuple[int, str], tuple[int, Call]] = {}
     for call in calls.appends:

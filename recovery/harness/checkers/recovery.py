@@ -1,4 +1,4 @@
-"""Recovery: the segments that must be there are there, no others are, and looking twice shows the
+"""Recovery: the segments that must be there are there, no others are, and checking twice shows the
 same.
 
 Rules of this file: an id belongs to one name for ever; a name that nothing removed has one id; what
@@ -133,7 +133,7 @@ def _ids(index: HistoryIndex) -> Iterator[Violation]:
 
 
 def _there(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]:
-    """A segment that exists is in every observation; it is told once."""
+    """A segment that exists is in every observation; it is reported once."""
     for observation in index.observations:
         if not index.must_exist(incarnation, observation):
             continue
@@ -152,7 +152,7 @@ def _there(index: HistoryIndex, incarnation: Incarnation) -> Iterator[Violation]
 
 
 def _removed(index: HistoryIndex, name: str, removals: list[Call]) -> Iterator[Violation]:
-    """What existed before an acknowledged removal is gone after it."""
+    """What existed before an acknowledged removal is missing after it."""
     for removal in removals:
         if removal.outcome is not CallOutcome.OK:
             continue

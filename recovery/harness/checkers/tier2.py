@@ -5,8 +5,8 @@ DESIGN 4.3: the log is the only authority on which objects count. Rules of this 
 
 - a referenced object is there, as large as it was made, and its chunks hold the segment's own
   bytes, without a gap;
-- an object that the log named for good is named by it until it is gone: what is forgotten before is
-  paid for for ever;
+- an object that the log named for good is named by it until it is deleted: what is forgotten before
+  is paid for for ever;
 - what the log never named is under way or an orphan: of an epoch the log has seen; and what an
   owner flushed that had no trouble and has flushed everything is neither. A consolidation may be
   cut off, and jobs may leave theirs in any epoch.

@@ -1,10 +1,11 @@
-"""Outcomes: what was refused is nowhere, and what was unknown is decided when its life is over.
+"""Outcomes: what was refused is nowhere, and what was unknown is decided when its process run is
+over.
 
-That an unknown append is there at most once is judged with all other records (`content`). Rules of
+That an unknown append is there at most once is checked with all other records (`content`). Rules of
 this file: an event was refused only if every call that sent it was; an append that a stopped
 container answers with ContainerStoppedError had no effect (its contract; doubt is
-AppendOutcomeUnknownError), whatever the outcome is called; a late effect is told only where the
-same segment was seen after the end of the life and did not have it.
+AppendOutcomeUnknownError), whatever the outcome is called; a late effect is reported only where the
+same segment was seen after the end of the process run and did not have it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 sent = open_events.get((name, first, second), ())
             else:
                 call = index.calls[first] if first < len(index.calls) else None
-                # Where an acknowledged append must lie, and since when, is judged by its content.
+                # Where an acknowledged append must lie, and since when, is checked by its content.
                 sent = () if call is None or call.outcome is CallOutcome.OK else (call,)
             if sent:
                 what = (

@@ -1,5 +1,5 @@
 """Every crash point of short workloads: each instant, each state a crash can leave there, each
-recovered and judged.
+recovered and checked.
 
     enumerate_all(jobs=2)       everything
     replay("object/append,seal@3.kill.0")   one state again, with a trace
@@ -8,7 +8,7 @@ A *name* is `stage/operations@instant.disk.bucket`; a crash during the recovery 
 `@instant.disk.bucket`, a cap that is not the usual one `~cap`. Rules of this file:
 
 - workloads that differ in their last operation alone are a *group*: they go alike up to it, and so
-  leave many equal states behind, each of which is recovered once, and judged for each of them;
+  leave many equal states behind, each of which is recovered once, and checked for each of them;
 - what is too many is sampled, always the same way, and counted (`sampled`): outcomes of one power
   cut above the cap of the depth, crashes during a recovery;
 - nothing is kept of what went well;
@@ -93,9 +93,9 @@ class EnumerationResult:
     points: int = 0
     """Instants at which a crash was tried."""
     states: int = 0
-    """Different states behind these, each together with what clients had been told."""
+    """Different states behind these, each together with the answers that clients had got."""
     recoveries: int = 0
-    """Openings; a state that several workloads can leave is opened once and judged for each."""
+    """Openings; a state that several workloads can leave is opened once and checked for each."""
     during_recovery: int = 0
     """States left by a crash during a recovery, among `states`."""
     sampled: int = 0
@@ -194,7 +194,7 @@ def enumerate_group(
 
 
 def replay(name: str, *, base: Base | None = None) -> Replayed:
-    """Make and judge the state of this name once more. Raises ValueError if there is none."""
+    """Make and check the state of this name once more. Raises ValueError if there is none."""
     text, _, asked = name.partition("~")
     text, *crashes = text.split("@")
     workload = EnumeratedWorkload.parse(text)

@@ -8,7 +8,7 @@ Rules of this file:
 - a killed process leaves the disk as it is seen, with what was not synced still pending; a power
   cut leaves one of the image's outcomes; each with every outcome of the changes that were on their
   way to the object storage;
-- states that a recovery cannot tell apart have equal keys.
+- states that a recovery cannot distinguish have equal keys.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class State:
 
 @dataclass(slots=True)
 class Recording:
-    """A history, and the instants of its last life."""
+    """A history, and the instants of its last process run."""
 
     tier2: str
     history: History
@@ -127,8 +127,8 @@ class Recording:
     trace: list[str] | None = None
 
     def history_at(self, instant: Instant, ending: str) -> History:
-        """What was known when the last life ended so, at this instant: what had not ended then
-        never did.
+        """What was known when the last process run ended so, at this instant: what had not ended
+        then never did.
 
         Calls and observations are shared, not copied: nobody may change them.
         """
@@ -146,7 +146,7 @@ class Recording:
         return made
 
     def phase(self, instant: Instant) -> str:
-        """What the last life was at: opening, running or idle."""
+        """What the last process run was at: opening, running or idle."""
         if not instant.before:
             return "idle"
         process_runs = [

@@ -1,10 +1,10 @@
-"""Recovery of one state: opened by the production code, read through and through, judged by all
+"""Recovery of one state: opened by the production code, read through and through, checked by all
 checkers.
 
 Rules of this file:
 
 - a recovery depends on nothing but the state (its seed is the state's key, its time always the
-  same): so one recovery of a state is judged against each history that may have led to it;
+  same): so one recovery of a state is checked against each history that may have led to it;
 - what a recovered store has shown must be there for good: after a kill that left something pending,
   the power is cut behind the recovery (CUT_OF), and another one must show the same;
 - some states, chosen by their keys, show more: their files are checked before they are opened
@@ -66,7 +66,7 @@ class Recovered:
     digest: str
     trace: list[str] | None
     instants: list[Instant]
-    """Of the first opening and the look at everything, if these were asked for."""
+    """Of the first opening and the check of everything, if these were asked for."""
 
     def evaluate(self, known: History) -> list[Violation]:
         """Every rule that is broken if this recovery came after `known`, which it goes on with."""

@@ -7,8 +7,8 @@ Rules of this file:
   ever, and workloads that begin alike go alike until they part;
 - only instants of the last operation, and of the idle time behind it, are kept: the others belong
   to shorter workloads;
-- an operation that the store refuses (what is sealed, what is gone) is part of a workload like any
-  other.
+- an operation that the store refuses (what is sealed, what is missing) is part of a workload like
+  any other.
 """
 
 from __future__ import annotations

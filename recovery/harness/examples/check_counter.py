@@ -1,10 +1,10 @@
 """How to test a service of one's own in the simulated world: the counter, crashed again and again,
 must not lose or double.
 
-The pattern: the world is a driver's; each life of the service is a simulated process, which dies
-before an effect that the seed picks (or when the driver likes); what clients know is kept outside,
-as it would be on other machines; after every crash the service is asked what it has, and that must
-lie between what was acknowledged and what was sent.
+The pattern: the world is a driver's; each process run of the service is a simulated process, which
+dies before an effect that the seed picks (or when the driver likes); what clients know is kept
+outside, as it would be on other machines; after every crash the service is asked what it has, and
+that must lie between what was acknowledged and what was sent.
 
     python -m recovery.harness.examples.check_counter 100     # a hundred seeds
 """
@@ -33,8 +33,8 @@ CLIENTS: Final = 3
 INCREMENTS: Final = 30
 """Of each client."""
 DIES_BEFORE: Final = 100
-"""Effects of a life at most: a recovery takes some twenty to sixty, so that some lives end in
-one.
+"""Effects of a process run at most: a recovery takes some twenty to sixty, so that some process
+runs end in one.
 """
 RATES: Final = {
     "disk.sync.eio": 0.002,
@@ -44,8 +44,8 @@ RATES: Final = {
 }
 """What else goes wrong beside the crashes, by the names of the fault points, and how often."""
 STOPPED: Final = (AppendOutcomeUnknownError, ContainerStoppedError, TierUnavailableError)
-"""How a life of the service may end by itself: the store could not go on, and the next life
-recovers.
+"""How a process run of the service may end by itself: the store could not go on, and the next
+process run recovers.
 """
 
 
@@ -92,7 +92,7 @@ class CounterRun:
 
 
 def check_counter(seed: str, service: type[CounterService] = CounterService) -> CounterRun:
-    """One run: crash the service until every client is done, then look once more.
+    """One run: crash the service until every client is done, then check once more.
 
     A few hundredths of a second.
     """
@@ -131,7 +131,7 @@ async def _live(
     clients: list[CounterClient],
     run: CounterRun,
 ) -> None:
-    """One life of the service: recover, be checked, serve."""
+    """One process run of the service: recover, be checked, serve."""
     store: SegmentStore = await world.open_store(process)
     started = await service.start(store)
     run.check(started, clients)

@@ -40,7 +40,7 @@ class CounterService:
         try:
             await store.create_segment(SEGMENT)
         except SegmentExistsError:
-            pass  # from an earlier life
+            pass  # from an earlier process run
         service = cls(store)
         rest = b""
         async for piece in store.reader(SEGMENT):

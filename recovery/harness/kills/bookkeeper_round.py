@@ -26,7 +26,7 @@ from recovery.harness.kills.orders import OVERTAKEN, Ending, Orders
 from recovery.harness.kills.process import Child, ChildHungError, attend
 
 OPERATIONS: Final = 6000
-"""More than an owner lives to make."""
+"""More than an owner makes before it ends."""
 RIVAL_OPERATIONS: Final = 150
 NUMBERS_SPARE: Final = 1024
 IN_FLIGHT_EVENTS: Final = 60

@@ -1,13 +1,14 @@
-"""Kill child: one life of a real store in a process of its own, that works until it is killed.
+"""Kill child: one process run of a real store in a process of its own, that works until it is
+killed.
 
     python -m recovery.harness.kills.child ORDERS
 
-What happens is told on stdout, one event a line (`history_codec`), by plain writes to the pipe:
+What happens is reported on stdout, one event a line (`history_codec`), by plain writes to the pipe:
 what was written stays readable after a SIGKILL. Rules of this file:
 
 - the beginning of a call is told before the store is asked, its end before its client goes on;
 - nothing is tidied up that a killed process would leave: only orders to close make it close;
-- when its parent is gone (the end of stdin) it goes as well.
+- when its parent has ended (the end of stdin) it goes as well.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def main(text: str) -> None:
     _report(Event("born", shared_clock_ns(), orders.process_run, {"pid": os.getpid()}))
     try:
         asyncio.run(_live(orders))
-    except Exception as error:  # noqa: BLE001 - the parent judges what it means
+    except Exception as error:  # noqa: BLE001 - the parent checks what it means
         names = [type(each).__name__ for each in _leaves(error)]
         fields = {"errors": names, "text": "".join(traceback.format_exception(error))}
         _report(Event("failed", shared_clock_ns(), orders.process_run, fields))
@@ -108,7 +109,7 @@ async def _observe(store: SegmentStore, orders: Orders) -> None:
 
 
 def _history_from(first_call: int) -> History:
-    """A history whose next call has this number; those before it were told by others."""
+    """A history whose next call has this number; those before it were reported by others."""
     nobody = Call(0, 0, "", CallKind.INFO, "", 0)
     return History(calls=[nobody] * first_call)
 

@@ -50,7 +50,7 @@ class KillResult:
     exact_kills: int = 0
     """Of these, at system calls."""
     failed_calls: int = 0
-    """Lives in which system calls failed."""
+    """Process runs in which system calls failed."""
     takeovers: int = 0
     """Open owners that were stopped, overtaken, and came back."""
     fenced: int = 0
@@ -124,8 +124,8 @@ def run_kills(
     exact: bool = True,
     on_progress: Callable[[KillResult], None] = lambda _result: None,
 ) -> KillResult:
-    """Kill stores in `folder` for so many lives, or so long; a store begun is always carried
-    through and judged, after the life it is in when `stop_asked`.
+    """Kill stores in `folder` for so many process runs, or so long; a store begun is always carried
+    through and checked, after the process run it is in when `stop_asked`.
 
     On `jobs` processes, one store each. A store that broke a rule stays in the folder, others are
     removed. Without `exact` no kill is at an exact system call, and no call fails. Raises

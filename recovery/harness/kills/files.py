@@ -1,5 +1,5 @@
-"""Kill files: what is done with the files of a store between its lives, while no process of the
-store runs.
+"""Kill files: what is done with the files of a store between its process runs, while no process of
+the store runs.
 
 Checked as they lie; the cache removed or damaged, which must not matter; the locks of an owner that
 does not answer removed, as an operator does who believes it dead.

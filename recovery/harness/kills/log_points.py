@@ -1,4 +1,4 @@
-"""Log points: where in opening, rolling and truncating a log on BookKeeper a child can be told to
+"""Log points: where in opening, rolling and truncating a log on BookKeeper a child can be asked to
 end itself, by a SIGKILL.
 
 A point is a call to the cluster, named by what it is for, and whether the process dies before it is

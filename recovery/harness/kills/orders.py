@@ -1,4 +1,4 @@
-"""Kill orders: what a child process is told to do with a store, and the clock it shares with its
+"""Kill orders: what a child process is asked to do with a store, and the clock it shares with its
 parent.
 """
 
@@ -26,7 +26,7 @@ FORESEEN: Final = (
     NotPrimaryError,
     TierUnavailableError,
 )
-"""How a life may end by itself, where an outside part fails or another owner comes."""
+"""How a process run may end by itself, where an outside part fails or another owner comes."""
 OVERTAKEN: Final = (*FORESEEN, StoreInUseError, DataCorruptionError)
 """And how that of one of two owners may: both opened at the same time; an object it would read is
 deleted.
@@ -34,13 +34,13 @@ deleted.
 
 Ending = Literal["killed", "closed", "checked"]
 """killed: work, then wait for the signal; closed: work, then close; checked: no work, all into Tier
-2, look, close.
+2, check, close.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """One life of a store in a process of its own."""
+    """One process run of a store in a process of its own."""
 
     location: str
     process_run: int
@@ -49,7 +49,7 @@ class Orders:
     first_call: int
     """Number of the first call it makes."""
     operations: int
-    """Calls to make, about; 0 only looks."""
+    """Calls to make, about; 0 only checks."""
     ending: Ending = "killed"
     proves: bool = False
     """Tells what it saw only after it has shown, by a checkpoint, that it was the owner all the

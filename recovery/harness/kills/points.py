@@ -1,5 +1,5 @@
-"""Kill points: at which system calls a child is killed or refused, and what becomes of each life of
-a store.
+"""Kill points: at which system calls a child is killed or refused, and what becomes of each process
+run of a store.
 
 Which kinds of ends a store meets comes from a deck that is shuffled by the seed, so that every kind
 has its turn. Exact system calls are made to fail by `strace`. Rules of this file:
@@ -39,7 +39,7 @@ class SystemCall:
     name: str
     names: str
     often: int
-    """How many of them a busy lane makes in one life, about."""
+    """How many of them a busy writer thread makes in one process run, about."""
     errors: Sequence[str] = ()
     """How it may fail."""
 
@@ -53,7 +53,7 @@ POINTS: Final[Mapping[str, SystemCall]] = {
         SystemCall("rename", "?rename,?renameat,?renameat2", 5, ("EIO",)),
         SystemCall("link", "?link,?linkat", 10, ("ENOSPC",)),
         SystemCall("unlink", "?unlink,?unlinkat", 12, ("EIO",)),
-        # A lane tells the loop that something is durable: nobody has heard of it yet.
+        # A writer thread tells the loop that something is durable: nobody was notified of it yet.
         SystemCall("report", "?sendto,?send", 50),
     )
 }
@@ -78,7 +78,7 @@ OWNERS: Final[Sequence[Kind]] = ("takeover", "race")
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What becomes of one life."""
+    """What becomes of one process run."""
 
     kind: Kind
     seed: str
@@ -99,9 +99,9 @@ class Kill:
     together_s: float = 0.0
     """Of a takeover: how long both are left alone once both are open, at most."""
     cache: Literal["", "removed", "damaged"] = ""
-    """What is done to the cache before this life: it is thrown away in any case."""
+    """What is done to the cache before this process run: it is thrown away in any case."""
     deep: bool = False
-    """The files are checked thoroughly before this life."""
+    """The files are checked thoroughly before this process run."""
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ class Kill:
 
 
 def draw_kills(seed: str, *, exact: bool = True, deck: Sequence[Kind] = DECK) -> Iterator[Kill]:
-    """The lives of one store, without end. Without `exact` no life needs `strace`."""
+    """The process runs of one store, without end. Without `exact` no process run needs `strace`."""
     rng = random.Random(f"{seed}/kills")
     kinds = [kind for kind in deck if exact or kind not in {"call", "error"}]
     points: list[SystemCall] = []

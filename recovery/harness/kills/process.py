@@ -34,8 +34,8 @@ class ChildHungError(RuntimeError):
 
 
 class Child:
-    """One life of a store in a process of its own; `tracer` is the command that watches over it, if
-    any.
+    """One process run of a store in a process of its own; `tracer` is the command that watches over
+    it, if any.
     """
 
     def __init__(self, orders: Orders, tracer: Sequence[str] = ()) -> None:
@@ -121,7 +121,7 @@ class Child:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the child itself, not to who watches over it.
 
-        Nothing happens if it is gone.
+        Nothing happens if it is missing.
         """
         try:
             os.kill(self._pid or self._process.pid, number)
@@ -140,13 +140,15 @@ class Child:
         return state is not None and state.si_code == os.CLD_STOPPED
 
     def kill(self) -> Event:
-        """SIGKILL, and wait until it is gone and all it told is read; the end of its life."""
+        """SIGKILL, and wait until it is deleted and all it told is read; the end of its process
+        run.
+        """
         if self._process.poll() is None and self._pid:
             self.signal(signal.SIGKILL)
             try:
                 self._process.wait(_ENDING_S)
             except subprocess.TimeoutExpired:
-                pass  # the tracer does not let go of it
+                pass  # the tracer does not release it
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(_ENDING_S)

@@ -1,9 +1,9 @@
 """Kill round: one real store, opened and killed again and again, and the judgement of its whole
 history at the end.
 
-A life: the files are checked as they lie, a child opens the store (recovers), tells all it sees in
-it, works, and ends as its `Kill` says. So whatever one process left is always judged by another.
-Rules of this file:
+A process run: the files are checked as they lie, a child opens the store (recovers), tells all it
+sees in it, works, and ends as its `Kill` says. So whatever one process left is always checked by
+another. Rules of this file:
 
 - the parent never has the store open; it touches files only while no child runs, or all are
   stopped;
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 
 RIVAL_OPERATIONS: Final = 200
 FAULTY_S: Final = 3.0
-"""How long a life may go on whose system calls fail."""
+"""How long a process run may go on whose system calls fail."""
 NUMBERS_SPARE: Final = 1024
-"""More calls than this nobody makes beyond those it was told to make, about."""
+"""More calls than this nobody makes beyond those it was asked to make, about."""
 _POLL_S: Final = 0.1
 _JOBS_KILLED: Final = 0.5
 _STOPPED: Final = (
@@ -59,7 +59,7 @@ _STOPPED: Final = (
 """Answers of a store that has stopped."""
 
 Tamper = Callable[[Path, int], None]
-"""Told the store's folder and the number of the life that comes next."""
+"""Called with the store's folder and the number of the process run that comes next."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -93,7 +93,7 @@ class RoundResult:
 class KillRound:
     """One store, opened `lives` times; used once.
 
-    `tamper` is for tests of judges: it breaks what they must find.
+    `tamper` is for tests of checkers: it breaks what they must find.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class KillRound:
         self._result = RoundResult(seed, workload, self._retelling.history, [])
 
     def run(self) -> RoundResult:
-        """Carry it out and judge it.
+        """Carry it out and check it.
 
-        Never raises: a fault of the store is a violation, and so is one of its judges.
+        Never raises: a fault of the store is a violation, and so is one of its checkers.
         """
         try:
             self._carry_out()
@@ -178,7 +178,8 @@ class KillRound:
         self._result.jobs_killed = jobs.killed
         self._result.answers.update(jobs.verdicts())
 
-    # --- one life ---------------------------------------------------------------------------------
+    # --- one process run
+    # ---------------------------------------------------------------------------------
 
     def _prepare(self, kill: Kill) -> None:
         """Before a child is let loose on the files."""
@@ -193,7 +194,7 @@ class KillRound:
         self._check(deep=kill.deep)
 
     def _live(self, kill: Kill) -> bool:
-        """One life of one owner; False if it did not come to the system call that was meant."""
+        """One process run of one owner; False if it did not reach its system call."""
         ending: Ending = "killed" if kill.kind in {"random", "call"} else "closed"
         output = self.location.with_name(f"{self.location.name}.strace")
         with Child(self._orders(kill, ending), tracer(kill, output)) as child:
@@ -306,7 +307,8 @@ class KillRound:
         for child in died:
             self._note(f"life {child.orders.process_run} died by itself: {child.errors()}")
 
-    # --- around the lives -------------------------------------------------------------------------
+    # --- around the process runs
+    # -------------------------------------------------------------------------
 
     def _check(self, *, deep: bool, settled: bool = False) -> None:
         told = self._retelling
@@ -368,6 +370,7 @@ class KillRound:
 
 
 def _each_once(violations: Sequence[Violation]) -> list[Violation]:
-    # What is wrong with the files is seen before every later life, and says the same each time.
+    # What is wrong with the files is seen before every later process run, and says the same each
+    # time.
     different = {(each.checker, each.detail, tuple(each.calls)): each for each in violations}
     return list(different.values())

@@ -1,9 +1,9 @@
 """A run in which the Tier-1 service gives a frame back twice, and not the same both times.
 
-Before a life, in one of the pairs a ledger holds, a bit of the first copy flips; behind it, it
-flips back. The engine must stop at the second copy and name it; one that lets it pass has taken the
-wrong bytes. For plans with `tier1="ledger"` and "ledger.append.repeated". Rules of this file: a
-life that stops for it is as it should be.
+Before a process run, in one of the pairs a ledger holds, a bit of the first copy flips; behind it,
+it flips back. The engine must stop at the second copy and name it; one that lets it pass has taken
+the wrong bytes. For plans with `tier1="ledger"` and "ledger.append.repeated". Rules of this file: a
+process run that stops for it is as it should be.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from segmentstore.contracts.errors import DataCorruptionError
 
 
 class DifferingRepeats(Scenario):
-    """A scenario with such a pair in every life that has one."""
+    """A scenario with such a pair in every process run that has one."""
 
     _damaged = False
 

@@ -17,7 +17,7 @@ _FULL: Final = tuple(
         {"operations": 120, "ending": "kill", "dies_at": None, "fills_at": at},
     )
 )
-"""A life that fills its log, then one on a disk that becomes full."""
+"""A process run that fills its log, then one on a disk that becomes full."""
 
 FULL_DISK: Final = (
     Mutant(

@@ -1,7 +1,7 @@
 """Hunting: run the harness on mutant after mutant, until it has noticed each, or has not.
 
 Rules of this file: a mutant is noticed when a run has a violation, whichever checker tells; the
-same plan on the engine as it is has none (the tests look), so it is the mutant that was noticed.
+same plan on the engine as it is has none (the tests check), so it is the mutant that was noticed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run_mutant(mutant: Mutant) -> Caught | None:
         with mutant.apply():
             for number in range(mutant.hunt.seeds_max):
                 plan = mutant.hunt.plan(mutant.name, number)
-                # What made a judge or the driver raise is a fault of the harness: it has not
+                # What made a checker or the driver raise is a fault of the harness: it has not
                 # noticed the mutant.
                 violations = [
                     each

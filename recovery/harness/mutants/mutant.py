@@ -70,7 +70,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
-    """Where a mutant is looked for: drawn plans with something held fast."""
+    """Where a mutant is searched for: drawn plans with something held fast."""
 
     seeds_max: int = 30
     """It must show within so many seeds."""
@@ -84,11 +84,11 @@ class Hunt:
     process_runs: int = 6
     scenario: type[Scenario] = Scenario
     cycles: Sequence[Mapping[str, Any]] = ({"ending": "power"},)
-    """What is held fast in the first life, the second one, and so on, and round again."""
+    """What is held fast in the first process run, the second one, and so on, and round again."""
 
     def plan(self, name: str, number: int) -> Plan:
         """The plan of seed `number` for the mutant of this name."""
-        # Many short lives, whatever the workload: its own plans may be few long ones.
+        # Many short process runs, whatever the workload: its own plans may be few long ones.
         drawn = draw_plan(f"mutants/{name}/{number}", "default", cycles=self.process_runs)
         plan = replace(
             drawn,

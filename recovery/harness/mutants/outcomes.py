@@ -1,4 +1,4 @@
-"""Mutants of outcomes (DESIGN 4.2): what callers are told, and when."""
+"""Mutants of outcomes (DESIGN 4.2): which answers callers get, and when."""
 
 from __future__ import annotations
 

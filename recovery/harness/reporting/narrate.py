@@ -1,9 +1,9 @@
-"""Narrate: a history told to a person, in the order things happened, with what a violation is about
-and little else. Pure.
+"""Narrate: a history asked to a person, in the order things happened, with what a violation is
+about and little else. Pure.
 
-A run makes hundreds of calls; a violation is about a few. Told are all lives, all observations in
-short, and of the calls those a violation names, their neighbours on the same segments, and nothing
-more; what is left out is counted.
+A run makes hundreds of calls; a violation is about a few. Told are all process runs, all
+observations in short, and of the calls those a violation names, their neighbours on the same
+segments, and nothing more; what is left out is counted.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from recovery.harness.history import (
 )
 
 AROUND: Final = 3
-"""Neighbours of a named call that are told, before it and after it, on its segment."""
+"""Neighbours of a named call that are reported, before it and after it, on its segment."""
 LAST: Final = 8
-"""Where nothing is named: the last calls of each life that are told."""
+"""Where nothing is named: the last calls of each process run that are reported."""
 
 
 def narrate(

@@ -1,8 +1,8 @@
 """Bit rot: one bit of something durable flips by itself, and can be flipped back, as a repair from
 a copy would.
 
-Only in places where the engine can tell rot from a torn tail: not in what was synced last to a log
-file.
+Only in places where the engine can distinguish rot from a torn tail: not in what was synced last to
+a log file.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _flip_file_bit(
 
 
 def _settled(extents: list[tuple[int, int]], *, last_counts: bool) -> list[tuple[int, int]]:
-    """Where rot can be told from a torn tail: below what was synced last, which says that all
-    before it was durable.
+    """Where rot can be distinguished from a torn tail: below what was synced last, which says that
+    all before it was durable.
     """
     if last_counts or not extents:
         return extents

@@ -1,5 +1,5 @@
-"""What the wall clock of a simulated world does in the middle of a life, by the names of the fault
-points.
+"""What the wall clock of a simulated world does in the middle of a process run, by the names of the
+fault points.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Deletion watch: whether garbage goes neither before its lag nor never, judged by the true time of
-the world.
+"""Deletion watch: whether garbage goes neither before its lag nor never, checked by the true time
+of the world.
 
-It stands in the way of an owner's deletions, and takes note of when its metadata let go of an
+It stands in the way of an owner's deletions, and takes note of when its metadata released an
 object. Rules of this file:
 
-- the wall clock is not looked at: true is the time that passes in the world;
+- the wall clock is not checked: true is the time that passes in the world;
 - an object that the metadata of an owner had already when it was opened has waited since then at
   the latest; if an earlier owner knew it as garbage, since that one did;
-- only garbage is judged: what else is deleted (copies of metadata, probes, mail) has rules of its
+- only garbage is checked: what else is deleted (copies of metadata, probes, mail) has rules of its
   own.
 """
 

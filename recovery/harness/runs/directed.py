@@ -66,7 +66,7 @@ def _bookkeeper(plan: Plan) -> Plan:
 
 
 def _bookkeeper_owners(plan: Plan) -> Plan:
-    """Takeovers under load, on slow ways, and nothing else: what an old owner hears, and when."""
+    """Takeovers under load, on slow ways, and nothing else: what an old owner gets, and when."""
     cycles = tuple(
         Cycle(operations=120, ending="takeover", dies_at=40 + 30 * number)
         for number, _ in enumerate(plan.cycles)
@@ -134,8 +134,8 @@ def _bit_rot(plan: Plan) -> Plan:
 
 
 def _full_disk(plan: Plan) -> Plan:
-    """The disk becomes full in every second life; of three containers some have nothing to give up,
-    and wait.
+    """The disk becomes full in every second process run; of three containers some have nothing to
+    give up, and wait.
     """
     cycles = tuple(
         Cycle(operations=60, ending="kill", fills_at=8 + 20 * number if number % 2 else None)

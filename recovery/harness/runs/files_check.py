@@ -1,6 +1,7 @@
-"""Files check: what lies in the tiers of a simulated store between two lives, checked and observed.
+"""Files check: what lies in the tiers of a simulated store between two process runs, checked and
+observed.
 
-Two look: `recovery.store_check`, as an operator has it checked, on a listing that may lag, where
+Two check: `recovery.store_check`, as an operator has it checked, on a listing that may lag, where
 the log is in files; and the tier observer, which writes down what is there for the checkers of
 histories, and sees it as it is, wherever the log is.
 """

@@ -1,7 +1,7 @@
 """Jobs beside the owner: the process they run in, which outlives the owner's, or dies before it.
 
-Killed by chance between two of its effects, or at the beginning of a life of the store; a power cut
-takes it along.
+Killed by chance between two of its effects, or at the beginning of a process run of the store; a
+power cut takes it along.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class JobsBeside:
         self.answers: Counter[str] = Counter()
 
     def tend(self) -> BaseException | None:
-        """At the beginning of a life: see to it that there are jobs; the error that ended those
-        before, if one did.
+        """At the beginning of a process run: see to it that there are jobs; the error that ended
+        those before, if one did.
         """
         error = self.error()
         over = self._task is not None and self._task.done()

@@ -1,7 +1,7 @@
-"""Log looks of a simulated world: the logs as they lie between two lives, in files, in the service,
-or on bookies.
+"""Log probes of a simulated world: the logs as they lie between two process runs, in files, in the
+service, or on bookies.
 
-Nobody has the store open, and a look is none of a client's: it fences nothing, and meets no fault.
+Nobody has the store open, and a check is none of a client's: it fences nothing, and meets no fault.
 Rules of this file:
 
 - what is due by now has arrived first, and of what the dead had on its way what chance lets arrive:
@@ -36,8 +36,8 @@ _ROOT: Final = BookKeeperLocation.parse(BOOKKEEPER).path
 def log_probes(
     world: StoreWorld, process: SimulatedProcess, containers: int
 ) -> dict[int, LogProbe]:
-    """A look at the log of each container; of those in files in this process."""
-    # Here, not in a look: what this meets in the model is no damage of a log.
+    """A check of the log of each container; of those in files in this process."""
+    # Here, not in a check: what this meets in the model is no damage of a log.
     world.bookkeeper.timeline.settle(world.time.now_us)
     looks: dict[int, LogProbe] = {}
     for number in range(containers):

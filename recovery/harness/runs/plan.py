@@ -21,7 +21,7 @@ Ending = Literal["power", "kill", "close", "takeover"]
 Tier1 = Literal["file", "ledger", "bookkeeper"]
 
 ENDINGS: Final[Mapping[Ending, int]] = {"power": 9, "kill": 5, "close": 3, "takeover": 3}
-"""How often a life ends so, in twentieths."""
+"""How often a process run ends so, in twentieths."""
 
 RATES: Final[Mapping[str, tuple[float, ...]]] = {
     "disk.write.eio": (0.0005, 0.004),
@@ -91,7 +91,7 @@ FAR_CLOCK: Final = ("clock.years-forward", "clock.years-backward", "clock.ahead-
 
 @dataclass(frozen=True, slots=True)
 class Cycle:
-    """One life of the store."""
+    """One process run of the store."""
 
     operations: int
     """Calls its clients make, about."""
@@ -101,7 +101,7 @@ class Cycle:
     the end of its work.
     """
     stops_behind: int | None = None
-    """Takeover: look at a disk behind which it is paused, unless it comes to the effect before."""
+    """Takeover: check a disk behind which it is paused, unless it comes to the effect before."""
     dies_before: str = ""
     """An effect of this kind before which the process dies (directed plans), beside `dies_at`."""
     dies_after: str = ""
@@ -119,7 +119,7 @@ class Cycle:
     rival_dies_at: int | None = None
     """Takeover: effect of the second owner before which it dies."""
     rival_stops_behind: int | None = None
-    """Takeover: look at a disk behind which the second owner is paused, until the first one has
+    """Takeover: check a disk behind which the second owner is paused, until the first one has
     worked a while (directed plans).
     """
     returns_at: int | None = None
@@ -129,7 +129,9 @@ class Cycle:
     again: bool = False
     """Recover once more before anybody writes, and compare."""
     checked: bool = False
-    """The files are checked as they lie, by `recovery.store_check`, before this life opens them."""
+    """The files are checked as they lie, by `recovery.store_check`, before this process run opens
+    them.
+    """
     cancelled_at: int | None = None
     """Effect at which all tasks of the store's that its loop lists are cancelled, as a program does
     that ends; not of takeovers.
@@ -145,10 +147,10 @@ class Cycle:
     first.
     """
     rot: str = ""
-    """A fault point of bit rot, planted before this life; nothing mostly."""
+    """A fault point of bit rot, planted before this process run; nothing mostly."""
     fills_at: int | None = None
-    """Effect before which the disk becomes full: until this life ends, room is only what the store
-    gives up.
+    """Effect before which the disk becomes full: until this process run ends, room is only what the
+    store gives up.
     """
 
 
@@ -207,7 +209,9 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
 
 
 def _behind_reads(plan: Plan) -> tuple[Cycle, ...]:
-    """The same lives, with some owners who are paused behind a look and not before an effect."""
+    """The same process runs, with some owners who are paused behind a check and not before an
+    effect.
+    """
     rng = random.Random(f"{plan.seed}/looks")
     numbers = [
         rng.randrange(rng.choice([50, 200])) if rng.random() < 0.4 else None for _ in plan.cycles
@@ -219,7 +223,9 @@ def _behind_reads(plan: Plan) -> tuple[Cycle, ...]:
 
 
 def _cancelled(plan: Plan) -> tuple[Cycle, ...]:
-    """The same lives, with some in which the program cancels all tasks of its loop and goes on."""
+    """The same process runs, with some in which the program cancels all tasks of its loop and goes
+    on.
+    """
     rng = random.Random(f"{plan.seed}/cancelled")
     moments = [
         (rng.randrange(20, 300), rng.choice([None, rng.randrange(30)]))
@@ -236,7 +242,9 @@ def _cancelled(plan: Plan) -> tuple[Cycle, ...]:
 
 
 def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
-    """The same lives, in a fifth of the plans with a wall clock that is years off now and then."""
+    """The same process runs, in a fifth of the plans with a wall clock that is years off now and
+    then.
+    """
     rng = random.Random(f"{plan.seed}/far clocks")
     if rng.random() >= 0.2:
         return plan.cycles
@@ -248,7 +256,7 @@ def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
 
 
 def _with_mailbox(plan: Plan) -> Plan:
-    """The same with owners who look into their mailboxes."""
+    """The same with owners who inspect their mailboxes."""
     rng = random.Random(f"{plan.seed}/mailbox")
     return dataclasses.replace(
         plan, settings={**plan.settings, "mailbox_poll_interval_s": rng.choice([0.3, 1.0, 5.0])}
@@ -266,8 +274,8 @@ def on_bookkeeper(plan: Plan) -> Plan:
 
 
 def _draw_load(seed: str, rng: random.Random, cycles: int | None) -> Plan:
-    """Few long lives without faults but crashes, thousands of appends in each: what many writers at
-    full rate meet.
+    """Few long process runs without faults but crashes, thousands of appends in each: what many
+    writers at full rate meet.
     """
     frame, flush = rng.choice([1500, 4000, 16_000]), rng.choice([10_000, 40_000])
     settings = {

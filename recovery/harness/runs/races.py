@@ -1,13 +1,13 @@
-"""Races of two owners: the first is stopped behind each look at the disk in turn, a second one
+"""Races of two owners: the first is stopped behind each check of the disk in turn, a second one
 takes over, the first comes back.
 
-Drawn plans stop owners before some effect or behind some look, so two looks with somebody else
+Drawn plans stop owners before some effect or behind some check, so two checks with somebody else
 between them, of which the second does not fit to the first, come up once in thousands of runs. Here
 every one of them comes up. Rules of this file:
 
-- plans that differ in the number of the look alone go alike up to it: one seed draws everything
+- plans that differ in the number of the check alone go alike up to it: one seed draws everything
   else;
-- only looks at disks are stopped behind, so objects are in files: what a service answers is late by
+- only checks disks are stopped behind, so objects are in files: what a service answers is late by
   chance in drawn plans.
 """
 
@@ -39,7 +39,7 @@ RACES: Final[Mapping[str, Sequence[Cycle]]] = {
     ),
     "beside a living owner": (Cycle(operations=20, ending="takeover", dies_at=100),),
 }
-"""The last life is the race, the others are what became of the store before.
+"""The last process run is the race, the others are what became of the store before.
 
 In the first race it is not there yet; in the last one an owner has been at work for a while, and
 who opens beside it is the one that is stopped.
@@ -49,11 +49,11 @@ RETURNS: Final = (3, 10, 20, 50)
 it works.
 """
 TIER1: Final[Sequence[Tier1]] = ("file", "bookkeeper")
-"""On BookKeeper only the store's folder is looked at on a disk."""
+"""On BookKeeper only the store's folder is checked on a disk."""
 
 
 def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
-    """The race of this name, in which somebody is stopped behind the look of this number; None:
+    """The race of this name, in which somebody is stopped behind the check of this number; None:
     nobody. Raises KeyError.
     """
     drawn = draw_plan(f"{base}/{tier1}/{name}", "everything")
@@ -71,7 +71,7 @@ def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
 
 
 def race_plans(base: str, tier1: Tier1, name: str) -> Iterator[Plan]:
-    """One race, once for each look of the opening.
+    """One race, once for each check of the opening.
 
     Some 0.1 s for the first of them: before it nobody is stopped.
     """
@@ -87,7 +87,7 @@ def all_races(base: str) -> Iterator[Plan]:
 
 
 class _Undisturbed(Scenario):
-    """Nobody is stopped behind a look; the looks of the last opening that another one may disturb
+    """Nobody is stopped behind a check; the checks of the last opening that another one may disturb
     are counted.
     """
 

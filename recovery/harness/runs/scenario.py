@@ -1,9 +1,9 @@
-"""Scenario: one plan carried out in a simulated world: life after life, crash after crash, then the
-judgement.
+"""Scenario: one plan carried out in a simulated world: process run after process run, crash after
+crash, then the judgement.
 
-A life: open (recover), observe, maybe recover again and observe, work, end. Then a second owner may
-take over, or the process dies before one of its effects, or it closes. At the end every fault is
-healed, and what is there must be whole. Rules of this file:
+A process run: open (recover), observe, maybe recover again and observe, work, end. Then a second
+owner may take over, or the process dies before one of its effects, or it closes. At the end every
+fault is healed, and what is there must be whole. Rules of this file:
 
 - the driver stands outside: nothing it does is an effect of a process;
 - an error no caller should ever see (an assertion, corruption where nothing was corrupted) is a
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
     from recovery.harness.runs.jobs_beside import JobsBeside
 
 FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
-"""How a life may end by itself: an outside part failed, or another owner came."""
+"""How a process run may end by itself: an outside part failed, or another owner came."""
 EXCUSES = ("disk.", "ledger.", "bookkeeper.", "node.", "object.")
-"""Groups of faults that excuse such an end; without one in the same life, or another owner, it is a
-fault of the store.
+"""Groups of faults that excuse such an end; without one in the same process run, or another owner,
+it is a fault of the store.
 """
 ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
 _KEPT = ("containers", "tier1", "mailbox_poll_interval_s")
-"""Settings that stay when a life has others."""
+"""Settings that stay when a process run has others."""
 
 
 class Scenario:
@@ -90,9 +90,9 @@ class Scenario:
         self._longest_us = 0
         self._bit_rot = False
         self._cancelled = False
-        """The tasks of the owner that is judged were cancelled under it."""
+        """The tasks of the owner that is checked were cancelled under it."""
         self._full = self._was_full = False
-        """The disk may have become full in this life, and in the one before."""
+        """The disk may have become full in this process run, and in the one before."""
         self._struck_before = 0
         self._stores: dict[str, SegmentStore] = {}
         self._stopped: SimulatedProcess | None = None
@@ -100,9 +100,9 @@ class Scenario:
         self._jobs = _jobs_beside(self.world, plan) if self._workload.jobs_beside else None
 
     def run(self) -> RunResult:
-        """Carry the plan out and judge it.
+        """Carry the plan out and check it.
 
-        Never raises: a fault of the store is a violation, and so is one of its judges.
+        Never raises: a fault of the store is a violation, and so is one of its checkers.
         """
         with quiet():
             try:
@@ -122,7 +122,8 @@ class Scenario:
         finally:
             self.world.close()
 
-    # --- one life ---------------------------------------------------------------------------------
+    # --- one process run
+    # ---------------------------------------------------------------------------------
 
     def _cycle(self, cycle: Cycle) -> None:
         findings = (
@@ -209,7 +210,7 @@ class Scenario:
     async def _open_again(
         self, process: SimulatedProcess, store: SegmentStore, process_run: ProcessRun, cycle: Cycle
     ) -> None:
-        """Whatever became of its tasks: it closes, and lets go of everything, so that this very
+        """Whatever became of its tasks: it closes, and releases everything, so that this very
         process can open it again.
         """
         if process_run.ended is None:
@@ -237,7 +238,7 @@ class Scenario:
         again: bool = False,
         findings: tuple[str, ...] = (),
     ) -> None:
-        """Look at everything.
+        """Check everything.
 
         Where two owners may be about, what a fenced one reads can be old: then it must prove
         afterwards that it is the owner still, by writing, or it has seen nothing. And the other may
@@ -276,8 +277,8 @@ class Scenario:
         *,
         two_owners: bool = False,
     ) -> None:
-        """The process has died, or its work is done one way or another: bring the life to its
-        end.
+        """The process has died, or its work is done one way or another: bring the process run to
+        its end.
         """
         self._cancelled = process.cancellations > 0
         self._check_end(process, task, two_owners=two_owners)
@@ -300,8 +301,8 @@ class Scenario:
                 self._end_process_run(process_run, cycle.ending)
 
     def _follows_a_cut_opening(self, process: SimulatedProcess) -> bool:
-        """Whether the life before the latest one of this process never came to have the store
-        open.
+        """Whether the process run before the latest one of this process never came to have the
+        store open.
         """
         process_runs = self.history.process_runs
         number = max(
@@ -396,7 +397,8 @@ class Scenario:
                 )
         self.world.kill(rival)
 
-    # --- around the lives -------------------------------------------------------------------------
+    # --- around the process runs
+    # -------------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there
@@ -445,7 +447,8 @@ class Scenario:
             await store.close()
             self._end_process_run(process_run, "closed")
 
-    # --- how a life ended -------------------------------------------------------------------------
+    # --- how a process run ended
+    # -------------------------------------------------------------------------
 
     def _check_end(
         self, process: SimulatedProcess, task: asyncio.Task[None], *, two_owners: bool
@@ -485,14 +488,14 @@ class Scenario:
             and not self.plan.rates
         ):
             # But on a disk without room no store can be made, nor one be opened whose reserve the
-            # life before used up.
+            # process run before used up.
             excused = self._full and (
                 self._was_full
                 or not any(
                     process_run.opened is not None for process_run in self.history.process_runs
                 )
             )
-        # Bad times of the object storage outlast the life they began in.
+        # Bad times of the object storage outlast the process run they began in.
         if isinstance(error, TierUnavailableError) and error.tier == "tier2":
             excused |= self.world.points.struck("object.") > 0
         # And so do those of bookies and nodes.

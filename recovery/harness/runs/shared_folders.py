@@ -1,9 +1,9 @@
-"""Shared folders: beside the store lives another one that keeps its objects in the same place, by
-mistake.
+"""Shared folders: beside the store process runs another one that keeps its objects in the same
+place, by mistake.
 
 The other store writes and flushes once the first one is made, and closes. Then it sleeps while
-lives of the first store go on, of later and later epochs: to a sweep that only looks at containers
-and epochs every object of the other one is an orphan. Rules of this file:
+process runs of the first store go on, of later and later epochs: to a sweep that only checks
+containers and epochs every object of the other one is an orphan. Rules of this file:
 
 - whatever the first store does, no object of the other one is deleted, but by the other one itself;
 - in the end the other store reads back all that it wrote.
@@ -30,7 +30,7 @@ APPENDS: Final = 12
 class SharedFolders(Scenario):
     """A plan carried out with a neighbour.
 
-    The neighbour meets no faults: it is what is judged, not what is tried.
+    The neighbour meets no faults: it is what is checked, not what is tried.
     """
 
     _theirs: frozenset[str] = frozenset()

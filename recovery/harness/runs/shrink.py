@@ -1,8 +1,8 @@
 """Shrink: the smallest plan that still breaks the same rule.
 
-Greedy: take something out, run again, keep what still fails; from the largest pieces (whole lives)
-to the smallest. The seed stays, so a smaller plan may meet other choices; that is why each try is
-run and not guessed.
+Greedy: take something out, run again, keep what still fails; from the largest pieces (whole process
+runs) to the smallest. The seed stays, so a smaller plan may meet other choices; that is why each
+try is run and not guessed.
 """
 
 from __future__ import annotations

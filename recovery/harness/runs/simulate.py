@@ -183,7 +183,7 @@ def run_many(
 
 
 def _settle() -> None:
-    """In a new process: what is loaded stays, so collections need not look at it."""
+    """In a new process: what is loaded stays, so collections need not check it."""
     settle_worker()
     gc.collect()
     gc.freeze()

@@ -179,7 +179,7 @@ class BookKeeperCluster:
     def start_bookie(self, index: int, overrides: Mapping[str, str] | None = None) -> None:
         """Start it with what it has on disk, and wait until it serves: 1.5 s. ZooKeeper runs.
 
-        `overrides` are settings of bookie.conf for this life. Nothing happens if it runs.
+        `overrides` are settings of bookie.conf for this process run. Nothing happens if it runs.
         """
         try:
             self._cluster.start_bookie(index, overrides)

@@ -1,11 +1,11 @@
 """FaultedStore: a store on a cluster, at work in this process while a test breaks what it stands
-on; its history, judged.
+on; its history, checked.
 
-A life: the store is opened from an empty folder, so that everything comes from the log and from
-Tier 2; all of it is looked at; clients work until the test has done what it does, and for a while
-after that; all of it is looked at again. Rules of this file:
+A process run: the store is opened from an empty folder, so that everything comes from the log and
+from Tier 2; all of it is checked; clients work until the test has done what it does, and for a
+while after that; all of it is checked again. Rules of this file:
 
-- what happened is judged by the checkers of histories alone;
+- what happened is checked by the checkers of histories alone;
 - a test waits for what the store does (`WorkingStore`), never for time to pass;
 - a store that stops by itself ends the test with the reason, unless it was said that it may.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from segmentstore.service import SegmentStore
 
 ROUND_CALLS: Final = 150
-"""Of all clients together; they begin anew until they are told to stop."""
+"""Of all clients together; they begin anew until they are asked to stop."""
 PACE: Final = 0.002
 _CHECK_S: Final = 0.02
 _NUMBERS: Final = itertools.count()
@@ -68,8 +68,8 @@ class WorkingStore:
         await future
 
     async def says(self, *words: str) -> None:
-        """Returns when health says something with all these words in it; it is looked at, for
-        nothing tells of its changes.
+        """Returns when health says something with all these words in it; it is checked, for
+        nothing reports its changes.
         """
         while not self._says_now(words):  # noqa: ASYNC110
             await asyncio.sleep(_CHECK_S)
@@ -114,7 +114,7 @@ class WorkingStore:
         self._stopping = True
 
     def note_call(self, what: str, call: Call) -> None:
-        """Hear of a call."""
+        """Be notified of a call."""
         if what != "ended" or call.kind not in _CHANGES or call.outcome is not CallOutcome.OK:
             return
         self.acknowledged += 1
@@ -171,8 +171,8 @@ Script = Callable[[WorkingStore], Awaitable[None]]
 
 
 class FaultedStore:
-    """One store, life after life, in folders below `folder`; `tier1` is its URL, `settings` more of
-    its settings.
+    """One store, process run after process run, in folders below `folder`; `tier1` is its URL,
+    `settings` more of its settings.
     """
 
     def __init__(self, folder: Path, tier1: str, seed: str, settings: Mapping[str, Any]) -> None:
@@ -188,7 +188,7 @@ class FaultedStore:
         self._seed = seed
 
     async def live(self, script: Script, *, may_stop: bool = False) -> None:
-        """One life under load.
+        """One process run under load.
 
         Raises what opening, the script, and what is unforeseen raise; StoreStoppedError.
         """

@@ -82,8 +82,8 @@ class CutProxy:
         await self._lost.wait()
 
     async def expire_sessions(self) -> int:
-        """End all sessions that came through here, as if ZooKeeper had not heard of them for too
-        long; how many.
+        """End all sessions that came through here, as if ZooKeeper had received nothing from them
+        for too long; how many.
 
         Their clients learn of it from the end of their connections.
         """

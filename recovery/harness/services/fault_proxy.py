@@ -73,7 +73,8 @@ class FaultProxy:
         self._connections: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}
         self._server: asyncio.Server | None = None
 
-    # --- life -------------------------------------------------------------------------------------
+    # --- process run
+    # -------------------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         self._ended = self._executor.submit(asyncio.run, self._serve())
@@ -122,7 +123,7 @@ class FaultProxy:
         return self._rules.add(Rule(operations, fault, times, skip, when))
 
     def heal(self, rules: Iterable[Rule] | None = None) -> None:
-        """Remove these rules, or all, and let go what is stalled."""
+        """Remove these rules, or all, and release what is stalled."""
         self._rules.remove(rules)
         self.release()
 
@@ -143,7 +144,7 @@ class FaultProxy:
         return self._call(self._release_late())
 
     def refuse(self) -> None:
-        """From now on every connection is refused, and those there are end: the server is gone."""
+        """From now on every connection is refused, open ones end, as if the server had ended."""
         self._call(self._refuse())
 
     def accept(self) -> None:

@@ -18,7 +18,7 @@ from tier2.request_statistics import Operation
 
 @dataclass(frozen=True, slots=True)
 class DropRequest:
-    """The connection ends when the request's head has come. The server hears nothing of it."""
+    """The connection ends when the request's head has come. The server gets nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Nothing moves until `release`; then the request is passed on, if the caller has not gone."""
+    """Nothing moves until `release`; then the request is passed on, if the caller still waits."""
 
     after_effect: bool = False
 

@@ -60,7 +60,7 @@ def services_folder() -> Path:
 
 
 def install(say: Callable[[str], None]) -> None:
-    """Make sure of every piece; `say` hears what is done, a line at a time.
+    """Make sure of every piece; `say` gets what is done, a line at a time.
 
     Raises ServiceMissingError.
     """

@@ -62,7 +62,7 @@ class S3Server(StorageServer):
         return f"s3://{space}/{quote(prefix)}?{query}" if prefix else f"s3://{space}?{query}"
 
     def client(self) -> S3Client:
-        """A plain boto3 client: to look at a bucket around the engine.
+        """A plain boto3 client: to check a bucket around the engine.
 
         Who asks for it closes it.
         """
@@ -143,7 +143,7 @@ class S3Proxy(S3Server):
             "-Xms32m",
             f"-Xmx{self.heap_mib}m",
             "-XX:+UseSerialGC",
-            # It lives for seconds: the second compiler would cost more than it brings.
+            # It process runs for seconds: the second compiler would cost more than it brings.
             "-XX:TieredStopAtLevel=1",
             f"-Dlogback.configurationFile={S3PROXY_SOURCES / 'logback.xml'}",
             "-cp",

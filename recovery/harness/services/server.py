@@ -86,7 +86,7 @@ class Server(ABC):
             return
         self._end(signal.SIGKILL)
         self.folder.mkdir(parents=True, exist_ok=True)
-        # The first time a port can be lost to somebody else between looking and listening; later,
+        # The first time a port can be lost to somebody else between checking and listening; later,
         # others know it.
         for left in reversed(range(1 if self.port else _PORTS_TRIED)):
             port = self.port or free_port()
@@ -113,7 +113,7 @@ class Server(ABC):
         self.start()
 
     def output(self) -> str:
-        """The end of what it wrote, over all its lives."""
+        """The end of what it wrote, over all its process runs."""
         path = self.folder / "output.log"
         return (
             path.read_bytes()[-_OUTPUT_MAX:].decode(errors="replace").strip()
@@ -194,9 +194,9 @@ class Server(ABC):
 
     def _wait_until_nobody_listens(self) -> None:
         """A child that was being born when its parent was killed is in nobody's list: the port
-        alone tells of its end.
+        alone reports its end.
 
-        Nothing wakes who waits for a port to be free, so it is looked at again and again, for
+        Nothing wakes who waits for a port to be free, so it is checked again and again, for
         _STOP_S at most.
         """
         end = time.monotonic() + _STOP_S

@@ -35,7 +35,7 @@ class Sftp(StorageServer):
 
     @property
     def root(self) -> Path:
-        """The folder below which `location` puts everything; it may be looked into directly."""
+        """The folder below which `location` puts everything; it may be inspected directly."""
         return self.folder / "data"
 
     def location(self, space: str, prefix: str = "") -> str:

@@ -8,7 +8,7 @@ their classes. Rules of this file:
   started it (see `server`);
 - workers have different host names: Spark never speculates on the host that runs the task already;
 - whoever speaks to them does so in a process of its own (`driver_environment`): a Python process
-  has one session for life.
+  has one session until it ends.
 """
 
 from __future__ import annotations

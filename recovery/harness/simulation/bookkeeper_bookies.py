@@ -7,7 +7,7 @@ to them here: killed, stopped, wiped. Rules of this file:
 - a bookie keeps what it has taken through its own death; fenced, it takes entries of a ledger from
   recovery alone;
 - a bookie that was wiped does not say of entries it may have had that they are not there: it cannot
-  tell. That is kinder than a real one that was started empty under its old id, which says that they
+  know. That is kinder than a real one that was started empty under its old id, which says that they
   are not there, and so lets a recovery close a ledger before acknowledged entries. Who follows
   docs/bookkeeper.md never starts one so; what comes of it is not simulated;
 - metadata of ledgers change one request after another, whoever asks; what is closed stays closed
@@ -230,7 +230,7 @@ class BookKeeperServers:
         return record
 
     def delete(self, now_us: int, ledger_id: int) -> None:
-        """Drop the metadata now, the entries later. Nothing happens if it is gone."""
+        """Drop the metadata now, the entries later. Nothing happens if it is missing."""
         if self.records.pop(ledger_id, None) is not None:
             self.timeline.at(
                 now_us + round(COLLECTED_S * MICROSECONDS), lambda: self._collect(ledger_id)

@@ -10,7 +10,7 @@ or before it. Rules of this file:
   (delayEnsembleChange);
 - a handle's first failure is its end: whatever is pending gets the same code, whatever comes later
   -11, and the client closes the ledger by itself where it knows it to be OK;
-- a fence that is heard of with an entry that is OK already ends the handle too: then the first code
+- a fence that is received with an entry that is OK already ends the handle too: then the first code
   is -11.
 """
 
@@ -72,7 +72,7 @@ class Answers:
 
 
 class SimulatedGateway(NetworkClient):
-    """One life of the gateway of one process."""
+    """One process run of the gateway of one process."""
 
     def __init__(self, servers: BookKeeperServers, owner: NetworkProcess) -> None:
         super().__init__(
@@ -112,7 +112,7 @@ class SimulatedGateway(NetworkClient):
         on_result: Callable[[AddResult], None],
         on_death: Callable[[], None],
     ) -> Handle:
-        """The handle of who made a ledger; `on_death` is told when the gateway is killed."""
+        """The handle of who made a ledger; `on_death` is called when the gateway is killed."""
         handle = Handle(self, ledger_id, record, on_result, on_death)
         if self.dead:
             # Killed between its answer and this: each entry will be told so.
@@ -124,7 +124,7 @@ class SimulatedGateway(NetworkClient):
     def ask(self, servers: Sequence[int], apply: Callable[[int], Any], timeout_s: float) -> Answers:
         """Ask several servers at once.
 
-        If the gateway ends, GATEWAY_LOST is the last that is heard.
+        If the gateway ends, GATEWAY_LOST is the last that is received.
         """
         answers = Answers(self.loop)
         self._asked.append(answers)
@@ -145,8 +145,8 @@ class SimulatedGateway(NetworkClient):
         return answer
 
     def end(self) -> None:
-        """It is killed, and its process lives: every handle is dead, and every call that was under
-        way.
+        """It is killed, and its process is alive: every handle is dead, and every call that was
+        under way.
         """
         if self.dead:
             return
@@ -184,7 +184,7 @@ class _Add:
 
 
 class Handle:
-    """The one writer of a ledger, in the gateway. `on_result` is told of every entry, in order."""
+    """The one writer of a ledger, in the gateway. `on_result` gets every entry, in order."""
 
     def __init__(
         self,
@@ -230,7 +230,7 @@ class Handle:
             )
 
     def announced(self, now_us: int) -> int:
-        """The last entry bookies were told of by now; what is younger goes with the next entry, or
+        """The last entry bookies were reported by now; what is younger goes with the next entry, or
         a while later.
         """
         idle = not self._gateway.dead and now_us - self._confirmed_us >= round(
@@ -244,7 +244,7 @@ class Handle:
             self._end(CLOSED)
 
     def killed(self) -> None:
-        """The gateway was killed. What is pending is failed by who is told so."""
+        """The gateway was killed. What is pending is failed by who is notified so."""
         self.closed = True
         self._pending.clear()
         self._on_death()

@@ -229,7 +229,9 @@ class SimulatedWriter(LedgerWriter):
         self._waiting: deque[Sequence[Buffer]] = deque()
         """Not handed to the gateway yet."""
         self._announced = False
-        """The first of them has been told; the process was stopped between that and the sending."""
+        """The first of them has been notified; the process was stopped between that and the
+        sending.
+        """
         self._results: list[AddResult] = []
         self._handed_over = 0
         """Entries without a result that the process has seen."""
@@ -306,7 +308,7 @@ class SimulatedWriter(LedgerWriter):
             self.on_results(joined(results))
 
     def _gateway_died(self) -> None:
-        """What the process has not heard it never hears."""
+        """What the process has not received it never gets."""
         self._results.clear()
         for _ in range(self._handed_over):
             self._take(AddResult(GATEWAY_LOST, EMPTY))

@@ -7,7 +7,7 @@ it dies with its process, or before it. Rules of this file:
 - requests of one client to one server arrive in the order they were sent, and so do the answers; to
   different servers, in any;
 - what lies ahead is kept outside of the processes with the time it is due, and happens whether they
-  run, are stopped or dead: `settle` does what is due, in order, before anything is looked at;
+  run, are stopped or dead: `settle` does what is due, in order, before anything is checked;
 - of the requests that a dead client had on their way to a server, a prefix of any length arrives,
   when it is due;
 - with a broken connection is lost what had not arrived; of what had, the answers;
@@ -32,8 +32,8 @@ SLOW_S: Final = (0.01, 1.0)
 """Of a request whose packets were lost once."""
 LOST: Final = "lost"
 LATE: Final = "late"
-"""What becomes of a request that no server answers: the connection is gone; nothing was heard in
-time.
+"""What becomes of a request that no server answers: the connection is closed; nothing was received
+in time.
 """
 
 
@@ -174,7 +174,7 @@ class Link:
 
 
 class NetworkClient:
-    """One process's way to the servers, for as long as it lives.
+    """One process's way to the servers, for as long as it is alive.
 
     `breaks` and `slows` name the faults of a connection that breaks, or takes long; none: it does
     not.
@@ -242,8 +242,8 @@ class NetworkClient:
         self._timer = self.loop.call_at(due_s, self._turn)
 
     def die(self) -> None:
-        """Gone: of what is on its way to each server chance decides how much arrives; no answer is
-        heard any more.
+        """Missing: of what is on its way to each server chance decides how much arrives; no answer
+        is received any more.
         """
         if self.dead:
             return

@@ -1,5 +1,5 @@
 """Wall time of a simulated world: follows virtual time, and jumps, stands still or goes back when
-told to.
+asked to.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Rules of this file:
 - a call that changes something is announced first (`process.effect`, where crashes strike), then
   may meet a fault, then changes the image in one step, then lets time pass; a call that finds no
   file, or one in its way, is neither announced nor met by a fault;
-- a call that reads looks first and then lets time pass: its answer may be old when it arrives;
+- a call that reads checks first and then lets time pass: its answer may be old when it arrives;
 - a dead process reads and closes without harm, and changes nothing;
 - lock files are no effects: what they hold goes with the process that has them.
 """
@@ -34,8 +34,8 @@ _NAME_S: Final = (15e-6, 10e-6)
 _SYNC_DIRECTORY_S: Final = (100e-6, 200e-6)
 _READ_S: Final = (8e-6, 4e-6)
 _CHECKS_THAT_WAIT: Final = 0.2
-"""What only looks mostly takes no time, as from the page cache: a fifth of the turns suffice to let
-others in between.
+"""What only checks mostly takes no time, as from the page cache: a fifth of the turns suffice to
+let others in between.
 """
 _STALL_S: Final = (1.0, 19.0)
 

@@ -4,12 +4,12 @@ goes.
 Pure: it knows no processes, no time and no faults (disk.py does). Rules of this file:
 
 - errors are those of the operating system, by class and number;
-- paths are absolute, or relative to "/", which is always there; no links to look through;
+- paths are absolute, or relative to "/", which is always there; no links to follow;
 - a change of names is pending in its folder until that is synced; a rename within one folder is one
   change, one between two folders is two, that of the target first;
 - room is counted in blocks of the files that have a name; folders and names need none;
-- bytes are changed through the `Inode` a path leads to, which lives on without a name as an open
-  file does.
+- bytes are changed through the `Inode` a path leads to, which stays without a name as an
+  open file does.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class DiskImage:
         self.capacity: int | None = None
         """Bytes all files together may take, in whole blocks; None: there is always room."""
 
-    # --- looking ----------------------------------------------------------------------------------
+    # --- checking
+    # ----------------------------------------------------------------------------------
 
     def find(self, path: str) -> Node | None:
         """What has this name; None if its folder has no such.
@@ -266,7 +267,7 @@ class DiskImage:
         ones by chance.
 
         What loses everything comes first; what keeps everything is always there. The names are what
-        tells results apart: where two files hold the same bytes, results may look the same.
+        distinguishes results: where two files hold the same bytes, results may look the same.
         """
         results = Results(self._root, cap)
         if results.count() <= cap:
@@ -357,4 +358,4 @@ def _error(code: int, path: str) -> OSError:
 
 
 def _ignore(point: str) -> None:
-    """Results that are gone through are not chance's, and count as no fault."""
+    """Results that are processed are not chance's, and count as no fault."""

@@ -8,10 +8,10 @@ epoch alone. What goes wrong is on the way. Rules of this file:
   one owner in order; nothing its process does after it was sent takes it back;
 - of a dead owner's frames in flight a prefix of any length has arrived, which chance decides once;
 - opening fences at one moment: what is durable by then is in the log for the new owner, anything
-  later is refused; once the opening has returned, an earlier owner is told of no frame any more,
-  durable or not;
+  later is refused; once the opening has returned, an earlier owner is notified of no frame any
+  more, durable or not;
 - what lies ahead is kept in the service with the time it is due, and applied before anything is
-  looked at.
+  checked.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class _Flight:
     length: int
     future: asyncio.Future[LogAddress]
     announced: bool = False
-    """Its effect has been told; the process was stopped between that and the sending."""
+    """Its effect has been reported; the process was stopped between that and the sending."""
     due_us: int = 0
     """When it is durable in the service."""
     answered_us: int = 0
-    """When its owner hears of it."""
+    """When its owner is notified of it."""
     lost: bool = False
     in_doubt: bool = False
     repeated: bool = False
@@ -160,7 +160,7 @@ class SimulatedLedgerStore:
 
     def frames(self, container_id: int) -> list[LogFrame]:
         """The frames from the truncation point on that are durable, as far as anybody has
-        looked.
+        checked.
         """
         return list(self.ledger(container_id).frames)
 
@@ -361,7 +361,7 @@ class SimulatedLedgerLog(DurableDataLog):
         self._ledger.send(self._epoch, flight)
 
     def _answer(self) -> None:
-        """Hear of the frames whose answers are there."""
+        """Be notified of the frames whose answers are there."""
         self._timer = None
         now_us = self._now_us()
         self._ledger.settle(now_us)

@@ -9,7 +9,7 @@ late, their replies lost, bodies come back wrong, listings lag. Rules of this fi
   it was sent, not even dying or cancelling the call, takes it back. Of a process that died before,
   chance decides whether it landed;
 - what lies ahead is kept in the bucket with the time it is due, and `settle` applies it before
-  anything is looked at;
+  anything is checked;
 - the bucket tells ages by a clock of its own, which never jumps;
 - a wrong body comes at most once in a while for each object, so that whoever asks once more gets
   the right one: a store that lies twice in a row is corrupt, and that is another fault

@@ -8,7 +8,7 @@ survive in some of its sectors only. Rules of this file:
   bytes survived; bytes that did not are zeros;
 - only files that still have a name count; afterwards what is seen is what is durable, and nothing
   is pending;
-- folders and files are gone through in the order they were made in, so equal chances give equal
+- folders and files are processed in the order they were made in, so equal chances give equal
   results.
 """
 

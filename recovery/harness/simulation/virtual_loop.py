@@ -235,7 +235,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 try:
                     task.get_coro().close()
                 except BaseException:  # noqa: BLE001, S110
-                    # The dead raise what they like; nobody hears it.
+                    # The dead raise what they like; nobody gets it.
                     # mostly: it awaits while it is closed, it is the one that runs, it meets that
                     # it is dead
                     pass

@@ -156,7 +156,7 @@ class World:
         return task.result()
 
     def kill(self, process: SimulatedProcess) -> None:
-        """SIGKILL: the process is gone, what it wrote stays with the operating system."""
+        """SIGKILL: the process has ended, what it wrote stays with the operating system."""
         if process in self.processes:
             self.processes.remove(process)
             self._dead.append(process)
@@ -210,7 +210,7 @@ class SimulatedProcess:
         """The process is paused before its effect of this number."""
         self.reads = 0
         self.stops_behind: int | None = None
-        """The process is paused behind its look of this number (from 0) at a disk."""
+        """The process is paused behind its check of this number (from 0) at a disk."""
         self.cancels_at: int | None = None
         """Effect of this number at which the program cancels the tasks of others that its loop
         lists.

@@ -86,7 +86,7 @@ async def keep_registers(bench: ClientBench) -> None:
 
 
 async def compare_and_set(bench: ClientBench) -> None:
-    """Adds one to a shared attribute by compare-and-set, looking again whenever somebody was
+    """Adds one to a shared attribute by compare-and-set, checking again whenever somebody was
     faster.
     """
     name = bench.segments["attributes"][0]

@@ -36,16 +36,18 @@ _BACK_OFF_S: Final = 2.0
 
 @dataclass(slots=True, kw_only=True)
 class ClientBench:
-    """One client's place of work in one life."""
+    """One client's place of work in one process run."""
 
     store: RecordedStore
     random: random.Random
     stage: Stage
     process_run: int
     index: int
-    """Its number among all clients of the life."""
+    """Its number among all clients of the process run."""
     place: int
-    """Its number among the clients of its kind: what it goes on with from life to life."""
+    """Its number among the clients of its kind: what it goes on with from process run to process
+    run.
+    """
     operations: int
     """Calls it is to make, about."""
     segments: Mapping[str, Sequence[str]]

@@ -1,6 +1,6 @@
 """The workloads by name, and the clients they are made of.
 
-A workload either runs all its clients in every life, or draws some of them for each.
+A workload either runs all its clients in every process run, or draws some of them for each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Client:
     needs: Mapping[str, int] = field(default_factory=dict)
     """Shared segments it works on: how many of each role."""
     share: int = 2
-    """Its part of the calls of a life, beside the others' parts."""
+    """Its part of the calls of a process run, beside the others' parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +41,9 @@ class Workload:
     name: str
     description: str
     clients: Sequence[Client]
-    """Each runs once in every life; those named twice, twice."""
+    """Each runs once in every process run; those named twice, twice."""
     drawn: int = 0
-    """Not 0: every life draws so many of them, or up to two more."""
+    """Not 0: every process run draws so many of them, or up to two more."""
     jobs_beside: bool = False
     """In the simulated world, compaction jobs run beside the store (compaction_jobs.py)."""
 
@@ -53,7 +53,7 @@ class Workload:
         return needs_of(self.clients)
 
     def cast(self, rng: random.Random) -> list[Client]:
-        """The clients of one life."""
+        """The clients of one process run."""
         if not self.drawn:
             return list(self.clients)
         return rng.sample(list(self.clients), min(len(self.clients), self.drawn + rng.randrange(3)))

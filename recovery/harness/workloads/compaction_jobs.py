@@ -43,7 +43,7 @@ changes nothing.
 """
 _DAY_MS: Final = 24 * 3600 * 1000
 _GROUPS_MAX: Final = 4
-"""Of one job: lives are short."""
+"""Of one job: process runs are short."""
 
 
 class CompactionJobs:

@@ -12,7 +12,7 @@ from segmentstore.contracts.errors import BadOffsetError, TierUnavailableError
 
 
 async def append_conditionally(bench: ClientBench) -> None:
-    """Appends where it believes the end to be, often several in a row; when refused, looks
+    """Appends where it believes the end to be, often several in a row; when refused, checks
     again.
     """
     name = bench.segment("conditional")

@@ -1,5 +1,5 @@
-"""Exactly-once writers: each has a number that outlives lives, and sends again whatever it is in
-doubt about.
+"""Exactly-once writers: each has a number that outlives process runs, and sends again whatever it
+is in doubt about.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ async def take_checkpoints(bench: ClientBench) -> None:
 
 
 async def idle(bench: ClientBench) -> None:
-    """Mostly sleeps; then looks whether the store is still there, and writes a little."""
+    """Mostly sleeps; then checks whether the store is still there, and writes a little."""
     for _ in range(bench.random.randrange(1, 4)):
         await bench.pause(bench.random.choice((1.0, 30.0, _IDLE_S)))
         name = bench.any_segment()

@@ -1,4 +1,4 @@
-"""Clients of a segment's life: sealing, truncating, deleting and making again under the same
+"""Clients of a segment's lifetime: sealing, truncating, deleting and making again under the same
 name.
 """
 

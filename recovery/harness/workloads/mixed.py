@@ -1,6 +1,6 @@
 """Mixed calls: what no other client asks for.
 
-Two conditions on one append, and calls that are taken back halfway.
+Two conditions on one append, and calls that are cancelled halfway.
 
 Each scene but the first is played on a segment made for it, so that whatever becomes of it is in
 nobody's way. Rules of this file:
@@ -9,7 +9,7 @@ nobody's way. Rules of this file:
   told;
 - a call that ends as cancelled though nobody cancelled it is an error: it was dragged along with
   another one;
-- the client ends behind everything it took back, so that nothing of it happens under who looks at
+- the client ends behind everything it took back, so that nothing of it happens under who checks
   the store next.
 """
 
@@ -51,8 +51,8 @@ _WRITERS_FROM: Final = 500
 """Places of exactly-once writers from here on are this client's."""
 
 _Asked = asyncio.Future[Any] | Callable[[], Awaitable[object]]
-"""An append that was made, or a call to be made: one that nobody lives to make leaves nothing
-behind.
+"""An append that was made, or a call to be made: one that nobody makes any more leaves
+nothing behind.
 """
 
 
@@ -115,7 +115,7 @@ def _updates(bench: ClientBench, there: int | None, value: int) -> tuple[Update,
 
 
 async def _seal_under_appends(bench: ClientBench) -> None:
-    """A seal among appends of others, taken back sometimes; then updates of what may be sealed by
+    """A seal among appends of others, cancelled sometimes; then updates of what may be sealed by
     now.
     """
     name = await _make(bench, "sealed")
@@ -189,7 +189,7 @@ async def _merge_into_what_goes(bench: ClientBench) -> None:
 
 
 async def _take_back(bench: ClientBench) -> None:
-    """A creation, and what follows upon it, each taken back: then looks at what is there, and asks
+    """A creation, and what follows upon it, each cancelled: then checks what is there, and asks
     again.
     """
     name = bench.stage.own("deleted", bench.process_run, bench.index, bench.created)
@@ -304,6 +304,6 @@ async def _outcome_of(asked: _Asked) -> BaseException | None:
     try:
         await (asked if isinstance(asked, asyncio.Future) else asked())
     except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001
-        # Whoever waits for the group judges it.
+        # Whoever waits for the group checks it.
         return error
     return None

@@ -1,5 +1,5 @@
-"""Running a workload for one life of a store: retire old segments, make what is missing, let the
-clients work.
+"""Running a workload for one process run of a store: retire old segments, make what is missing, let
+the clients work.
 
 Ends when every client has done its part or the store has stopped; then every append has its answer
 too.
@@ -43,7 +43,7 @@ async def run_workload(
     pace: float = 1.0,
     listener: Listener | None = None,
 ) -> None:
-    """Run the clients of one life: about `operations` calls in all, noted in the history.
+    """Run the clients of one process run: about `operations` calls in all, noted in the history.
 
     `random` decides everything that is not decided by the store. `pace` shortens pauses where time
     is real. Appends of 4 KiB must be allowed. Raises an ExceptionGroup of what clients did not
@@ -114,7 +114,7 @@ async def _set_up(maker: RecordedStore, stage: Stage, names: Sequence[str], pace
             try:
                 await maker.delete(name)
             except (SegmentNotFoundError, TierUnavailableError):
-                pass  # gone already, or left to the next life
+                pass  # missing already, or left to the next process run
     for name in names:
         if name not in there:
             await _make(maker, name, pace)

@@ -1,9 +1,10 @@
-"""Stage: the names that clients use in each life of a store, and the numbers and sizes of
+"""Stage: the names that clients use in each process run of a store, and the numbers and sizes of
 exactly-once events.
 
-Pure: everything follows from the number of the life, so a client in another process, or after a
-crash that left nothing but the store, knows what its predecessors knew. Lives come in generations;
-a new generation uses new segments, and those of the older ones are deleted when it begins.
+Pure: everything follows from the number of the process run, so a client in another process, or
+after a crash that left nothing but the store, knows what its predecessors knew. Process runs come
+in generations; a new generation uses new segments, and those of the older ones are deleted when it
+begins.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Stage:
     process_runs_per_generation: int = 5
 
     def generation(self, process_run: int) -> int:
-        """Which generation of segments a life uses."""
+        """Which generation of segments a process run uses."""
         return process_run // self.process_runs_per_generation
 
     def shared(self, role: str, index: int, process_run: int) -> str:
@@ -32,11 +33,11 @@ class Stage:
         return f"{self.label}/{role}-{self.generation(process_run)}-{index}"
 
     def own(self, role: str, process_run: int, client: int, number: int) -> str:
-        """A segment that one client makes in one life."""
+        """A segment that one client makes in one process run."""
         return f"{self.label}/{role}-{self.generation(process_run)}-{process_run}.{client}.{number}"
 
     def source(self, target: str, process_run: int, client: int, number: int) -> str:
-        """A merge source that lives in the container of its target."""
+        """A merge source in the container of its target."""
         return f"{target}#transaction.{process_run:08x}{client:08x}{number:016x}"
 
     def is_retired(self, name: str, process_run: int) -> bool:

@@ -1,4 +1,4 @@
-"""Stores over a real gateway and a real cluster, and ways to look at what becomes of them."""
+"""Stores over a real gateway and a real cluster, and ways to check what becomes of them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def run(
 
 
 class Watched:
-    """A process that need not be our child, and may be waited for. Looked at while it lives."""
+    """A process that need not be our child, and may be waited for. Checked while it is alive."""
 
     def __init__(self, pid: int) -> None:
         self._handle = os.pidfd_open(pid)

@@ -7,7 +7,7 @@ within one. Rules:
   between, whoever recovers the ledger finds it;
 - parts are joined when the entry is stored, so who changes a buffer too early is found out;
 - a fence is forgotten with the ledger that is deleted, as bookies that were started again do: who
-  still writes it hears OK;
+  still writes it gets OK;
 - planted failures are used up in the order they were planted, each by the next call it is meant
   for.
 """
@@ -101,7 +101,7 @@ class MemoryCluster:
         Too few fail creates (-6), adds (-6) and the recovery of open ledgers (-10).
         """
         self.fenced_code = _FENCED
-        """What a fenced writer hears first; a real one may hear -11."""
+        """What a fenced writer gets first; a real one may get -11."""
         self.read_batch = 16
         self._next_id = 1
         self._planted: list[_Planted] = []

@@ -1,5 +1,5 @@
-"""What is done about a bookie that does not keep up: its ledgers are told, until they are followed,
-and not too often.
+"""What is done about a bookie that does not keep up: its ledgers are reported, until they are
+followed, and not too often.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """An owner that ends, or falls asleep, in any of its calls: nothing acknowledged is lost, nothing
 is doubled, nothing stays behind.
 
-Each test runs a whole life of a log once, counts its calls, and then runs it again for every call,
-stopped there: before the call happened, and after it happened with its reply never heard.
+Each test runs a whole lifetime of a log once, counts its calls, and then runs it again for every
+call, stopped there: before the call happened, and after it happened with its reply never received.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.contracts.durable_data_log_contract import payload, read_all
 from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, run
 
 _PARTS = 12
-"""The calls of a life are gone through in so many tests."""
+"""The calls of a life are processed in so many tests."""
 
 
 class _Life:

@@ -248,7 +248,7 @@ def test_a_record_that_does_not_answer_is_asked_again_and_nothing_is_concluded(
         plant(world, call, answer, happens=False)
         with pytest.raises(TierUnavailableError):
             await log.check_primary()
-        # Settling begins with a look at the record.
+        # Settling begins with a check of the record.
         plant(world, call, answer, happens=False, times=4)
         world.cluster.fail_add(-11, kept=1)
         await append_all(log, range(9))

@@ -140,7 +140,7 @@ def test_who_was_overtaken_while_he_settled_acknowledges_nothing(happens: bool) 
         log = await world.opened(process)
         await append_all(log, range(3))
         world.cluster.fail_add(-12, kept=2)
-        # The appends, the look at the record, and then the recovery.
+        # The appends, the check of the record, and then the recovery.
         process.sleep_in(len(process.calls) + 4, happens=happens)
         futures = [log.append([payload(number)]) for number in range(3, 6)]
         await asyncio.sleep(10)
@@ -188,7 +188,7 @@ def test_writers_wait_for_bookies_as_long_as_it_takes_and_health_says_so() -> No
         world.cluster.bookies_up = 2
         assert "NotEnoughBookies" in await until_said(log, "creating a ledger failed")
         await asyncio.sleep(LONG_S)
-        # One bookie of two kept an entry of which nobody heard; it counts.
+        # One bookie of two kept an entry that nobody knew of; it counts.
         assert [future.done() for future in waiting] == [True] + [False] * 5
         world.cluster.bookies_up = 3
         await asyncio.gather(*waiting)

@@ -66,7 +66,7 @@ def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothi
 def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(
     claimed_after_s: float,
 ) -> None:
-    """The ages are counted from the last look, and from the claim: whatever lies between them."""
+    """The ages are counted from the last check, and from the claim: whatever lies between them."""
 
     async def scenario() -> None:
         world = BookKeeperWorld()
@@ -318,7 +318,7 @@ def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken() -> Non
 
 @pytest.mark.parametrize("code", [-23, -13])
 def test_a_last_frame_that_cannot_be_read_does_not_stop_the_container_for_ever(code: int) -> None:
-    """While a log opens its reader looks at the record as later; without an answer nothing is taken
+    """While a log opens its reader checks the record as later; without an answer nothing is taken
     for corruption.
     """
 

@@ -1,4 +1,4 @@
-"""A view of a log (in memory) begins with a whole record, whatever bookies were told of it."""
+"""A view of a log (in memory) begins with a whole record, whatever bookies were notified of it."""
 
 from __future__ import annotations
 

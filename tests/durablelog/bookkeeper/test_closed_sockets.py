@@ -90,7 +90,7 @@ def test_a_control_call_that_fails_closes_its_connection() -> None:
 
 class EndedByItsSuccess(GatewayLedgerStore):
     """Something happens in the turn in which an attempt to connect has succeeded, before its caller
-    hears of it.
+    is notified of it.
     """
 
     def __init__(self, settings: GatewaySettings, runtime: Runtime) -> None:

@@ -39,7 +39,7 @@ class Writer(LedgerWriter):
 
 
 class Row:
-    """A pipeline that was begun. `is_valid` is what it is told when it asks."""
+    """A pipeline that was begun. `is_valid` is what it gets when it asks."""
 
     def __init__(self) -> None:
         self.is_valid = True

@@ -163,7 +163,7 @@ def test_folders_of_another_host_are_let_be_though_all_its_numbers_are_ours(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def host(folder: str, boot: str, process: int) -> Path:
-        """What it tells of its one process.
+        """What it reports its one process.
 
         Its namespace of numbers is the first one, the same one on all hosts.
         """

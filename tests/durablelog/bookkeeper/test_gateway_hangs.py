@@ -280,7 +280,7 @@ def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(
 
 
 async def make_until_too_late(store: GatewayLedgerStore, made: list[int]) -> None:
-    """A process that was told to stop may answer a little longer."""
+    """A process that was asked to stop may answer a little longer."""
     while True:
         made.append((await store.create(Replication(), {})).ledger_id)
 

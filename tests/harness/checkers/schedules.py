@@ -152,7 +152,7 @@ class Schedule:
             or name not in owner.taken
             or owner.taken[name].attributes.get(UUID(int=writer).bytes, -1) < last
         ):
-            # A session looks at what is durable, and sometimes sends everything again.
+            # A session checks what is durable, and sometimes sends everything again.
             there = owner.durable.get(name)
             last = -1 if there is None else there.attributes.get(UUID(int=writer).bytes, -1)
             last = last if self.rng.random() < 0.7 else -1

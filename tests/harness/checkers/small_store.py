@@ -1,8 +1,8 @@
 """A tiny store in memory that keeps every promise, and writes the history of what was asked of it.
 
 It takes calls in order against what it has taken (as the engine does), makes them durable in that
-order, answers when it is told to, and can die or be overtaken in between: what was taken and is not
-durable is lost then.
+order, answers when it is asked to, and can die or be overtaken in between: what was taken and is
+not durable is lost then.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class SmallStore:
         )
 
     def lost(self, name: str, *lengths: int, **arguments: Any) -> Call:
-        """An append that nobody hears of again. `reopen(1)` lets it land."""
+        """An append that nobody is notified of again. `reopen(1)` lets it land."""
         return self.begin(CallKind.APPEND, name, lengths=lengths or (10,), **arguments)
 
     def observe(self, *, again: bool = False, findings: Sequence[str] = ()) -> Observation:

@@ -1,5 +1,5 @@
-"""Whole histories pass, calls that were answered wrongly are told, and what a right store may do is
-not.
+"""Whole histories pass, calls that were answered wrongly are reported, and what a right store may
+do is not.
 """
 
 from __future__ import annotations

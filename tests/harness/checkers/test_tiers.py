@@ -28,7 +28,7 @@ def named(epoch: int, kind: ObjectKind = "flush", container_id: int = 0) -> str:
 
 
 def history() -> History:
-    """A history with two looks at its tiers in the end, the last one deep; nothing of it is a
+    """A history with two checks of its tiers in the end, the last one deep; nothing of it is a
     violation.
     """
     made = good().history

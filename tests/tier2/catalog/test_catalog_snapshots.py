@@ -137,7 +137,7 @@ def test_snapshots_of_two_stores_are_distinguished_or_refused() -> None:
                 await newest_snapshots(place.storage)
             for store_id in (STORE_ID, OTHER_STORE_ID):
                 await StoreMarkers(place.storage, store_id).put()
-        # The other is gone for good, as after a restore.
+        # The other is deleted for good, as after a restore.
         await StoreMarkers(place.storage, OTHER_STORE_ID).forget(STORE_ID)
         assert await newest_snapshots(place.storage) == {0: theirs}
 

@@ -1,4 +1,4 @@
-"""Arrow tables on their way through Spark: as schemas Spark can be told, and as bytes in a column.
+"""Arrow tables on their way through Spark: as schemas for Spark, and as bytes in a column.
 
 Pure, without pyspark.
 """

@@ -13,7 +13,7 @@ from segmentstore.contracts.errors import ConfigError
 from tier2.credentials import refuse_secrets
 
 ANSWER_TIMEOUT_S: Final = 120.0
-"""Four times as often as an idle owner looks into its mailbox by default."""
+"""Four times as often as an idle owner polls its mailbox by default."""
 
 
 class Exit(enum.IntEnum):
@@ -23,11 +23,11 @@ class Exit(enum.IntEnum):
     """
 
     NOTHING = 0
-    """Looked at everything: nothing found, or all of it done."""
+    """Checked everything: nothing found, or all of it done."""
     FINDINGS = 1
-    """Something was found, or a part was refused or failed: somebody should look."""
+    """Something was found, or a part was refused or failed: somebody should check."""
     UNDECIDED = 2
-    """Not everything could be looked at, or an answer did not come.
+    """Not everything could be checked, or an answer did not come.
 
     Also: wrong arguments, and whatever broke.
     """

@@ -4,7 +4,7 @@ later, classic and Connect.
 Rules of this file:
 
 - nothing here hangs on a version's number: it is asked for what it has;
-- rows go where they are told to by what every version has, a repartition by a column: the column
+- rows go where they are asked to by what every version has, a repartition by a column: the column
   holds, for each bin, a number that Spark's hash sends there.
 
 No pyspark at the top: what only plans needs none.
@@ -34,7 +34,7 @@ HASH_SEED: Final = 42
 def frame_of(spark: SparkSession, table: pa.Table) -> DataFrame:
     """The table as a DataFrame.
 
-    Its columns are told: of an empty table Spark Connect wants to know them.
+    Its columns are reported: of an empty table Spark Connect wants to know them.
     """
     if _knows_arrow():
         return spark.createDataFrame(table, ddl(table.schema))

@@ -191,8 +191,8 @@ class LocalClient:
         """Merge a source that nobody else merges or deletes; its offset, None if that is not known
         any more.
 
-        It is not known if the store was lost while it answered; then the source is gone because it
-        was merged.
+        It is not known if the store was lost while it answered; then the source is missing because
+        it was merged.
         """
         pending = await self._ask(Merge(target, source, None, 0))
         answer = pending.answer
@@ -231,7 +231,7 @@ class LocalClient:
         return self._expect(answer, Description)
 
     async def check_mailbox(self) -> bool:
-        """Have the store look into its mailbox now; False if it is of a version that does not know
+        """Have the store poll its mailbox now; False if it is of a version that does not know
         how.
         """
         answer = (await self._ask(CheckMailbox())).answer
@@ -243,7 +243,7 @@ class LocalClient:
     async def names(self, prefix: str) -> list[str]:
         """Every name that begins with `prefix`, ascending.
 
-        The store looks at all its names for it.
+        The store checks all its names for it.
         """
         found: list[str] = []
         while True:
@@ -312,7 +312,7 @@ class LocalClient:
     async def _receive(self, *, alone: bool = False) -> None:
         """Take one answer.
 
-        A refusal is raised, unless it is of the only request, whose caller looks at it.
+        A refusal is raised, unless it is of the only request, whose caller checks it.
         """
         assert self._streams is not None, "not open"
         try:

@@ -1,7 +1,7 @@
 """A job tells the owner on its own machine that it has put messages, over the store's socket
 (docs/formats/local-server.md).
 
-Without it the owner finds them at its next look, `mailbox_poll_interval_s` later. So whatever goes
+Without it the owner finds them at its next check, `mailbox_poll_interval_s` later. So whatever goes
 wrong here costs that time and nothing else, and is no error: nobody listens, an older store does
 not know the request, or the socket is another user's.
 """
@@ -34,7 +34,7 @@ def folder_of(storage: ObjectStorage, runtime: Runtime) -> str | None:
 
 
 async def wake_owner(folder: str, runtime: Runtime) -> bool:
-    """Ask the owner of the store in `folder` to look into its mailbox now; whether it said that it
+    """Ask the owner of the store in `folder` to poll its mailbox now; whether it said that it
     will.
 
     Never raises for what the owner does or does not do. At most TIMEOUT_S, and one connection.

@@ -7,7 +7,7 @@ Rules of this file:
   numbers at its end;
 - on a terminal it is one line that is drawn anew; elsewhere a line at most every LINE_EVERY_S, and
   none for what was quicker;
-- what cannot be told is not shown: no error of a look ever reaches the job.
+- what cannot be known is not shown: no error of a check ever reaches the job.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LINE_EVERY_S: Final = 10.0
 
 
 class _Stage(Protocol):
-    """A stage as the progress handlers of Connect are told of it."""
+    """A stage as the progress handlers of Connect are notified of it."""
 
     stage_id: int
     num_tasks: int
@@ -49,7 +49,7 @@ class TaskCount(NamedTuple):
 
 
 class StageCounts:
-    """Adds up what is seen of stages, one after another: a stage that is over is told of no
+    """Adds up what is seen of stages, one after another: a stage that is over is reported no
     more.
     """
 
@@ -57,7 +57,7 @@ class StageCounts:
         self._stages: dict[tuple[str, int], tuple[int, int]] = {}
 
     def see(self, query: str, stage: int, done: int, known: int) -> None:
-        """A look at a stage; numbers of stages are those of one query."""
+        """A check of a stage; numbers of stages are those of one query."""
         self._stages[query, stage] = (done, known)
 
     def finish_others(self, query: str, active: Iterable[int]) -> None:
@@ -81,7 +81,7 @@ class StageCounts:
 class Progress:
     """Shows the progress of a session's queries while it is entered.
 
-    `show`: None for whether a person may be looking.
+    `show`: None for whether a person may be watching.
 
         with Progress(spark, "reconcile"):
             findings = frame.collect()
@@ -162,7 +162,7 @@ class Progress:
                 return
 
     def _poll_stages(self) -> None:
-        # One of the two uses of a SparkContext (the other: `session`): classic sessions tell of
+        # One of the two uses of a SparkContext (the other: `session`): classic sessions report
         # their tasks nowhere else, and nothing depends on it.
         tracker = self._spark.sparkContext.statusTracker()
         active = tracker.getActiveStageIds()

@@ -6,8 +6,8 @@ Rules of this file:
 - the master is never named by a job. Spark has it from spark-submit, PYSPARK_SUBMIT_ARGS,
   SPARK_REMOTE or spark-defaults.conf; only the console entry (`commands`) says something where
   nobody else did, in the environment, before the first session;
-- by Spark Connect and on other machines the code of the tasks is sent along: what judges there is
-  what judges here;
+- by Spark Connect and on other machines the code of the tasks is sent along: what checks there is
+  what checks here;
 - the only place besides `progress` that tells classic sessions from Connect.
 """
 
@@ -131,7 +131,7 @@ def task_runtime() -> Runtime:
 
 def _is_any() -> bool:
     """Whether somebody in this process has made a session, in whatever thread."""
-    # getActiveSession tells of the calling thread alone, for classic ones, and pyspark has no
+    # getActiveSession knows the calling thread alone, for classic ones, and pyspark has no
     # public name for the other question.
     return (
         SparkContext._active_spark_context is not None  # noqa: SLF001

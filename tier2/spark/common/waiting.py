@@ -24,5 +24,5 @@ def waits_for(text: str) -> Iterator[None]:
 
 def waited_for() -> str:
     """What is waited for, the last of it; empty for nothing."""
-    # Another thread may take away the last one between two looks at the list.
+    # Another thread may take away the last one between two checks of the list.
     return next(iter(_waits[-1:]), "")

@@ -1,5 +1,5 @@
-"""Groups whose sources were gone when a task came to them: the store replaced these itself, or they
-are lost.
+"""Groups whose sources were missing when a task came to them: the store replaced these itself, or
+they are lost.
 
 A store consolidates, truncates and deletes beside a job, and what it replaced is deleted after the
 deletion lag. Only the catalog as of now tells that from loss. Rule: a source that is no longer live
@@ -27,10 +27,10 @@ _COLUMNS: Final = ("name", "state")
 async def overtaken_sources(
     owners: Owners, deleted: Mapping[MessageKey, str]
 ) -> dict[MessageKey, str]:
-    """Of groups and the source that each found gone: those it was replaced for, and a sentence that
-    says so.
+    """Of groups and the source that each found missing: those it was replaced for, and a sentence
+    that says so.
 
-    Asks the owners for snapshots, as `owners` is told to; of one that does not answer its groups
+    Asks the owners for snapshots, as `owners` is asked to; of one that does not answer its groups
     are left out, and so are those whose source the catalog still needs. Raises CatalogFormatError,
     StorageUnavailableError. Costs an export, and for each container and shard with a source a
     stretch of `objects`.

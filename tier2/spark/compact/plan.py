@@ -3,15 +3,15 @@ catalog snapshot alone.
 
 Rules of this file:
 
-- a segment is looked at in cells of the target's size, by offset: chunks of one cell are never
-  joined with another's. So what was rewritten stays where it was looked at, and a plan made after
+- a segment is checked in cells of the target's size, by offset: chunks of one cell are never
+  joined with another's. So what was rewritten stays where it was checked, and a plan made after
   its commit is empty (but see GROUP_CHUNKS_MAX);
 - chunks that lie behind one another in one object are a piece, unless two neighbours had better be
   one block. A stretch is neighbouring small pieces of a cell; it is worth rewriting from
   `min_input_files` pieces on. Leading pieces that are larger than all behind them are left out: a
   segment that grows is not written again and again for its end;
-- an object that is mostly dead, or will be by what is chosen, is emptied, if all that lives in it
-  may be touched;
+- an object that is mostly dead, or will be by what is chosen, is emptied, if all that is alive in
+  it may be touched;
 - only what is old enough is touched. Segments merged away are not: they are about to become
   another's chunks;
 - a container of very many chunks is planned in ranges that end between cells (`compact.ranges`):
@@ -274,7 +274,7 @@ def deadness_of(
         return Deadness(*(np.zeros(0, np.int64) for _ in Deadness._fields))
     left = _left_of(table, choice)
     # Beside a block that is as long as its object there is no other. (Of a compressed one this
-    # cannot be told: at worst such an object is emptied too soon.)
+    # cannot be known: at worst such an object is emptied too soon.)
     has_room = left.bytes + HEADER_BYTES * (left.chunks + 1) < left.size
     some = (left.chunks > 0) & (has_room | left.is_dead(options))
     return Deadness(*(column[some] for column in left._replace(objects=table.object_hashes())))

@@ -2,7 +2,7 @@
 people.
 
 Rules of this file: pure; no pyspark. A group is `planned` until there is a proposal, and `pending`
-until its owner answers; a job whose owners did not all answer could not tell, whatever else came of
+until its owner answers; a job whose owners did not all answer is undecided, whatever else came of
 it. What the store, or another job, lawfully changed meanwhile is counted and is no fault: the next
 run plans from what there is then.
 """
@@ -290,7 +290,7 @@ def _last(summary: CompactionSummary) -> Iterator[str]:
             f" {summary.planned_bytes:,} bytes; "
             f"{summary.expected_removed_data_files_count:,} objects are freed"
         )
-        # Each group looks for its proposal, puts an object, reads some of it back, and puts a
+        # Each group searches for its proposal, puts an object, reads some of it back, and puts a
         # proposal.
         yield (
             f"requests: about {summary.source_objects + 4 * groups:,}, of which "

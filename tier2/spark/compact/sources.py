@@ -141,7 +141,7 @@ class GroupSources:
             try:
                 return await self._checked_header(name, offset, chunks)
             except BlockFormatError:
-                continue  # the transfer may have gone wrong
+                continue  # the transfer may be wrong
         return await self._checked_header(name, offset, chunks)
 
     async def _checked_header(

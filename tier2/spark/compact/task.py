@@ -6,14 +6,14 @@ Rules of this file:
 - no byte is passed on unchecked: what is downloaded goes through BlockReader and gets checksums of
   its own again; before the store copies a block itself, its header and extent table were read and
   checked (with `verify_copies` all of it); what was written anew has its headers and extent tables
-  read back and compared before anybody is told of it;
+  read back and compared before anybody is notified of it;
 - an object has a name of its own for each attempt; nothing is ever deleted here. What an attempt
   leaves behind that did not get to propose it, or came second, is an object nobody refers to:
   reconciliation finds it by its name;
 - the proposal is the group's: put if absent under the group's id. Who comes second says so and is
   as well off;
-- a source that is gone or corrupt fails its group, with names, and no other; so do a storage that
-  stays away and what nobody foresaw. Never the job.
+- a source that is missing or corrupt fails its group, with names, and no other; so do a storage
+  that stays away and what nobody foresaw. Never the job.
 
 Memory: the bytes of one group, what is fetched at a time, and, while a thread writes blocks, what a
 codec makes of them.
@@ -76,9 +76,9 @@ async def execute_group(
     """Make the group's object and propose it; a group that was proposed already is left as it is.
 
     `verify_copies` also reads the bodies of blocks that the store copies itself, which costs their
-    download. What is wrong with an object is told in the result, not raised; so is anything else
-    but a cancellation. The requests it counts are those of `storage`: nothing else should use it
-    meanwhile.
+    download. What is wrong with an object is reported in the result, not raised; so is anything
+    else but a cancellation. The requests it counts are those of `storage`: nothing else should use
+    it meanwhile.
     """
     loop = asyncio.get_running_loop()
     begun, before = loop.time(), storage.statistics()

@@ -100,7 +100,7 @@ RESULTS: Final = pa.schema(_RESULTS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSite:
-    """What every task of a job is told."""
+    """What every task of a job gets."""
 
     url: str = field(repr=False)
     job_id: str

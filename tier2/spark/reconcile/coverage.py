@@ -6,11 +6,11 @@ storage_length), no chunk begins before all earlier ones have ended, and none en
 storage_length. Rules of this file:
 
 - segments whose chunks simply follow one another are recognised by whole columns; only the others
-  are looked at one by one;
+  are checked one by one;
 - what was reached so far is the greatest end of all earlier chunks, not that of the last: a long
   chunk hides nothing;
-- a segment that a range cuts is told of by its borders. Where they fit, and all is in order between
-  them, nothing is wrong; where they do not, the segment is walked from its beginning
+- a segment that a range cuts is reported by its borders. Where they fit, and all is in order
+  between them, nothing is wrong; where they do not, the segment is walked from its beginning
   (`SegmentWalk`), a stretch at a time.
 
 Pure: no await, no clock, no I/O.
@@ -280,7 +280,7 @@ def _checks(segments: _Segments, chunks: _Chunks) -> Iterator[tuple[FindingRow, 
 def _suspicious(
     segments: _Segments, chunks: _Chunks, first: NDArray[np.intp], behind: NDArray[np.intp]
 ) -> NDArray[np.bool_]:
-    """Of each segment: whether more than a look at whole columns is needed."""
+    """Of each segment: whether more than a check of whole columns is needed."""
     some = behind > first
     suspicious = ~some & (segments.floor < segments.ceiling)
     suspicious[some] |= chunks.starts[first[some]] > segments.floor[some]

@@ -6,7 +6,7 @@ Rules of this file:
 - a range is row groups of `chunks`, wherever segments begin and end in them: a segment of any
   length is cut, and its borders told;
 - a range also has the segments without chunks between its own and the next one's; each segment is
-  looked at by one range, or cut;
+  checked by one range, or cut;
 - names are most of the table and only evidence: they are read where something was found.
 
 Coroutines over ObjectStorage; no pyspark.

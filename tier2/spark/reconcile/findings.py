@@ -1,10 +1,10 @@
 """Verdicts over objects: what the catalog says and what the bucket lists, compared as Arrow tables.
 
-A shard is looked at three times: catalog snapshot A, then the listing, then snapshot B
+A shard is checked three times: catalog snapshot A, then the listing, then snapshot B
 (docs/reconciliation.md). Rules of this file:
 
-- `find_suspects` costs the same for every object and makes no Python value of any; rows are looked
-  at one by one only where the two sides differ;
+- `find_suspects` costs the same for every object and makes no Python value of any; rows are checked
+  one by one only where the two sides differ;
 - judging suspects gives what judging the whole shard gives, so a task needs A and the listing, and
   B only sees suspects;
 - beside a live owner nothing is called missing or an orphan that could be under way: in doubt it is
@@ -143,7 +143,7 @@ class StoreFacts(NamedTuple):
     """
     outdated: Mapping[int, str] = {}
     """Containers that have moved on since snapshot B, and why: what is missing or orphaned cannot
-    be told.
+    be known.
     """
     others: Mapping[bytes, str] = {}
     """Tags of the other stores that have their markers here, and their ids."""
@@ -313,7 +313,7 @@ def _check_one(
         )
     if parts is None:
         if engine_folder(name) is not None:
-            return None  # `folders` judges it.
+            return None  # `folders` checks it.
         return FindingRow(
             FindingKind.FOREIGN, "not a name of this engine", None, name, actual=f"{size} bytes"
         )

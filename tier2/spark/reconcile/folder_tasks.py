@@ -3,7 +3,7 @@ them, and read what has to be.
 
 Rules of this file:
 
-- what looks wrong and may have changed while it was listed (a copy, a snapshot) is looked at once
+- what looks wrong and may have changed while it was listed (a copy, a snapshot) is checked once
   more before it becomes a finding;
 - of the copies of a container's metadata the newest is read to its last byte: `restore` lives from
   it. The others are read too when bodies are checked, else by their headers;
@@ -57,7 +57,7 @@ from tier2.store_markers import marker_text
 READS_AT_ONCE: Final = 16
 MESSAGES_MAX: Final = 10_000
 AGAIN_S: Final = 1.0
-"""Before a container without a copy of now is looked at once more: an owner that has just begun
+"""Before a container without a copy of now is checked once more: an owner that has just begun
 puts one at once.
 """
 PIECE_BYTES: Final = 16 * 1024 * 1024

@@ -7,7 +7,7 @@ this file:
 
 - a name of another store, by its tag, is that store's, and nothing here;
 - what the engine itself deletes later is a leftover, and information: nobody has to do anything;
-- what only the bytes can tell is handed on to be read: markers, and messages that nobody answered.
+- what only the bytes can know is handed on to be read: markers, and messages that nobody answered.
 
 Pure: rows of a listing in, findings out.
 """
@@ -63,7 +63,7 @@ class CheckedNames(NamedTuple):
 
 
 def check_names(prefix: str, listed: Iterable[pa.Table], place: StoreFacts) -> CheckedNames:
-    """Judge all that is listed below `prefix`, one of `object_names.ENGINE_PREFIXES`. O(rows)."""
+    """Check all that is listed below `prefix`, one of `object_names.ENGINE_PREFIXES`. O(rows)."""
     result = CheckedNames([], [], [], [])
     rows = sorted(_rows(listed))
     _CHECKS[prefix](rows, place, result)

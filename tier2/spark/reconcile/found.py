@@ -57,7 +57,7 @@ class Verdicts:
     classes: Counter[FoundClass] = field(default_factory=Counter)
     """All, counted."""
     missing: set[str] = field(default_factory=set)
-    """Objects that were not there when they were looked into."""
+    """Objects that were not there when they were inspected."""
     missing_marks: dict[int, list[bytes]] = field(default_factory=dict)
     """More of them, as marks over snapshot B, by shard."""
     counts: Counter[str] = field(default_factory=Counter)

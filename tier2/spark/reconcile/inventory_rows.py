@@ -122,9 +122,9 @@ def conform_listing(table: pa.Table, rules: KeyRules) -> pa.Table:
 
 def conform_sorted(table: pa.Table, rules: KeyRules, tops: Sequence[str]) -> pa.Table | None:
     """Of what `conform_listing` gives, the rows whose names begin with one of `tops`; None if it
-    cannot be told without it.
+    cannot be known without it.
 
-    It can where keys are sorted: between two that begin alike all do, and no other is looked at.
+    It can where keys are sorted: between two that begin alike all do, and no other is checked.
     `tops` end in a slash.
     """
     places = _places(table.column_names)
@@ -173,7 +173,7 @@ def _taker(head: str, rules: KeyRules) -> str | None:
     """Which prefix is taken away from every key that begins with `head`, which ends in a slash;
     None if that depends on the key.
 
-    Whether a key is whole is told by its first slash and by what is beside it.
+    Whether a key is whole is reported by its first slash and by what is beside it.
     """
     for prefix in rules.prefixes:
         if len(prefix) > len(head) and prefix.startswith(head):

@@ -11,7 +11,7 @@ Rules of this file:
 - two queries, one action each, no shuffle of rows that were listed by shard; DataFrame API only, so
   that Connect runs it;
 - nothing is deleted and nothing mended: at the most owners are asked to make garbage of orphans,
-  which they judge again.
+  which they check again.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class ReconcileResult:
     """What a run found."""
 
     findings: DataFrame
-    """Of the schema `findings.FINDINGS`; as often as it is asked for, without another look.
+    """Of the schema `findings.FINDINGS`; as often as it is asked for, without another check.
 
     All that were found, or where they are too many a sample: the summary has their numbers, and
     `findings_url` all of them.
@@ -402,7 +402,7 @@ class _Run:
         ]
         work += self._owners(lambda owners: self._second_work(owners.storage, by))
         verdicts = Verdicts()
-        # Snapshot B is read again where suspects are judged, unless it is A.
+        # Snapshot B is read again where suspects are checked, unless it is A.
         self._work_at(verdicts, work, by, light={"judge"} if is_same(by) else ())
         broken = [
             {"item": "walk", "container_id": number, "first": segment_id}
@@ -431,7 +431,7 @@ class _Run:
         )
 
     async def _second_work(self, storage: ObjectStorage, by: CheckInputs) -> list[dict[str, Any]]:
-        """Rows of WORK over snapshot B: its segments to cover, its objects to look into, and the
+        """Rows of WORK over snapshot B: its segments to cover, its objects to inspect, and the
         engine's own folders.
         """
         work: list[dict[str, Any]] = [{"item": "folders"}, *copies_work(len(by.place.epochs))]
@@ -452,11 +452,11 @@ class _Run:
     # --- afterwards -------------------------------------------------------------------------------
 
     def _afterwards(self, scan: Scan, verdicts: Verdicts, by: CheckInputs) -> list[pa.Table]:
-        """What neither query could say alone: judged here, or by tasks where it is much."""
+        """What neither query could say alone: checked here, or by tasks where it is much."""
         missing = set(verdicts.missing)
         if not scan.again and not verdicts.missing_marks:
             if not by.confirm_all and missing:
-                # What was not listed has been judged.
+                # What was not listed has been checked.
                 for row in scan.rows:
                     missing -= absent_names(Suspects(unpack(row["before"]), unpack(row["listed"])))
             names = sorted(missing)
@@ -480,7 +480,7 @@ class _Run:
         return []
 
     async def _third_check(self, owners: Owners, by: CheckInputs) -> CheckInputs:
-        """Live in B, and not there when it was asked for or looked into: judged by a snapshot taken
+        """Live in B, and not there when it was asked for or inspected: checked by a snapshot taken
         since.
         """
         last = await owners.snapshots("c")
@@ -499,7 +499,7 @@ class _Run:
     # --- orphans ----------------------------------------------------------------------------------
 
     def _asks(self, place: StoreFacts, ranges: int) -> Asking:
-        """What tasks ask owners to delete, which judge these ranges of shards."""
+        """What tasks ask owners to delete, which check these ranges of shards."""
         token = f"{self._runtime.random.getrandbits(64):016x}"
         store_id = self._owners(lambda owners: owners.known_store())
         return Asking(token, place.listed_at_ms - place.older_than_ms, store_id, share_of(ranges))
@@ -531,7 +531,7 @@ async def _weights(storage: ObjectStorage, by: CheckInputs) -> list[int]:
 
 
 async def _live_bytes(storage: ObjectStorage, by: CheckInputs) -> int:
-    """About how many bytes there are to look into; no more are counted than make a difference.
+    """About how many bytes there are to inspect; no more are counted than make a difference.
 
     A container at a time.
     """

@@ -46,7 +46,7 @@ _Entry = tuple[str, os.DirEntry[str]]
 """Below the root; a folder's name ends in a slash."""
 
 _CLOSED: Final = frozenset(("EACCES", "EPERM", "ENAMETOOLONG"))
-"""Why a folder cannot be looked into, now or later."""
+"""Why a folder cannot be inspected, now or later."""
 
 
 def list_shard(url: str, shard: int) -> Iterator[pa.Table]:
@@ -79,7 +79,7 @@ def list_folder(url: str, prefix: str) -> Iterator[pa.Table]:
 def list_rest(url: str) -> Iterator[pa.Table]:
     """LISTING of what lies in no shard and is not the engine's own: foreign names, all of them.
 
-    Costs one look at the top, and a listing of each foreign prefix there. In no order. Raises as
+    Costs one check of the top, and a listing of each foreign prefix there. In no order. Raises as
     `list_shard`.
     """
     check_object_storage_url(url)

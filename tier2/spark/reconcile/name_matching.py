@@ -1,7 +1,7 @@
 """Which names of one column are in another: by walking along both where they are sorted, by a hash
 table otherwise.
 
-The walk looks for the next difference by comparing ever longer stretches, each of them one
+The walk searches for the next difference by comparing ever longer stretches, each of them one
 comparison of memory: columns that are nearly the same cost next to nothing. Names in both differ in
 few places, or there is something badly wrong; then the hash table is the quicker one.
 

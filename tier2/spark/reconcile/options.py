@@ -1,4 +1,4 @@
-"""What reconciliation can be told, checked before anything is looked at.
+"""The options of reconciliation, checked before anything is read.
 
 Pure, and without pyspark: `--help` costs nothing.
 """
@@ -49,10 +49,10 @@ class ReconcileOptions:
     timeout_s: float = ANSWER_TIMEOUT_S
     """How long each asking of the owners may take."""
     delete_orphans: bool = False
-    """Say what would be condemned; with `execute`, ask the owners to."""
+    """Say what would be marked for deletion; with `execute`, ask the owners to."""
     execute: bool = False
     max_concurrent_objects: int = OBJECTS_AT_ONCE
-    """Looked into at once by each task."""
+    """Inspected at once by each task."""
     max_concurrent_listings: int = LISTINGS_AT_ONCE
     """Shards listed at once by each task."""
     tasks: int | None = None
@@ -61,8 +61,8 @@ class ReconcileOptions:
     store_id: str | None = None
     """Of which store, where several share the place."""
     store_folder: str | None = None
-    """Of the store, if it is on this machine: its owner is told there of what is asked, and does
-    not have to find it.
+    """Of the store, if it is on this machine: its owner is notified there of what is asked, and
+    does not have to find it.
     """
     findings_url: str | None = None
     """Where tasks write all findings, as Parquet files in a folder named by the run; a place that

@@ -37,7 +37,7 @@ ASKED_NAMES_MIN: Final = 64
 """Of each range of shards at least so many."""
 PUTS_AT_ONCE: Final = 16
 SHOWN: Final = 16
-"""Names, and reasons, that are told of an outcome; all are counted."""
+"""Names, and reasons, that are reported of an outcome; all are counted."""
 
 ASKED: Final = "asked"
 """The counter of a row: a request for so many names was put, its message id is the evidence."""

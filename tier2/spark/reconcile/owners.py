@@ -1,9 +1,9 @@
 """What reconciliation has to do with the owners of containers: snapshots asked for, open proposals,
-orphans condemned.
+orphans marked for deletion.
 
 Rules of this file:
 
-- an owner is only ever asked, by a message in its mailbox; whoever does not answer is told of, and
+- an owner is only ever asked, by a message in its mailbox; whoever does not answer is reported, and
   nothing is concluded for him;
 - a request's id is drawn for each asking: an answer to an earlier one, of a run of the same id, is
   never taken for it;
@@ -42,7 +42,7 @@ from tier2.store_markers import StoreMarkers, stores_at
 POLL_S: Final = 0.5
 QUICK_POLL_S: Final = 0.1
 QUICK_FOR_S: Final = 5.0
-"""How often answers are looked for at first: a small catalog is exported at once, and most
+"""How often answers are searched for at first: a small catalog is exported at once, and most
 proposals are answered when the last is put.
 """
 MESSAGES_AT_ONCE: Final = 16
@@ -57,7 +57,7 @@ NEWEST: Final = "newest"
 
 
 class Snapshots(NamedTuple):
-    """One look at the catalog of all containers."""
+    """One check of the catalog of all containers."""
 
     manifests: Mapping[int, Manifest]
     """Of the containers that have a snapshot to rely on, by container."""
@@ -95,7 +95,7 @@ class Owners:
     async def wake(self) -> None:
         """Tell an owner on this machine that there are messages.
 
-        Whether it heard makes a difference of time alone.
+        Whether it was notified makes a difference of time alone.
         """
         folder = self.folder or folder_of(self.storage, self.runtime)
         if folder is not None:

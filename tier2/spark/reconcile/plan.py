@@ -24,7 +24,7 @@ PREPARED_PER_TASK: Final = 640_000
 """Of objects whose listing need not be asked for."""
 CHUNKS_PER_TASK: Final = 1_280_000
 BYTES_PER_TASK: Final = 512 * 1024 * 1024
-"""To look into."""
+"""To inspect."""
 TASKS_MIN: Final = 8
 TASKS_MAX: Final = 256
 """Shards are not cut."""
@@ -108,7 +108,7 @@ def shard_bytes(objects: Iterable[pa.Table]) -> list[int]:
 
 
 def check_count(size: int) -> int:
-    """Tasks that look into so many bytes, with about BYTES_PER_TASK for each; up to TASKS_MAX.
+    """Tasks that inspect so many bytes, with about BYTES_PER_TASK for each; up to TASKS_MAX.
 
     Not TASKS_MIN at the least, nor one for the little that is left: what a task costs by itself is
     as much as some hundred megabytes do.

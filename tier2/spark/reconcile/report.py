@@ -1,7 +1,7 @@
 """What a run of reconciliation says of itself: the numbers, the verdict, a text for people, a
 document for programs.
 
-Rules of this file: pure, and no pyspark. The verdict is `grep`'s: who could not look at everything
+Rules of this file: pure, and no pyspark. The verdict is `grep`'s: who could not check everything
 says so, whatever else was found; what is in flight or waits for its deletion is as it should be and
 counts for nothing.
 """

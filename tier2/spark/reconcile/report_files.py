@@ -33,7 +33,7 @@ SUMMARY_FILE: Final = "summary.json"
 
 @contextmanager
 def parts_folder(folder: str) -> Iterator[Path]:
-    """A new folder within `folder`, which is made if it is not there; gone afterwards.
+    """A new folder within `folder`, which is made if it is not there; missing afterwards.
 
     Raises ConfigError("report").
     """

@@ -97,7 +97,7 @@ def list_prefix(url: str, prefix: str) -> Iterator[pa.Table]:
 
 
 def list_top(url: str, is_known_prefix: Callable[[str], bool]) -> Iterator[pa.Table]:
-    """LISTING of all but what is below a known prefix; the top is looked at with a delimiter.
+    """LISTING of all but what is below a known prefix; the top is checked with a delimiter.
 
     Raises as `list_prefix`.
     """

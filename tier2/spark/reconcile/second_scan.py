@@ -1,15 +1,15 @@
 """Shards where so much differs that the driver has no room for it: surveyed once more, behind
-snapshot B, and judged there.
+snapshot B, and checked there.
 
 The first survey kept of them which objects of snapshot A were absent, a bit each (`marks`). Rules
 of this file:
 
 - what the second listing lacks counts if the first one lacked it too: names are never used again,
   so that was before B;
-- what it has and A has not is judged by B as it is. It may have been put since, and then it is too
+- what it has and A has not is checked by B as it is. It may have been put since, and then it is too
   young for an orphan;
 - a prepared listing is of another time in any case: all it says is confirmed, and needs no marks;
-- suspects are judged a slice at a time. Which slice a name is in no other name changes, nor how
+- suspects are checked a slice at a time. Which slice a name is in no other name changes, nor how
   often a task is run: what a slice has written, or asked for, another attempt at it finds as its
   own.
 
@@ -56,7 +56,7 @@ from tier2.spark.reconcile.work import FOUND, REST, RESULTS, Site
 _Batches = Iterator[pa.RecordBatch]
 
 SLICE_SUSPECTS: Final = 32_768
-"""Suspects that are judged together, and their findings held: some 2 KiB each, with all that is
+"""Suspects that are checked together, and their findings held: some 2 KiB each, with all that is
 read of them.
 """
 HASHED_AT_ONCE: Final = 65_536

@@ -3,7 +3,7 @@ beside them may say otherwise.
 
 A store that ran on after its last export has objects that its snapshot does not know, and lacks
 some that it does. What the snapshot names all the same was never changed, so damage to it stays
-certain; only what is missing or orphaned cannot be told. Rules:
+certain; only what is missing or orphaned cannot be known. Rules:
 
 - only objects count that are not in snapshot A: a store that was copied has new times on all of
   them;

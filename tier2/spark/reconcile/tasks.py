@@ -2,8 +2,8 @@
 out rows and takes rows.
 
 Two passes. The *survey* puts snapshot A beside the listing, shard by shard, and gives the few rows
-where they differ. After snapshot B the *verdicts*: those suspects are judged, missing ones asked
-for once more, the chunks of all segments followed, and objects looked into if that was asked for.
+where they differ. After snapshot B the *verdicts*: those suspects are checked, missing ones asked
+for once more, the chunks of all segments followed, and objects inspected if that was asked for.
 Rules of this file:
 
 - a task holds one range at a time: the rows of its shards, never those of the store;
@@ -69,7 +69,7 @@ class Lister(NamedTuple):
 
 
 class Surveyed(NamedTuple):
-    """What the survey of some shards found, and how much it looked at."""
+    """What the survey of some shards found, and how much it checked."""
 
     suspects: Suspects
     objects: int
@@ -216,7 +216,7 @@ class CheckInputs(NamedTuple):
     as it should be.
     """
     first: Mapping[int, Manifest] = {}
-    """Snapshot A, where `before` is a later one: of a third look."""
+    """Snapshot A, where `before` is a later one: of a third check."""
 
 
 async def check_suspects(
@@ -225,15 +225,15 @@ async def check_suspects(
     """FINDINGS over the suspects of `shards`, after snapshot B; the missing ones confirmed by a
     HEAD each.
 
-    And what is not there though the listing, of another time, does not prove that it was gone
-    before B: for a third look.
+    And what is not there though the listing, of another time, does not prove that it was missing
+    before B: for a third check.
     """
     names = pa.concat_arrays([_array(suspects.before["name"]), _array(suspects.listed["key"])])
     after = suspects.before if is_same(by) else await _rows(storage, by.after, shards, names)
     missing = _array(suspects.before["name"].filter(_absent(suspects)))
     blocks = None
     if len(missing):
-        # Blocks are most of the table, and few shards have something to tell of.
+        # Blocks are most of the table, and few shards have something to report.
         blocks = await _rows_by_owner(storage, by.before, shards, missing, ("name", "blocks"))
     findings, absent = [FINDINGS.empty_table()], []
     for some in _slices(suspects):
@@ -341,7 +341,7 @@ async def _rows_by_owner(
     columns: Sequence[str],
 ) -> pa.Table:
     """As `_rows`, and quicker: a name says in whose table it is, and only one that is not there is
-    looked for in all.
+    searched for in all.
     """
     tables = [
         await _rows(
@@ -381,7 +381,7 @@ async def _confirmed(
     storage: ObjectStorage, findings: pa.Table, by: CheckInputs
 ) -> tuple[pa.Table, list[str]]:
     """Findings that depend on what a listing said, after each of their objects was asked for; and
-    those to look at again.
+    those to check again.
     """
     asked = {FindingKind.MISSING} | (
         {FindingKind.WRONG_SIZE, FindingKind.ORPHAN} if by.confirm_all else set()
@@ -434,14 +434,13 @@ def _confirm(row: dict[str, Any], size: int | None) -> dict[str, Any]:
 
 
 async def check_missing(storage: ObjectStorage, names: Sequence[str], by: CheckInputs) -> pa.Table:
-    """FINDINGS over objects that were listed and were not there any more when they were looked
-    into.
+    """FINDINGS over objects that were listed and were not there any more when they were inspected.
 
     `by.before` is the snapshot that had them, `by.after` one taken since.
     """
     by = by._replace(
         confirm_all=False
-    )  # `by.after` was taken after they were found gone: it is the last word.
+    )  # `by.after` was taken after they were found missing: it is the last word.
     shards = sorted({int(name[:2], 16) for name in names})
     before = await _rows_by_owner(
         storage, by.before, shards, pa.array(sorted(names), pa.string()), COMPARED
@@ -460,7 +459,7 @@ async def check_objects(
     at_once: int,
     executor: Executor | None = None,
 ) -> tuple[pa.Table, ObjectsCheck]:
-    """FINDINGS of the live objects of these shards by their own word, and what was looked at."""
+    """FINDINGS of the live objects of these shards by their own word, and what was checked."""
     tables: list[pa.Table] = []
     findings: list[pa.Table] = []
     for number, manifest in sorted(manifests.items()):
@@ -485,10 +484,10 @@ async def found_by_checks(
     at_once: int,
     executor: Executor | None = None,
 ) -> pa.Table:
-    """Without a wrong size by the listing where a look into the object says it too, and what lies
+    """Without a wrong size by the listing where a check of the object says it too, and what lies
     at its end.
 
-    Looks into the objects of a wrong size once more than the run does: so no task needs to know
+    Inspects the objects of a wrong size once more than the run does: so no task needs to know
     what another found.
     """
     wrong = is_text(findings["kind"], FindingKind.WRONG_SIZE)

@@ -147,7 +147,7 @@ async def results_of_suspects(
     shards: range,
     executor: Executor,
 ) -> pa.Table:
-    """RESULTS of `judge` over the suspects of some shards, which objects need a third look, and
+    """RESULTS of `judge` over the suspects of some shards, which objects need a third check, and
     what owners are asked.
     """
     findings, missing = await check_suspects(storage, suspects, shards, by)
@@ -186,7 +186,7 @@ async def _with_missing(
 
 
 async def _check_again(storage: ObjectStorage, row: Mapping[str, Any], by: CheckInputs) -> pa.Table:
-    """FINDINGS of a row MISSING: marks over B, those over A that were judged before, and names.
+    """FINDINGS of a row MISSING: marks over B, those over A that were checked before, and names.
 
     A shard at a time.
     """

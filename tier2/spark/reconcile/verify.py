@@ -5,7 +5,7 @@ Rules of this file:
 
 - the walk is `tier2.block_walk`'s, the same as the scrub's; here its faults become rows of
   findings;
-- several objects are looked at at once, as a rule each by one request: while one waits for its
+- several objects are checked at once, as a rule each by one request: while one waits for its
   bytes the checksums of another are made. How many is bounded by bytes too, for a task is one of
   many on its machine;
 - an object that is not there is no finding here: whether it is missing, a listing and a snapshot
@@ -56,7 +56,7 @@ OBJECT_COLUMNS: Final = ("name", "size", "created_ms", "state", "blocks")
 
 
 class Checked(NamedTuple):
-    """What came of looking into one object."""
+    """What came of inspecting one object."""
 
     findings: tuple[FindingRow, ...] = ()
     blocks: int = 0
@@ -67,12 +67,12 @@ class Checked(NamedTuple):
 
 
 class ObjectsCheck:
-    """What came of looking into many objects."""
+    """What came of inspecting many objects."""
 
     def __init__(self) -> None:
         self.findings: list[FindingRow] = []
         self.objects = 0
-        """Looked into, those that were gone not counted."""
+        """Inspected, those that were missing not counted."""
         self.blocks = 0
         self.bytes_read = 0
         self.missing: list[str] = []
@@ -115,7 +115,7 @@ async def verify_objects(
     piece_bytes: int = PIECE_BYTES,
     executor: Executor | None = None,
 ) -> ObjectsCheck:
-    """Look into every live object of these rows (`OBJECT_COLUMNS`), up to `at_once` of them at a
+    """Inspect every live object of these rows (`OBJECT_COLUMNS`), up to `at_once` of them at a
     time.
 
     Raises StorageUnavailableError after several objects in a row that could not be had. Memory is

@@ -12,9 +12,9 @@ the rows were cut into tasks, this time and the time before.
   transient segment that holds everything, in the order of the partitions.
 - `clear`: what attempts left behind whose epoch has landed, or who were given up.
 
-Rules of this file: what is staged is named so that target, writer and epoch can be told from the
-name; it is deleted only when the target has that epoch, or by who staged it. A later epoch is never
-made of an earlier one's pieces.
+Rules of this file: what is staged is named so that target, writer and epoch can be distinguished
+from the name; it is deleted only when the target has that epoch, or by who staged it. A later epoch
+is never made of an earlier one's pieces.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from tier2.spark.source.options import SourceOptions
 from tier2.spark.source.plan import SourceSegment
 
 SCAN_BYTES: Final = 64 * 1024
-"""Of the first look for a newline; each further one is twice as long, up to the next."""
+"""Of the first search for a newline; each further one is twice as long, up to the next."""
 SCAN_BYTES_MAX: Final = 4 * 1024 * 1024
 
 Read = Callable[[int, int], Awaitable[bytes]]
@@ -144,8 +144,8 @@ async def first_border(
     for.
 
     Of lines the next one from there on, or the one before if none is whole there. Of events the
-    nearest before, which is looked for from the segment's beginning on; `wanted` itself where it is
-    `known` for one. Raises FramingError.
+    nearest before, which is searched for from the segment's beginning on; `wanted` itself where it
+    is `known` for one. Raises FramingError.
     """
     start, stored = segment.start_offset, segment.storage_length
     if wanted <= start or options.format == "raw" or (known and options.format == "events"):

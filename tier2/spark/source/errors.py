@@ -13,7 +13,7 @@ class SourceCatalogError(SourceError):
     """The catalog snapshots do not say what is needed: none is there, or none of a container, or no
     such segment.
 
-    The caller's move: export the catalog (`segmentstore catalog export`), or look at the name.
+    The caller's move: export the catalog (`segmentstore catalog export`), or check the name.
     """
 
 

@@ -5,9 +5,9 @@ Rules of this file:
 
 - every byte comes through BlockReader: the block is the one the catalog means, and the checksums
   hold, or DataCorruptionError;
-- an object that is gone may have been consolidated or compacted since the snapshot, and deleted
+- an object that is missing may have been consolidated or compacted since the snapshot, and deleted
   after its lag: the newest snapshot is asked once where the bytes lie now. What it does not have
-  any more is RangeLostError, which is the caller's to judge; an object that it still names is
+  any more is RangeLostError, which is the caller's to check; an object that it still names is
   MissingObjectError;
 - a store that does not answer is asked some times more, waiting longer each time;
 - a few fetches are in flight, started and awaited here; `close` ends them.

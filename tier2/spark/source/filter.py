@@ -1,9 +1,9 @@
-"""Which rows a query wants, as far as the source can tell without reading: by container, segment
+"""Which rows a query wants, as far as the source can know without reading: by container, segment
 and offset.
 
 Rules of this file:
 
-- a filter is taken only if it is kept exactly; every other one stays with Spark, which looks at
+- a filter is taken only if it is kept exactly; every other one stays with Spark, which checks
   each row;
 - no column of the source is ever null.
 

@@ -259,7 +259,7 @@ class EventFramer(Framer):
         )
         self._exact_end = exact_end
         self._needed = EVENT_HEADER_BYTES
-        """Bytes the held event must have before it is worth another look."""
+        """Bytes the held event must have before it is worth another check."""
 
     def feed(self, data: Buffer) -> Rows | None:
         if self._done:
@@ -309,7 +309,7 @@ class EventFramer(Framer):
         begins = [0]
         last = self._end - first
         self._needed = EVENT_HEADER_BYTES
-        # What no event of ours may reach over; looked at more closely only when one does.
+        # What no event of ours may reach over; checked more closely only when one does.
         allowed = min(last, total) if self._exact_end else total
         unpack, most = EVENT_LENGTH.unpack_from, self._record_bytes_max
         while position < last and position + EVENT_HEADER_BYTES <= total:

@@ -7,9 +7,9 @@ Rules of this file:
   bytes and in ranges, and the next one is fetched while the rows of one are given out;
 - chunks of one object become one GET as long as no more than GAP_BYTES between two of them are
   for nobody, and a GET takes no more than RUN_BYTES;
-- what an object does not give, for it is gone or damaged, is left to `SegmentBytes`, which asks
+- what an object does not give, for it is missing or damaged, is left to `SegmentBytes`, which asks
   again and says what is wrong; before that, the newest catalog is asked once for all ranges of
-  the group that lay in objects that are gone.
+  the group that lay in objects that are missing.
 
 Coroutines over ObjectStorage and Runtime.
 """
@@ -127,7 +127,7 @@ def is_small(chunks: Sequence[SourceChunk], small_bytes: int | None = None) -> b
 async def fetch_group(
     storage: ObjectStorage, runtime: Runtime, group: Sequence[RowRange], options: SourceOptions
 ) -> tuple[list[RowRange], Held]:
-    """The chunks of small ranges; and the ranges, where objects are gone with the chunks of the
+    """The chunks of small ranges; and the ranges, where objects are missing with the chunks of the
     newest catalog.
     """
     held, missing = await _fetch(storage, runtime, group)
@@ -199,7 +199,7 @@ def group_runs(group: Iterable[RowRange]) -> list[BlockRun]:
 async def _asked_again(
     storage: ObjectStorage, options: SourceOptions, group: Sequence[RowRange], missing: set[str]
 ) -> list[RowRange]:
-    """The ranges with objects that are gone, as the newest catalog has them; as they are where
+    """The ranges with objects that are missing, as the newest catalog has them; as they are where
     it has them otherwise.
     """
     lost = [

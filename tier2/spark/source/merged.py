@@ -5,7 +5,7 @@ Rules of this file:
 
 - a merged segment keeps its record, without a name, until its chunks are the target's; then only
   the chunks tell: their blocks were written for it, and say so (`block_segment_id`);
-- chunks that were rewritten since do not tell either. Who was seen on its way before is known to
+- chunks that were rewritten since do not say either. Who was seen on its way before is known to
   have arrived, for a merged segment goes into its target, or with it;
 - merges nest: the heir is the one at the end that has a name.
 

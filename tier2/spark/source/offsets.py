@@ -68,7 +68,7 @@ class WaitingSegment(NamedTuple):
     stored: int
     """Where its bytes in Tier 2 ended."""
     name: str
-    """For who is told that it is gone: the catalog does not know it any more then."""
+    """For who is notified that it is missing: the catalog does not know it any more then."""
     merged_into: int | None = None
     """Id of the segment that its bytes were last seen in, or on their way into, until one that is
     read has them.
@@ -187,8 +187,8 @@ def next_offset(
     positions: Mapping[int, Position],
     waiting: Mapping[SegmentKey, WaitingSegment] | None = None,
 ) -> StreamOffset:
-    """The offset after these steps; `before` itself if none of them moves, nothing is gone and the
-    same rows wait.
+    """The offset after these steps; `before` itself if none of them moves, nothing is missing and
+    the same rows wait.
 
     `missing`: segments that the snapshots at `positions` do not have any more. `waiting`: all that
     does; who is not in `before` has a step.

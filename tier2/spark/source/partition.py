@@ -1,4 +1,4 @@
-"""SegmentPartition: what one task of a read is told, small enough for a driver that holds
+"""SegmentPartition: what one task of a read gets, small enough for a driver that holds
 thousands of them.
 
 Ranges and chunks go as Arrow tables, compressed: some 30 bytes a range and as many a chunk.

@@ -83,7 +83,7 @@ class RowRange(NamedTuple):
 
 
 Lost = Callable[[str, int, int, str], None]
-"""Told of bytes that were asked for and are not there (segment, start, end, why): raises
+"""Called with bytes that were asked for and are not there (segment, start, end, why): raises
 DataLossError, or notes it.
 """
 
@@ -93,7 +93,7 @@ def batch_range(
 ) -> RowRange | None:
     """What a batch reads of a segment; None: nothing.
 
-    What was asked for and is truncated is told to `lost`.
+    What was asked for and is truncated is asked to `lost`.
     """
     start, end = segment.start_offset, segment.storage_length
     wanted = options.starts.get(segment.name, options.start_offset)

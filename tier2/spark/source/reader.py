@@ -166,7 +166,7 @@ def _stored_since(
 ) -> Iterator[RowRange]:
     for each in ranges:
         mine = chunks[each.segment.container_id].get(each.segment.segment_id)
-        # Chunks that are missing are told where they are needed.
+        # Chunks that are missing are reported where they are needed.
         later = each if mine is None else stored_since(each, mine, since_ms, options)
         if later is not None:
             yield later

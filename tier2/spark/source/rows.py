@@ -39,12 +39,12 @@ _LOGGER: Final = logging.getLogger(__name__)
 
 
 def needs_bytes(options: SourceOptions, columns: Iterable[str]) -> bool:
-    """Whether rows with these columns cannot be told without knowing where the bytes lie."""
+    """Whether rows with these columns cannot be known without knowing where the bytes lie."""
     return options.format != "raw" or any(name in CHUNK_COLUMNS for name in columns)
 
 
 def report_loss(options: SourceOptions, segment: str, start: int, end: int, why: str) -> None:
-    """What `failOnDataLoss` says of bytes that are gone: raise DataLossError, or leave a line in
+    """What `failOnDataLoss` says of bytes that are missing: raise DataLossError, or leave a line in
     the log.
     """
     if options.fail_on_data_loss:
@@ -106,7 +106,7 @@ async def _framed(source: SegmentBytes, framer: Framer, rows: RowRange) -> Async
     while not framer.done() and framer.position < rows.limit:
         start = framer.position
         if start >= rows.end:
-            # The end of one row is looked for: little at first, more if it is a long one.
+            # The end of one row is searched for: little at first, more if it is a long one.
             size = min(2 * size, RUN_BYTES) if size else CUT_BYTES
             end = min(start + size, rows.limit)
         async with aclosing(source.pieces(start, end, size or None)) as pieces:

@@ -7,7 +7,7 @@ Rules of this file:
   by both; and cut back to a border of rows;
 - rows are counted by reading them, so a limit in rows costs the driver a reading of the batch; none
   of `raw`;
-- short backlogs are looked at in groups, by a few GETs for all.
+- short backlogs are checked in groups, by a few GETs for all.
 
 Coroutines over ObjectStorage.
 """
@@ -47,7 +47,7 @@ from tier2.spark.source.plan import RowRange, SourceSegment, place_since
 from tier2.spark.source.rows import report_loss
 
 BORDERS_AT_ONCE: Final = 16
-"""Segments whose borders are looked for at the same time."""
+"""Segments whose borders are searched for at the same time."""
 ROW_TURNS: Final = 3
 """How often rows that segments could not use are given to others."""
 
@@ -244,7 +244,7 @@ class LatestStep:
         """
         for key, (segment, start) in starts.items():
             share, end = shares.get(key, 0), steps[key].end
-            # Who looked from a border on and found none behind it has seen that no row there is
+            # Who checked from a border on and found none behind it has seen that no row there is
             # whole.
             fruitless = share > 0 and end == start
             if (
@@ -401,14 +401,14 @@ class LatestStep:
 
     @property
     def _small_bytes(self) -> int | None:
-        """Lines are looked for at the end, so that of a longer backlog not all is read."""
+        """Lines are searched for at the end, so that of a longer backlog not all is read."""
         return SCAN_BYTES if self._options.format == "lines" else None
 
     def _together(
         self, begun: tuple[SourceSegment, int], share: int, chunks: SegmentChunks | None
     ) -> RowRange | None:
         """What is read of a short backlog to find its border, together with others; None: it is
-        looked at alone.
+        checked alone.
         """
         segment, start = begun
         stored = segment.storage_length

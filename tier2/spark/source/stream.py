@@ -8,11 +8,11 @@ Rules of this file:
 - a batch is a range of each segment, both ends borders of rows, and its rows depend on nothing
   else: a batch planned again after a failure, by whatever later snapshot, has the same rows. That
   and Spark's checkpoint give each row exactly once;
-- what was promised, by a batch or by a snapshot, and is truncated or deleted meanwhile is told by
-  its range (`failOnDataLoss`);
+- what was promised, by a batch or by a snapshot, and is truncated or deleted meanwhile is reported
+  by its range (`failOnDataLoss`);
 - nothing is remembered between calls but what could be read again;
 - before 4.2 Spark does not say where `latestOffset` begins: at the end of what was planned last,
-  which Spark tells of after a restart, too, by planning an empty batch there. The offsets of a
+  which Spark reports after a restart, too, by planning an empty batch there. The offsets of a
   batch are compared, so none goes back.
 """
 
@@ -89,7 +89,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """What options `maxBytesPerTrigger` and `maxRowsPerTrigger` say; of both it is the bytes
-        that Spark hears of.
+        that Spark is notified of.
         """
         bytes_max, rows_max = (
             self._options.max_bytes_per_trigger,

@@ -1,8 +1,8 @@
 """What of Spark's Python data sources this release has: they came in 4.0 and grew until 4.2.
 
-Rules of this file: nothing here goes by a release's number but what people are told. It is asked
-for what it has, once a process; the planner and the tasks run the same release, so they answer
-alike.
+Rules of this file: nothing here goes by a release's number but what people get to read. It is
+asked for what it has, once a process; the planner and the tasks run the same release, so they
+answer alike.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def has_filters() -> bool:
 
 @lru_cache(maxsize=1)
 def has_limits() -> bool:
-    """Whether a stream reader is told where it begins and how much it may take, and is asked what
-    is left.
+    """Whether a stream reader is notified where it begins and how much it may take, and is asked
+    what is left.
     """
     return importlib.util.find_spec("pyspark.sql.streaming.datasource") is not None
 
