@@ -174,7 +174,7 @@ class Listing:
             yield note(
                 "marker-missing",
                 "Tier 2",
-                "this store's marker is gone, so what was there was deleted or lost, objects "
+                "this store's marker is missing, so what was there was deleted or lost, objects "
                 "perhaps as well; the next opening puts it back",
             )
         if self._foreign.count:

@@ -249,14 +249,14 @@ class LossKeeper:
         except Exception as error:  # noqa: BLE001
             # Nothing rests on it, and what is lost must stay known.
             self._trouble = self._trouble or describe(error)
-            _log.warning("what is lost could not be looked at again", exc_info=error)
+            _log.warning("what is lost could not be checked again", exc_info=error)
             return True
 
     async def _check_marker(self) -> bool:
         try:
             await self._check()
         except StorageUnavailableError as error:
-            _log.info("the marker of the store is looked for again later: %s", error)
+            _log.info("the marker of the store is checked again later: %s", error)
             return not error.is_of_all
         return True
 
@@ -280,7 +280,7 @@ class LossKeeper:
                 except (DataCorruptionError, ObjectNotFoundError, InvalidRangeError):
                     failures = 0
                 except StorageUnavailableError as error:
-                    _log.info("what is lost is looked at again later: %s", error)
+                    _log.info("what is lost is checked again later: %s", error)
                     failures += 1
                     if error.is_of_all or failures == FAILURES_IN_A_ROW:
                         return not error.is_of_all

@@ -15,7 +15,7 @@ from segmentstore.contracts.metadata import SegmentMetadata
 
 NOBODY_KNOWS = "nothing says which object held it"
 OBJECT_MISSING = (
-    "the object is gone: lost, unless the segment was truncated or deleted after the copy of "
+    "the object is missing: lost, unless the segment was truncated or deleted after the copy of "
     "its metadata was made"
 )
 

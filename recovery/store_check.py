@@ -193,7 +193,7 @@ class _LogCheck:
             file_number(name) is not None for name in self.disk.list_directory(directory)
         ):
             self.findings.append(
-                harmful("log", directory, "there are log files, and the state record is gone")
+                harmful("log", directory, "there are log files, and the state record is missing")
             )
             return False
         return True

@@ -56,7 +56,7 @@ class StoreCollector(Collector):
         """All families of one snapshot."""
         up = GaugeMetricFamily(
             PREFIX + "up",
-            "1: the store answered; 0: its event loop did not answer in time, or is gone.",
+            "1: the store answered; 0: its event loop did not answer in time, or is closed.",
         )
         try:
             snapshot = self._take()
@@ -83,7 +83,7 @@ def registry(take: Callable[[], Snapshot]) -> CollectorRegistry:
 
 def families(snapshot: Snapshot) -> Iterator[Metric]:
     """The metric families of a snapshot."""
-    info = GaugeMetricFamily(PREFIX + "info", "Always 1; tells stores apart.", labels=("store_id",))
+    info = GaugeMetricFamily(PREFIX + "info", "Always 1; names the store.", labels=("store_id",))
     info.add_metric([str(snapshot["store_id"])], 1)
     yield info
     findings = len(snapshot["health"])

@@ -171,7 +171,7 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
         gone = not await parts.logs.confirm_store(store.identity)
         if gone:
             detail = (
-                "the store was taken back by who was making it, for its tier2 failed the "
+                "the process that was creating the store withdrew it, for its tier2 failed the "
                 "check: open it again"
             )
             raise TierUnavailableError("tier1", f"{parts.logs.url}: {detail}")

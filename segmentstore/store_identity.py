@@ -127,7 +127,7 @@ async def check_identity(
         return identity
     if identity is None:
         detail = (
-            f"it is gone, or empty, and {FILE_NAME} says that store {file.store_id} was "
+            f"it is missing, or empty, and {FILE_NAME} says that store {file.store_id} was "
             "made: nothing was changed"
         )
         raise DataCorruptionError(f"the node of {logs.url}", detail)

@@ -350,9 +350,7 @@ def reason_to_keep(
     if parts.epoch > epoch:
         return f"it is of an epoch after the running one, {epoch}"
     if parts.kind != "compaction":
-        return (
-            "it is of the running epoch: its owner looks after it" if parts.epoch == epoch else None
-        )
+        return "it is of the running epoch: its owner manages it" if parts.epoch == epoch else None
     return "a proposal names it that has no answer yet" if name in proposed else None
 
 

@@ -477,7 +477,7 @@ class RequestProcessor:
         self, names: Sequence[str], older_than_ms: int, kept: dict[str, str]
     ) -> list[StoredObject]:
         """Those of the names that are there, and old; why not goes into `kept`."""
-        heads = await gather_outcomes(*map(self._storage.head, names), name="condemned objects")
+        heads = await gather_outcomes(*map(self._storage.head, names), name="orphan heads")
         found: list[StoredObject] = []
         for name, stored in zip(names, heads, strict=True):
             if isinstance(stored, BaseException):

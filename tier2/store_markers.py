@@ -158,7 +158,7 @@ class StoreMarkers:
 
     async def _refusal(self, others: list[str]) -> str:
         count = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        what, gone = "keeps its objects there", "that one is gone for good"
+        what, gone = "keeps its objects there", "that one is deleted for good"
         if await self._holds_markers_alone():
             what = "has its marker there, and no object: it is new, or its making was cut off"
             gone = "no folder has that id in its store.toml"
@@ -218,7 +218,7 @@ class StoreMarkers:
         if self._was_missing:
             what = "what was there was deleted or lost, objects perhaps as well"
             found.append(
-                f"tier2: the marker of this store was gone from {self._storage.url}, and "
+                f"tier2: the marker of this store was missing from {self._storage.url}, and "
                 f"was put back: {what}"
             )
         return found

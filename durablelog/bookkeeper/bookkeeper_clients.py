@@ -179,19 +179,19 @@ async def _connected(
     that for an absence.
     """
     connecting = own_task(_ledgers_connected(ledgers, runtime), name="connect to bookkeeper")
-    looking = own_task(nodes.read(path), name="look at zookeeper")
+    reading = own_task(nodes.read(path), name="read from zookeeper")
     try:
-        await asyncio.wait([connecting, looking], return_when=asyncio.FIRST_COMPLETED)
-        if looking.done() and isinstance(refused := looking.exception(), NodeRefusedError):
+        await asyncio.wait([connecting, reading], return_when=asyncio.FIRST_COMPLETED)
+        if reading.done() and isinstance(refused := reading.exception(), NodeRefusedError):
             raise ConfigError("tier1", str(refused)) from refused
         await connecting
     finally:
-        for task in (connecting, looking):
+        for task in (connecting, reading):
             task.cancel()
-        await asyncio.wait([connecting, looking])
-        if not looking.cancelled():
+        await asyncio.wait([connecting, reading])
+        if not reading.cancelled():
             # That ZooKeeper does not answer is reported by whoever needs it next.
-            looking.exception()
+            reading.exception()
 
 
 async def _ledgers_connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> None:

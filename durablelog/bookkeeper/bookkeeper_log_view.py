@@ -158,7 +158,7 @@ class BookKeeperLogView(LogView):
                 if answer is Reaction.NO_LEDGER:
                     await waiting.for_node(self._check_unchanged)
                     raise DataCorruptionError(
-                        f"ledger {item.ledger_id}", "it is gone, the record lists it"
+                        f"ledger {item.ledger_id}", "it is missing, the record lists it"
                     ) from error
                 if answer is Reaction.FATAL:
                     raise TierUnavailableError("tier1", what) from error

@@ -36,7 +36,7 @@ FIXED: Final[Mapping[str, str]] = {
     "throttle": "the log bounds what is in flight by itself",
     "numWorkerThreads": "results of a ledger come from one thread, in order",
     "explicitLacInterval": "views of the store depend on it",
-    "useV2WireProtocol": "it does not tell what is acknowledged",
+    "useV2WireProtocol": "it does not report what is acknowledged",
     "bookieQuarantineTimeSeconds": "a bookie in trouble is left out for so long",
 }
 """Settings that are ours, and why."""

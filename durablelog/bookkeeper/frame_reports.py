@@ -31,7 +31,7 @@ class LedgerStillOpenError(TierUnavailableError):
         detail = (
             f"ledger {item.ledger_id} is open, so where its log ends is not known: close "
             "the store that has it open, or, if"
-            " that was killed, open the store once and close it; then look again"
+            " that was killed, open the store once and close it; then check again"
         )
         super().__init__("tier1", detail)
 
@@ -82,7 +82,7 @@ async def frame_reports(
                     f"{place(item, number)}: {code_text(error.code)}", code=error.code
                 ) from error
             if answer is Reaction.NO_LEDGER:
-                yield [_lost(item, number, f"the ledger is gone ({code_text(error.code)})")]
+                yield [_lost(item, number, f"the ledger is missing ({code_text(error.code)})")]
                 return
             raise TierUnavailableError("tier1", f"{place(item, number)}: {error}") from error
         finally:

@@ -66,7 +66,7 @@ async def fence(
         description = await calls.recover(item.ledger_id, waiting)
         if description is None:
             if not item.is_empty and item.sequence >= truncation[0]:
-                detail = f"the ledger is gone, the record {keeper.path} lists it"
+                detail = f"the ledger is missing, the record {keeper.path} lists it"
                 await _corrupt(keeper, waiting, item, detail)
             ends.append((item.sequence, EMPTY, 0))
             continue

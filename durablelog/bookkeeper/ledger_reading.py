@@ -162,7 +162,7 @@ class LedgerReader:
         answer = reaction(LedgerCall.READ, error.code)
         if answer is Reaction.NO_LEDGER:
             await self._corrupt(
-                place(item, number), f"the ledger is gone ({code_text(error.code)})"
+                place(item, number), f"the ledger is missing ({code_text(error.code)})"
             )
         if answer is Reaction.FATAL:
             await self._stop(TierUnavailableError("tier1", what))

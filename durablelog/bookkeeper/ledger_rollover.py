@@ -178,7 +178,9 @@ class LedgerRollover:
         description = await self._calls.recover(ledger_id, waiting)
         await waiting.for_node(self._keeper.check)
         if description is None:
-            raise DataCorruptionError(f"ledger {ledger_id}", "it is gone, and the record lists it")
+            raise DataCorruptionError(
+                f"ledger {ledger_id}", "it is missing, and the record lists it"
+            )
         self._reader.sealed(ledger_id)
         self._pipeline.settle(description.last_entry)
         if ledger.acknowledged:

@@ -168,7 +168,7 @@ class LogMetadataStore:
         begun_s = asyncio.get_running_loop().time()
         content = await self._read()
         if content is None:
-            raise NotPrimaryError(self._container_id, f"its record {self._path} is gone")
+            raise NotPrimaryError(self._container_id, f"its record {self._path} is missing")
         record = self._decoded(content)
         if record.epoch != self.record.epoch:
             self.foreign = record

@@ -23,7 +23,7 @@ from durablelog.bookkeeper.metadata_node import (
     NodeUnavailableError,
 )
 
-NodeCall = Literal["read", "create", "write", "delete", "children", "hold", "let go"]
+NodeCall = Literal["read", "create", "write", "delete", "children", "hold", "release"]
 
 SESSION_S: Final = 10.0
 """How long a session is kept of a process that says nothing any more, from when that is seen first.
@@ -121,7 +121,7 @@ class NodeTree:
         there = self._nodes.get(path)
         if there is None or there.version != version:
             raise NodeConflictError(
-                path, f"it is {'gone' if there is None else f'in version {there.version}'}"
+                path, f"it is {'missing' if there is None else f'in version {there.version}'}"
             )
         self._nodes[path] = NodeContent(data, version + 1)
         return version + 1
@@ -262,7 +262,7 @@ class MemoryNodes(MetadataNodes):
         await self._end(planted, path)
 
     async def let_go(self, path: str) -> None:
-        planted = await self._begin("let go", path)
+        planted = await self._begin("release", path)
         self._held.let_go(path)
         await self._end(planted, path)
 

@@ -64,7 +64,7 @@ class NodeHolder:
         Raises what `remove` raises, NodeUnavailableError if the client is closed meanwhile.
         """
         self._wanted[path] = None
-        leaving = own_task(self._leave(path), name="let go of node", on_failure=_received)
+        leaving = own_task(self._leave(path), name="release node", on_failure=_received)
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         try:
@@ -96,7 +96,7 @@ class NodeHolder:
             await self._bring_about(path)
         except _NOT_DONE:
             if not self._closed and (self._trying_again is None or self._trying_again.done()):
-                self._trying_again = own_task(self._leave_again(), name="let go again")
+                self._trying_again = own_task(self._leave_again(), name="release again")
             raise
 
     async def _leave_again(self) -> None:
@@ -108,7 +108,7 @@ class NodeHolder:
                 try:
                     await self._bring_about(path)
                 except _NOT_DONE as error:
-                    _log.warning("%s is not let go of yet: %s", path, error)
+                    _log.warning("%s is not released yet: %s", path, error)
 
     async def _renew(self) -> None:
         seen = -1

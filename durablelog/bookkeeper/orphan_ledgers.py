@@ -117,7 +117,7 @@ async def find_orphans(
                 if meaning is not Reaction.NO_LEDGER:
                     detail = f"{code_text(error.code)}{', ' + error.detail if error.detail else ''}"
                     problems.append(
-                        f"ledger {ledger_id} cannot be looked at ({detail}): it was left alone"
+                        f"ledger {ledger_id} cannot be inspected ({detail}): it was left alone"
                     )
                 return None
 
@@ -140,7 +140,7 @@ async def find_orphans(
                 else:
                     orphans.append(orphan)
             elif verdict is LedgerVerdict.UNCLEAR:
-                epoch = f"of epoch {record.epoch}" if record is not None else "gone"
+                epoch = f"of epoch {record.epoch}" if record is not None else "missing"
                 problems.append(
                     f"container {container_id}: ledger {described.ledger_id} says it is "
                     f"of epoch {ours.epoch},"

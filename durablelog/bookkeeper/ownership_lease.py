@@ -92,7 +92,7 @@ class OwnershipLease:
 
     def _renew(self) -> None:
         if self._task is None and not self._stopped:
-            self._task = own_task(self._run(), name="look-at-record")
+            self._task = own_task(self._run(), name="read-record")
 
     async def close(self) -> None:
         """Stop, and end the task. Idempotent."""
@@ -121,7 +121,7 @@ class OwnershipLease:
             self._fail(error)
         except Exception as error:  # noqa: BLE001
             # Whatever it is, the futures must not wait for ever.
-            self._fail(TierUnavailableError("tier1", f"looking at the log's record: {error!r}"))
+            self._fail(TierUnavailableError("tier1", f"reading the log's record: {error!r}"))
         else:
             self._notes.clear(_TOPIC)
             self._release()

@@ -177,7 +177,7 @@ class ZookeeperNodes(MetadataNodes):
         try:
             stat = await self._ask(path, lambda client: client.set_async(path, data, version))
         except NoNodeError:
-            raise NodeConflictError(path, "it is gone") from None
+            raise NodeConflictError(path, "it is missing") from None
         except BadVersionError:
             raise NodeConflictError(path, f"it is not in version {version} any more") from None
         return int(stat.version)

@@ -486,7 +486,7 @@ class FileLog(DurableDataLog):
             await loop.run_in_executor(writer_thread, self._folder.check_ours)
         except OSError as error:
             raise TierUnavailableError(
-                "tier1", f"looking at the log in {self._folder.directory}: {error}"
+                "tier1", f"reading the log in {self._folder.directory}: {error}"
             ) from error
 
     async def _remove_files(self) -> None:

@@ -86,7 +86,7 @@ class FileLogView(LogView):
             )
         except OSError as error:
             raise TierUnavailableError(
-                "tier1", f"looking at the log in {self._folder.directory}: {error}"
+                "tier1", f"reading the log in {self._folder.directory}: {error}"
             ) from error
 
     async def close(self) -> None:

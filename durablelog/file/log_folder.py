@@ -238,7 +238,7 @@ class LogFolder:
                 if seen == (state, str(error)):
                     raise
                 seen = state, str(error)
-        raise StoreInUseError(self.directory, "its owner lives, and changes it under every look")
+        raise StoreInUseError(self.directory, "its owner is alive, and changes it in every scan")
 
     def _scan_again(self, state: LogState) -> LogScan:
         """What the owner before us may have acknowledged between our check and our claim."""

@@ -175,7 +175,7 @@ class BookKeeperStore:
             raise StoreInUseError(
                 self._folder,
                 f"the log of container {container_id} was opened or truncated while it "
-                "was looked at: look again"
+                "was inspected: try again"
                 " when no process has it open",
             )
 

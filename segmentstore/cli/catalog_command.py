@@ -211,7 +211,7 @@ async def _ask(
             if answer is None:
                 problems.append(
                     f"container {request.container_id}: {in_use}; no answer within "
-                    f"{timeout_s:g} s: its process looks every"
+                    f"{timeout_s:g} s: its process polls every"
                     " mailbox_poll_interval_s, where that is not 0"
                 )
             elif answer.verdict != "exported":
@@ -232,7 +232,7 @@ async def _ask(
 
 
 async def _list(location: str) -> list[ListedSnapshot]:
-    require_extra("arrow", "a look at catalogs")
+    require_extra("arrow", "the inspection of catalogs")
     from tier2.catalog.catalog_snapshots import list_snapshots  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415

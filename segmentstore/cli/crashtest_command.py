@@ -48,11 +48,12 @@ def crashtest_command(
         float, typer.Option(help="How long, above 0; enumerate ends when it is through.")
     ] = 30.0,
     runs: Annotated[
-        int | None, typer.Option(min=1, help="So many runs (kill: lives), however long they take.")
+        int | None,
+        typer.Option(min=1, help="So many runs (kill: openings), however long they take."),
     ] = None,
     seed: Annotated[
         str | None,
-        typer.Option(help="Same seed, same runs. By default a random one, which is told."),
+        typer.Option(help="Same seed, same runs. By default a random one, which is printed."),
     ] = None,
     workload: Annotated[
         str | None,
@@ -65,7 +66,7 @@ def crashtest_command(
         Mode,
         typer.Option(
             help="Simulated worlds; real processes (a store begun is carried through, about "
-            "28 lives, whatever "
+            "28 process runs, whatever "
             "--seconds says); or every crash point."
         ),
     ] = Mode.SIMULATE,

@@ -12,7 +12,7 @@ from typing import Final
 
 from segmentstore.cli.exit_codes import CommandError
 
-_ONE_RUN: Final = "it tells one run, and nothing is drawn, counted or kept"
+_ONE_RUN: Final = "it narrates one run, and nothing is drawn, counted or kept"
 _THROUGH: Final = "it ends when it is through; --depth makes it shorter"
 _SIMULATED: Final = "it kills no real process"
 
@@ -31,7 +31,7 @@ MEANINGLESS: Final[Mapping[str, Mapping[str, str]]] = {
         "runs": _THROUGH,
         "seed": "it makes every crash point, and nothing is drawn",
         "workload": "its workloads are all the short ones, see --depth",
-        "plan": "a plan is of a simulated run; --replay tells a crash point",
+        "plan": "a plan is of a simulated run; --replay narrates a crash point",
         "folder": "it keeps no files: the name of a crash point says all of it",
         "exact": _SIMULATED,
     },

@@ -152,7 +152,7 @@ def _numbers(summary: SimulationSummary, seconds: float, jobs: int) -> dict[str,
         "effects on the outside": summary.effects,
         "longest recovery, simulated seconds": summary.longest_recovery_s,
         **_windows(summary),
-        "looks at the tiers": summary.tiers["looks"],
+        "checks of the tiers": summary.tiers["looks"],
         "objects seen there, orphans among them": f"{summary.tiers['objects']:,}, "
         f"{summary.tiers['orphans']:,}",
         "runs with violations": summary.failed,

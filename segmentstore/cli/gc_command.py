@@ -40,7 +40,7 @@ def gc(
         str | None,
         typer.Option(
             metavar="ID",
-            help="Another store has its marker where the objects are, and is gone for good: "
+            help="Another store has its marker where the objects are, and is deleted for good: "
             "remove the marker first.",
         ),
     ] = None,

@@ -272,7 +272,7 @@ class MainJob:
                     )
             child.require_success()
         if not told:
-            raise ChildFailedError("the comparing process told nothing")
+            raise ChildFailedError("the comparing process printed nothing")
         self._say(
             f"read {format_size(outcome.bytes)} back from Tier 2 in "
             f"{outcome.read_back_seconds:.2f} s"

@@ -77,7 +77,7 @@ def restore(
         progress = shown.enter_context(
             Progress(console=console, transient=True, disable=not console.is_terminal)
         )
-        task = progress.add_task("objects looked at", total=None)
+        task = progress.add_task("objects checked", total=None)
         report = run(
             _restore(
                 tier2,
@@ -215,8 +215,8 @@ def _show_losses(report: RestoreReport) -> None:
     for container in report.containers:
         for name in container.unreadable[:_LOSSES_MAX]:
             out.print(
-                f"lost: what else object {name} of container {container.container_id} "
-                "held, nobody can tell"
+                f"lost: object {name} of container {container.container_id} cannot be "
+                "read; what else it held is unknown"
             )
     if report.unclear_bytes:
         unclear = format_size(report.unclear_bytes)

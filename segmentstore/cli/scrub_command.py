@@ -35,7 +35,7 @@ def scrub_command(
         typer.Option(min=0.001, metavar="MB/S", help="Read at most so many megabytes a second."),
     ] = None,
     restart: Annotated[
-        bool, typer.Option("--restart", help="Begin anew, whatever was looked at before.")
+        bool, typer.Option("--restart", help="Begin anew, whatever was checked before.")
     ] = False,
     as_json: output.JsonOption = False,
 ) -> None:

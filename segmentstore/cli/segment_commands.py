@@ -62,7 +62,8 @@ def merge(
     store: output.StoreArgument,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The segment that grows.")],
     source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="The segment that ends up in it, and is gone.")
+        str,
+        typer.Argument(metavar="SOURCE", help="The segment that ends up in it and is deleted."),
     ],
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,

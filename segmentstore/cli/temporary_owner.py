@@ -93,7 +93,7 @@ class TemporaryOwner:
                 if any(entry.message is not None and entry.answer is None for entry in entries):
                     return True
         except StorageUnavailableError as error:
-            _log.info("looking for messages: %s", error)
+            _log.info("polling for messages: %s", error)
         finally:
             await storage.close()
         return False

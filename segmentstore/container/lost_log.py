@@ -22,5 +22,5 @@ async def refuse_lost_log(container_id: int, log: DurableDataLog, backup: Metada
     if copy is not None:
         # Or a new owner has begun it since we checked.
         await log.check_primary()
-        detail = f"the log is gone, and tier2 has {copy}: nothing was deleted, see docs/restore.md"
+        detail = f"the log is lost, and tier2 has {copy}: nothing was deleted, see docs/restore.md"
         raise DataCorruptionError(f"log of container {container_id}", detail)

@@ -242,7 +242,7 @@ def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: P
                 return File(descriptor)
 
         new = make_log(tmp_path, Disk(), 1 << 20)
-        with pytest.raises(StoreInUseError, match="its owner lives"):
+        with pytest.raises(StoreInUseError, match="its owner is alive"):
             await new.open()
         await old.append([payload(appended)])
         assert len(await read_all(old)) == appended + 1

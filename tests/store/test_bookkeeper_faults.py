@@ -439,7 +439,7 @@ def test_ledgers_are_deleted_under_a_reader(
                 await take_all(reading, found)
             assert found == [payload(number) for number in range(len(found))]
         if not by_a_new_owner:
-            with pytest.raises(DataCorruptionError, match="gone"):
+            with pytest.raises(DataCorruptionError, match="missing"):
                 async with opened_log(cluster, path):
                     pass
 

@@ -285,7 +285,7 @@ def test_a_log_that_is_gone_while_tier2_has_a_copy_is_refused_to_a_new_folder_to
         for folder in ("one", "two"):
             with pytest.raises(DataCorruptionError) as caught:
                 await world.open(tmp_path / folder)
-            assert "the log is gone" in caught.value.detail
+            assert "the log is lost" in caught.value.detail
 
     run(main())
 

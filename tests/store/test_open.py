@@ -473,7 +473,7 @@ class TestTiers:
         aside = ("probe", "stores", "checkpoints/00000000")
         before = {name: data for name, data in tree(tier2).items() if not name.startswith(aside)}
         for _ in range(2):
-            with pytest.raises(DataCorruptionError, match="the log is gone"):
+            with pytest.raises(DataCorruptionError, match="the log is lost"):
                 run(make(location))
         assert {
             name: data for name, data in tree(tier2).items() if not name.startswith(aside)

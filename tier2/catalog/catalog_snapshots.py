@@ -278,7 +278,7 @@ async def _only_store(
         raise CatalogFormatError(
             f"{CATALOG_PREFIX}: snapshots of several stores are here ({', '.join(stores)}): name "
             "one, or forget the marker of those"
-            " that are gone for good"
+            " that were deleted for good"
         )
     return there[0] if there else None
 

@@ -112,9 +112,7 @@ _ANSWERS: Final[Mapping[str, S3Verdict]] = {
 _THROTTLED_STATES: Final = (429, 503)
 _REFUSING_STATES: Final = (401, 403)
 
-_NEW_CREDENTIALS: Final = (
-    "renew the credentials where botocore finds them; they are looked for again"
-)
+_NEW_CREDENTIALS: Final = "renew the credentials where botocore finds them; they are read again"
 _PERMISSION: Final = "give the credentials the permission for {call} on the bucket {bucket}"
 _WHERE: Final = "the URL leads to another region or service: set region and endpoint_url"
 
@@ -159,7 +157,7 @@ MOVES: Final[Mapping[str, str]] = {
     "no-credentials": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or give ~/.aws or the "
     "machine "
     "a "
-    "role; they are looked for again",
+    "role; they are read again",
     "credentials": _NEW_CREDENTIALS,
     "certificate": "the server's certificate is not trusted here: mend endpoint_url or install its "
     "authority",
@@ -212,7 +210,7 @@ def error_of(
     if verdict is S3Verdict.REFUSED:
         move = (move_of(code, status) or "").format(call=call, bucket=bucket)
         said = f" ({detail})" if detail else ""
-        credentials = "looked for again" in move
+        credentials = "they are read again" in move
         return S3RefusedError(
             name, f"{call} is refused with {kind}{said}: {move}", kind, credentials=credentials
         )

@@ -243,7 +243,7 @@ class AddConnection:
             self.close(f"reading from the gateway: {error}")
             return
         if not got:
-            self.close("the gateway is gone")
+            self.close("the gateway has ended")
             return
         used = self._in_used + got
         whole = used - used % ACK.size

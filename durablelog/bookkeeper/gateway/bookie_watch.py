@@ -92,7 +92,7 @@ class BookieWatch:
         """The gateway told how the bookies are, once a second."""
         self._gateway_bytes = beat.direct_bytes
         if self._writers() and self._task is None and not self._closed:
-            self._task = own_task(self._check(), name="look-at-bookies")
+            self._task = own_task(self._check(), name="check-bookies")
 
     def close(self) -> None:
         """The connection is closed. Idempotent."""

@@ -58,7 +58,7 @@ async def read_entries(
             if expected > last:
                 return
         raise LedgerError(
-            GATEWAY_CLOSED, "read", f"the gateway is gone in the middle of ledger {ledger_id}"
+            GATEWAY_CLOSED, "read", f"the gateway ended in the middle of ledger {ledger_id}"
         )
     finally:
         connection.close()

@@ -505,7 +505,7 @@ class Scenario:
             return
         # Both opened at the same time; or an object that the later owner has deleted is read by the
         # earlier one.
-        if two_owners and (isinstance(error, StoreInUseError) or "it is gone" in str(error)):
+        if two_owners and (isinstance(error, StoreInUseError) or _says_missing(error)):
             return
         if not (isinstance(error, DataCorruptionError) and self._bit_rot):
             self._note(error, "unforeseen")
@@ -556,6 +556,10 @@ class Scenario:
                 "orphans": sum(len(orphans(tiers)) for tiers in history.tiers),
             },
         )
+
+
+def _says_missing(error: BaseException) -> bool:
+    return any(text in str(error) for text in ("it is gone", "it is missing"))
 
 
 def _jobs_beside(world: StoreWorld, plan: Plan) -> JobsBeside:

@@ -219,7 +219,7 @@ def test_an_owner_whose_record_is_gone_is_none() -> None:
         content = world.tree.content(PATH)
         assert content is not None
         world.tree.remove(PATH, content.version)
-        with pytest.raises(NotPrimaryError, match="gone"):
+        with pytest.raises(NotPrimaryError, match="missing"):
             await log.check_primary()
         with pytest.raises(NotPrimaryError):
             await log.append([payload(3)])

@@ -42,7 +42,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="Exit codes: 0 all committed, nothing to do, or changed by the store or another "
         "job meanwhile (counted), 1 "
         "some was refused or failed, 2 could not tell: an owner did not answer (run "
-        "again with --job-id to hear what became of it).",
+        "again with --job-id to learn the outcome).",
     )
     add_common_options(parser)
     parser.add_argument(

@@ -238,7 +238,7 @@ async def _size(storage: ObjectStorage, record: ObjectRecord, faults: Sequence[B
         return record.size
     stored = await storage.head(record.name)
     if stored is None:
-        raise ObjectNotFoundError(record.name, "gone while it was read")
+        raise ObjectNotFoundError(record.name, "deleted while it was read")
     return stored.size
 
 
