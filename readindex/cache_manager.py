@@ -20,8 +20,7 @@ from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.fetched_extents import FetchedExtents
 from readindex.logged_bytes import LoggedBytes
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import SegmentReadIndex
+from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex, index_of
 from readindex.tail_memory import HARD_BOUND, TailMemory
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -164,7 +163,7 @@ class CacheManager:
             self._fetched.readers.move(source_id, target_id, offset)
             return
         self._tail.cut(source)
-        target = self._indexes.of(target_id)
+        target = index_of(self._indexes, target_id)
         for extent in list(source.extents_from(0)):
             start, end = extent.start_offset + offset, extent.end_offset + offset
             if (

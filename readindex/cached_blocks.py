@@ -20,8 +20,7 @@ from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import SegmentReadIndex
+from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import SegmentMetadata
 
@@ -175,7 +174,7 @@ class CachedBlocks:
             del self._unflushed[extent]
             self.bytes_unflushed -= extent.length
         self._storage.delete((extent.address,))
-        self._indexes.remove(extent)
+        self._indexes[extent.segment_id].remove(extent)
 
     def drop(self, extent: Extent) -> None:
         """Take out an extent that perhaps only Tier 1 has besides, for want of room."""

@@ -22,8 +22,7 @@ from collections import OrderedDict
 
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home, SequentialReader
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import SegmentReadIndex
+from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex
 from readindex.sequential_readers import SequentialReaders
 from segmentstore.contracts.byte_sizes import MIB
 
@@ -126,7 +125,7 @@ class FetchedExtents:
         else:
             self._demoted.pop(extent, None)
             self.bytes_demoted -= extent.length
-        self._indexes.remove(extent)
+        self._indexes[extent.segment_id].remove(extent)
 
     def take_demoted(self) -> list[Extent]:
         """Those that wait to be moved to the cache."""

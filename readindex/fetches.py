@@ -20,7 +20,7 @@ from readindex.block_source import BlockSource, FetchWatch
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, SequentialReader
 from readindex.fetched_extents import FetchedExtents
-from readindex.segment_indexes import SegmentIndexes
+from readindex.segment_read_index import SegmentIndexes, index_of
 from segmentstore.contracts.backoff import backoff_s
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
@@ -225,7 +225,7 @@ class Fetches:
             self.bytes_fetched_ahead += fetch.length
         segment = self._metadata.segments.get(fetch.segment_id)
         if segment is not None and segment.start_offset < fetch.end_offset:
-            index = self._indexes.of(fetch.segment_id)
+            index = index_of(self._indexes, fetch.segment_id)
             self._fetched.insert(index, fetch.start_offset, data, fetch.reader, ahead=fetch.ahead)
         if not fetch.future.done():
             fetch.future.set_result(data)

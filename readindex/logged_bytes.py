@@ -12,8 +12,7 @@ from itertools import islice
 
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import SegmentReadIndex
+from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex
 from segmentstore.contracts.checksum import Buffer, crc32c
 
 LogRange = tuple[int, int, int]
@@ -127,7 +126,7 @@ class LoggedBytes:
         assert extent.places is not None
         self.places -= len(extent.places) // 3
         self.bytes_total -= extent.length
-        self._indexes.remove(extent)
+        self._indexes[extent.segment_id].remove(extent)
 
     def check(self) -> None:
         """Assert that each extent is counted once. O(extents)."""

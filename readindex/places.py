@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from readindex.extent import Extent
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import SegmentReadIndex
+from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     SegmentNotFoundError,

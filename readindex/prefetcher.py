@@ -25,7 +25,7 @@ from readindex.extent import Extent, SequentialReader
 from readindex.fair_delivery import FairDelivery
 from readindex.fetched_extents import FetchedExtents
 from readindex.fetches import Fetch, Fetches
-from readindex.segment_indexes import SegmentIndexes
+from readindex.segment_read_index import SegmentIndexes
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.rate_limiter import RateLimiter

@@ -33,8 +33,7 @@ from readindex.logged_bytes import LoggedBytes, ReadLog, read_nothing
 from readindex.merged_sources import MergedSources
 from readindex.places import Places
 from readindex.prefetcher import Prefetcher
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import UNKNOWN, SegmentReadIndex
+from readindex.segment_read_index import UNKNOWN, SegmentIndexes, SegmentReadIndex, index_of
 from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
 from readindex.tail_memory import HARD_BOUND, TailMemory
@@ -96,7 +95,7 @@ class ReadIndex:
     ) -> None:
         self._metadata = metadata
         self._config = config
-        self._indexes = SegmentIndexes()
+        self._indexes: SegmentIndexes = {}
         self._tail = TailMemory(config, self._indexes)
         self._fetched = FetchedExtents(config, self._indexes)
         self._cached = CachedBlocks(config, self._indexes, cache, addresses)
@@ -183,7 +182,7 @@ class ReadIndex:
         target = self._segment(target_id)
         merge = target.merges[-1] if target.merges else None
         if merge is not None and merge.source_id == source_id:
-            index = self._indexes.of(target_id)
+            index = index_of(self._indexes, target_id)
             index.check_next(merge.offset)
             self._tail.cut(index)
             index.next_offset = merge.end_offset
@@ -248,7 +247,7 @@ class ReadIndex:
         if start < end:
             part = data if end - start == len(data) else data[start - offset : end - offset]
             self._cache_manager.insert_refilled(
-                self._indexes.of(segment_id), start, part, spills=not self._spiller.refused
+                index_of(self._indexes, segment_id), start, part, spills=not self._spiller.refused
             )
             if self._tail.bytes_total > self._spiller.trim_at:
                 self._spiller.trim()
@@ -458,7 +457,7 @@ class ReadIndex:
                 f"an append of [{offset},{offset + length}) where {segment.length} bytes "
                 "are committed",
             )
-        return self._indexes.of(segment_id)
+        return index_of(self._indexes, segment_id)
 
     def _segment(self, segment_id: int) -> SegmentMetadata:
         if self._places.closed:

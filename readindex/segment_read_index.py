@@ -356,3 +356,15 @@ class SegmentReadIndex:
     def __repr__(self) -> str:
         count = 0 if self.extents is None else len(self.extents)
         return f"<SegmentReadIndex {self.segment_id}: {count} extents, next {self.next_offset}>"
+
+
+SegmentIndexes = dict[int, SegmentReadIndex]
+"""By segment id, of one container."""
+
+
+def index_of(indexes: SegmentIndexes, segment_id: int) -> SegmentReadIndex:
+    """The segment's index, created if it has none: with the first byte of it that is held."""
+    index = indexes.get(segment_id)
+    if index is None:
+        index = indexes[segment_id] = SegmentReadIndex(segment_id)
+    return index

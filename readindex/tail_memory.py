@@ -12,8 +12,7 @@ from collections import OrderedDict
 
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
-from readindex.segment_indexes import SegmentIndexes
-from readindex.segment_read_index import SegmentReadIndex
+from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex
 from segmentstore.contracts.checksum import Buffer
 
 HARD_BOUND = 2
@@ -140,7 +139,7 @@ class TailMemory:
             self.bytes_flushed -= extent.counted_bytes
         extent.counted_bytes = 0
         self._fifo.pop(extent, None)
-        self._indexes.remove(extent)
+        self._indexes[extent.segment_id].remove(extent)
 
     def drop(self, extent: Extent) -> None:
         """Take out an extent that only Tier 1 has besides, for want of room."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 import pytest
 
 from readindex.memory_cache import MemoryCache
+from readindex.segment_read_index import index_of
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -370,7 +371,7 @@ async def test_truncation_during_a_fetch_is_reported(world: World, s: int) -> No
         await reading
     assert error.value.start_offset == 40
     await asyncio.sleep(1)
-    world.index._cache_manager.drop_below(world.index._indexes.of(s), 40)
+    world.index._cache_manager.drop_below(index_of(world.index._indexes, s), 40)
 
 
 @scenario
