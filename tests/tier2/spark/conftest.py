@@ -37,6 +37,7 @@ def spark() -> Iterator[SparkSession]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.extraJavaOptions": SHORT_LIVED,
+        "spark.python.daemon.module": "tests.tier2.spark.warm_daemon",
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
     }
