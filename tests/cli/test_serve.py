@@ -32,7 +32,7 @@ from tier2.spark.sink.rows import RowLayout
 
 WRITER = UUID(int=1).bytes
 
-EPOCHS = size("SERVE_KILL_EPOCHS", 6, 15)
+EPOCHS = size("SERVE_KILL_EPOCHS", 4, 15)
 EVENTS = 130 * EPOCHS
 """Written while `serve` is killed."""
 

@@ -33,7 +33,7 @@ from tests.support.suites import examples, size, sized
 
 FILE_BYTES = FILE_HEADER_LENGTH + 1000
 
-CRASH_STEP = size("RECYCLING_CRASH_STEP", 3, 1)
+CRASH_STEP = size("RECYCLING_CRASH_STEP", 5, 1)
 """Calls of the disk from one that it dies in to the next."""
 
 

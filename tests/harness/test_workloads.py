@@ -110,7 +110,7 @@ def test_every_workload_has_its_promise() -> None:
     assert cast == set(CLIENTS)
 
 
-@pytest.mark.parametrize("name", share(WORKLOADS, 3, 5))
+@pytest.mark.parametrize("name", share(WORKLOADS, 5, 5))
 def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
     name: str, tmp_path: Path
 ) -> None:

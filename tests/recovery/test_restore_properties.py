@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,11 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_tiny, read_all, until
+from tests.support.suites import size, sized
 from tier2.locations import PROCESS_MEMORY
 from tier2.object_names import CHECKPOINT_PREFIX, parse_marker_name
 
-EXAMPLES = int(os.environ.get("RESTORE_EXAMPLES", "10"))
+EXAMPLES = size("RESTORE_EXAMPLES", 4, 10)
 NAMES = ("a", "b", "a#transaction." + "0" * 32, "c")
 OPTIONS: dict[str, Any] = {
     "flush_bytes": 1 << 20,
@@ -205,6 +205,7 @@ def check(life: Life, found: dict[str, tuple[Key, int, bytes]]) -> None:
             assert data == life.given[key][start : start + len(data)], name
 
 
+@sized(35)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps, st.integers(1, 3), st.sampled_from([0.0, 1000.0]))
 def test_with_the_newest_checkpoint_all_that_was_flushed_is_there(
@@ -231,6 +232,7 @@ def test_with_the_newest_checkpoint_all_that_was_flushed_is_there(
             life.drop()
 
 
+@sized(35)
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps, st.integers(1, 3), st.integers(0, 5), st.sampled_from([0.0, 1000.0]))
 def test_with_an_older_checkpoint_or_none_there_is_never_a_wrong_byte(

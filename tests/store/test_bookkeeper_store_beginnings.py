@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from segmentstore.open_steps import open_store
 from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld
 from tests.store.harness import LAZY, bury, read_all, run
+from tests.support.suites import share
 
 
 class MortalWorld(BookKeeperWorld):
@@ -77,8 +79,7 @@ async def make_and_die(world: MortalWorld, folder: Path) -> None:
     await store.append("a", b"first")
 
 
-@pytest.mark.parametrize("happens", [True, False])
-@pytest.mark.parametrize("call", range(12))
+@pytest.mark.parametrize(("call", "happens"), share(product(range(12), [True, False]), 5, 6))
 def test_whatever_call_the_maker_dies_in_the_next_process_has_one_whole_store(
     tmp_path: Path, call: int, happens: bool
 ) -> None:

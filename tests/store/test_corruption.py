@@ -14,9 +14,9 @@ from segmentstore import DataCorruptionError, SegmentStore
 from tests.store.harness import UNFLUSHED, open_lazy, open_tiny, read_all, run
 from tests.support.suites import size, sized
 
-TORN_STEP = size("TORN_TAIL_STEP", 9, 1)
+TORN_STEP = size("TORN_TAIL_STEP", 17, 1)
 """Bytes between two places where the last frame is cut off."""
-FLIP_STEP = size("FLIPPED_BIT_STEP", 25, 5)
+FLIP_STEP = size("FLIPPED_BIT_STEP", 45, 5)
 """Bytes between two damaged places of an object."""
 
 

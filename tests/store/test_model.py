@@ -33,7 +33,7 @@ from tests.support.suites import size, sized
 
 T = TypeVar("T")
 
-EXAMPLES = size("STORE_MODEL_EXAMPLES", 8, 60)
+EXAMPLES = size("STORE_MODEL_EXAMPLES", 6, 60)
 HELD_BACK_S = 0.5
 """A call that has not come back by then, with Tier 2 away, is one that is held back: Tier 2 comes
 back for it.

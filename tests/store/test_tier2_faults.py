@@ -246,7 +246,7 @@ BURSTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-@pytest.mark.parametrize(("fault", "words"), share(BURSTS.values(), 3, 15), ids=BURSTS)
+@pytest.mark.parametrize(("fault", "words"), share(BURSTS.values(), 5, 15), ids=BURSTS)
 def test_a_provider_that_refuses_everything_for_long_only_holds_the_flushes(
     tmp_path: Path, s3: FaultyS3, fault: Fault, words: str
 ) -> None:
@@ -286,7 +286,7 @@ DOUBTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", share(DOUBTS.values(), 3, 10), ids=DOUBTS)
+@pytest.mark.parametrize("fault", share(DOUBTS.values(), 6, 10), ids=DOUBTS)
 def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
     tmp_path: Path, s3: FaultyS3, fault: Fault
 ) -> None:

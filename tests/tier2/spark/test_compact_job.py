@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from segmentstore import ConfigError
+from tests.support.suites import share
 from tests.tier2.spark.compaction_place import NAMES, OPTIONS, Caller, Place
 from tests.tier2.spark.local_session import LocalFrame, LocalSession
 from tier2.spark.common.command_options import Exit
@@ -151,7 +152,7 @@ class TestBesideAnOwner:
 
 
 class TestBesideCallers:
-    @pytest.mark.parametrize("seed", [1, 2])
+    @pytest.mark.parametrize("seed", share([1, 2], 2, 8))
     def test_every_byte_is_right_whatever_they_do_meanwhile(
         self, tmp_path: Path, seed: int
     ) -> None:

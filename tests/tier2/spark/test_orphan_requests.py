@@ -20,6 +20,7 @@ from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY
 from tests.support.loop_clock import LoopClock
+from tests.support.suites import share
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S
 from tier2.mailbox.mailbox import list_messages, put_answer, read_message
@@ -287,7 +288,7 @@ def until_gone(paths: set[Path], *, but_for: int = 0) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(("held", "slices"), [(0, 1), (0, 4), (1000, 1)])
+@pytest.mark.parametrize(("held", "slices"), share([(0, 4), (0, 1), (1000, 1)], 2, 5))
 def test_orphans_are_condemned_and_the_driver_is_handed_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, slices: int
 ) -> None:

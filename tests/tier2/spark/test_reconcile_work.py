@@ -5,12 +5,14 @@ place, and nothing else.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.support.suites import share
 from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import DAY_S, SEGMENTS, World
 from tier2.catalog.catalog_manifest import Manifest
@@ -29,8 +31,9 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path / "tier2")
 
 
-@pytest.mark.parametrize("parts", [1, 8, 256])
-@pytest.mark.parametrize("check", ["none", "headers", "bodies"])
+@pytest.mark.parametrize(
+    ("check", "parts"), share(product(["none", "headers", "bodies"], [1, 8, 256]), 4, 2)
+)
 def test_nothing_is_said_of_a_store_that_is_as_it_should_be(
     world: World, parts: int, check: str
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
 from segmentstore.contracts.events import frame_events
+from tests.support.suites import share
 from tests.tier2.spark.source_world import Row, SourceWorld, payloads, read_stream, stream_of
 from tier2.locations import PROCESS_MEMORY
 from tier2.spark.source.errors import DataLossError, SegmentFramingError, SourceCatalogError
@@ -237,7 +238,7 @@ class Life:
 
 
 @pytest.mark.parametrize("form", ["raw", "lines", "events"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", share(range(12), 4, 1))
 def test_each_row_once_whatever_happens_between(form: str, seed: int) -> None:
     rng = random.Random(f"{form} {seed}")
     life = Life(form, rng)

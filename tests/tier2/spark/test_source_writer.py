@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 import segmentstore.blocking
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.events import split_events
+from tests.support.suites import share, slow
 from tier2.spark.data_source import register
 from tier2.spark.sink.epoch_commit import EpochCommitError
 from tier2.spark.sink.writer import SegmentBatchWriter, SegmentStreamWriter
@@ -133,7 +134,9 @@ class TestBatch:
             )
         assert served.names() == ["s1", "s2", "x"]
 
-    @pytest.mark.parametrize(("after", "inline"), [(0, 1000), (1, 1000), (-1, 1000), (-1, 100_000)])
+    @pytest.mark.parametrize(
+        ("after", "inline"), share([(0, 1000), (1, 1000), (-1, 1000), (-1, 100_000)], 3, 4)
+    )
     def test_tasks_that_fail_leave_no_trace(
         self, session: SparkSession, served: Served, after: int, inline: int
     ) -> None:
@@ -344,6 +347,7 @@ class TestStream:
         assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
+    @slow(12)
     def test_goes_on_over_restarts_of_the_store(self, stream: Stream) -> None:
         for number in range(6):
             stream.add(f"{number}", 1500)

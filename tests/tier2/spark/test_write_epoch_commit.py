@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -18,6 +19,7 @@ import tier2.spark.sink.epoch_commit
 from segmentstore import InvalidNameError, SegmentStore
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, read_all, run
+from tests.support.suites import share
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
 from tier2.spark.sink.epoch_commit import (
     EpochCommitError,
@@ -100,8 +102,7 @@ two; 700 rows are two appends.
 """
 
 
-@pytest.mark.parametrize("lasting", [True, False])
-@pytest.mark.parametrize("tasks", [SMALL, MIXED])
+@pytest.mark.parametrize(("tasks", "lasting"), share(product([SMALL, MIXED], [True, False]), 3, 4))
 def test_an_epoch_lands_in_the_order_of_its_partitions(
     tmp_path: Path, tasks: Tasks, lasting: bool
 ) -> None:
@@ -124,8 +125,7 @@ def test_an_epoch_lands_in_the_order_of_its_partitions(
     run(main())
 
 
-@pytest.mark.parametrize("first", [SMALL, MIXED])
-@pytest.mark.parametrize("second", [SMALL, MIXED])
+@pytest.mark.parametrize(("first", "second"), share(product([MIXED, SMALL], [SMALL, MIXED]), 3, 4))
 def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
     tmp_path: Path, first: Tasks, second: Tasks
 ) -> None:
