@@ -162,7 +162,7 @@ def test_a_ledger_that_is_gone_or_too_short_is_corruption(world: World) -> None:
         ("log", f"ledger {gone.ledger_id} entry 0 frame 0"),
         ("log", f"ledger {short.ledger_id} entry {len(short.entries)} frame 0"),
     ]
-    assert "is gone" in findings[0].detail
+    assert "is missing" in findings[0].detail
     assert f"the record knows of entry {len(short.entries)}" in findings[1].detail
 
 

@@ -352,7 +352,7 @@ def test_a_ledger_that_cannot_be_checked_is_reported_and_does_not_end_the_search
             f"ledger {orphan} of epoch 1"
         ]
         (problem,) = report.problems
-        assert problem.startswith(f"ledger {first} cannot be looked at ({code} ")
+        assert problem.startswith(f"ledger {first} cannot be inspected ({code} ")
         assert first in world.cluster.ledgers
         world.cluster.fail("describe", -9)
         with pytest.raises(TierUnavailableError):

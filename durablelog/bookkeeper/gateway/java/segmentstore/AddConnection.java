@@ -12,12 +12,13 @@ import org.apache.bookkeeper.client.AsyncCallback.AddCallback;
 import org.apache.bookkeeper.client.LedgerHandle;
 
 /**
- * Entries in, acknowledgements out. The connection's own thread reads; another writes what the callbacks have put
- * together since it wrote last, so acknowledgements batch by themselves under load, and those that continue one another
- * become one. The last of what is in flight does not wait for that thread: its callback writes itself.
+ * Entries in, acknowledgements out. The connection's own thread reads; another writes what the
+ * callbacks have put together since it wrote last, so acknowledgements batch by themselves under
+ * load, and those that continue one another become one. The last of what is in flight does not wait
+ * for that thread: its callback writes itself.
  *
- * An entry counts against the window from before it is handed to the client until its acknowledgement is in the socket:
- * a caller that does not read is not read from.
+ * An entry counts against the window from before it is handed to the client until its
+ * acknowledgement is in the socket: a caller that does not read is not read from.
  */
 final class AddConnection implements AddCallback {
     private static final int HEADER_BYTES = 12;
@@ -28,7 +29,7 @@ final class AddConnection implements AddCallback {
     private static final int WINDOW_BYTES = 64 << 20;
     /** What an entry costs besides its bytes, about: small ones must not fill the heap. */
     static final int ENTRY_OVERHEAD = 1 << 10;
-    /** The other side hears of us so often, whatever there is to say. */
+    /** So often a message is sent, whatever there is to say. */
     private static final long BEAT_MILLIS = 1000;
 
     private final SocketChannel channel;
@@ -38,7 +39,8 @@ final class AddConnection implements AddCallback {
     private final ByteBuffer input = ByteBuffer.allocateDirect(INPUT_BYTES).flip();
     private final Object lock = new Object();
     /** Both guarded by `lock`; large enough for all that fit the window, and a beat. */
-    private ByteBuffer acks = ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 2) * ACK_BYTES);
+    private ByteBuffer acks =
+            ByteBuffer.allocateDirect((WINDOW_BYTES / ENTRY_OVERHEAD + 2) * ACK_BYTES);
     private int acked;
     /** Guarded by `lock`: the newest acknowledgement in `acks`; meaningful if there is one. */
     private int lastAt;
@@ -46,7 +48,9 @@ final class AddConnection implements AddCallback {
     private int lastSequence;
     private int lastCode;
     private int lastCount;
-    /** Guarded by `lock`: the writing thread has acknowledgements that are not in the socket yet. */
+    /**
+     * Guarded by `lock`: the writing thread has acknowledgements that are not in the socket yet.
+     */
     private boolean writing;
     private boolean ended;
     private final AtomicInteger inFlight = new AtomicInteger();
@@ -150,9 +154,13 @@ final class AddConnection implements AddCallback {
         }
     }
 
-    /** Holds `lock`. An entry's number is its sequence, so of entries that are OK in a row only the first one's is told. */
+    /**
+     * Holds `lock`. An entry's number is its sequence, so of entries that are OK in a row only the
+     * first number is sent.
+     */
     private void acknowledge(Add add, int code, long entry) {
-        boolean follows = acks.position() > 0 && add.handle == lastHandle && add.sequence == lastSequence + 1
+        boolean follows = acks.position() > 0
+                && add.handle == lastHandle && add.sequence == lastSequence + 1
                 && code == lastCode && (code != Codes.OK || entry == add.sequence);
         if (follows) {
             acks.putInt(lastAt + ACK_COUNT_AT, ++lastCount);
@@ -166,11 +174,14 @@ final class AddConnection implements AddCallback {
         lastSequence = add.sequence;
     }
 
-    /** Holds `lock`. An acknowledgement for no writer: that we are alive, and how the bookies are. */
+    /**
+     * Holds `lock`. An acknowledgement for no writer: that we are alive, and how the bookies are.
+     */
     private void beat() {
         Bookies bookies = session.bookies();
-        acks.putInt(0).putInt(bookies == null ? 0 : bookies.changes()).putInt(bookies == null ? 0 : bookies.inTrouble())
-                .putInt(Codes.OK).putLong(PooledByteBufAllocator.DEFAULT.metric().usedDirectMemory());
+        acks.putInt(0).putInt(bookies == null ? 0 : bookies.changes())
+                .putInt(bookies == null ? 0 : bookies.inTrouble()).putInt(Codes.OK)
+                .putLong(PooledByteBufAllocator.DEFAULT.metric().usedDirectMemory());
         // What comes next continues nothing that is in this buffer.
         lastHandle = 0;
     }
@@ -179,7 +190,10 @@ final class AddConnection implements AddCallback {
         return (System.nanoTime() - nanos) / 1_000_000;
     }
 
-    /** Holds `lock`. What fails here ends the connection: what is left of an acknowledgement that was cut is of no use. */
+    /**
+     * Holds `lock`. What fails here ends the connection: what is left of an acknowledgement that
+     * was cut is of no use.
+     */
     private void writeAtOnce() {
         acks.flip();
         try {

@@ -10,7 +10,10 @@ import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.client.WatchedBookKeeper;
 import org.apache.bookkeeper.net.BookieId;
 
-/** Whether bookies let a new client in. It would hear that with its first entries, and call them absent. */
+/**
+ * Whether bookies let a new client in. It would get that with its first entries, and call them
+ * absent.
+ */
 final class Admission {
     /** So many are asked, at the same time. */
     private static final int ASKED_MAX = 8;
@@ -22,18 +25,21 @@ final class Admission {
     private Admission() {}
 
     /**
-     * Throws SettingException if all of them refuse us. Returns with the first that takes us in. Waits for so many milliseconds: if
-     * some refuse us and of others nothing is known then, TimeoutException, for one bookie may be set up otherwise than the rest;
-     * returns if none refuses us.
+     * Throws SettingException if all of them refuse us. Returns with the first that takes us in.
+     * Waits for so many milliseconds: if some refuse us and of others nothing is known then,
+     * TimeoutException, for one bookie may be set up otherwise than the rest; returns if none
+     * refuses us.
      */
     static void check(WatchedBookKeeper client, Refusals refusals, long millis) throws Exception {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);
-        List<BookieId> asked = new ArrayList<>(client.registered().get(millis, TimeUnit.MILLISECONDS));
+        List<BookieId> asked =
+                new ArrayList<>(client.registered().get(millis, TimeUnit.MILLISECONDS));
         Collections.shuffle(asked);
         asked = asked.subList(0, Math.min(asked.size(), ASKED_MAX));
         LinkedBlockingQueue<Answer> answers = new LinkedBlockingQueue<>();
         for (BookieId id : asked) {
-            client.direct().getBookieInfo(id, FREE_ROOM, (code, info, context) -> answers.add(new Answer(id, code)), null);
+            client.direct().getBookieInfo(id, FREE_ROOM,
+                    (code, info, context) -> answers.add(new Answer(id, code)), null);
         }
         StringBuilder refused = new StringBuilder();
         int unknown = asked.size();
@@ -48,7 +54,8 @@ final class Admission {
             String words = refusals.words(client, answer.id(), answer.code());
             if (words != null) {
                 unknown--;
-                refused.append(refused.isEmpty() ? "bookie " : "; bookie ").append(answer.id()).append(": ").append(words);
+                refused.append(refused.isEmpty() ? "bookie " : "; bookie ")
+                        .append(answer.id()).append(": ").append(words);
             }
         }
         if (!refused.isEmpty() && unknown > 0) {

@@ -32,26 +32,32 @@ import org.apache.bookkeeper.util.AvailabilityOfEntriesOfLedger;
 import org.apache.bookkeeper.util.ByteBufList;
 
 /**
- * The way to the bookies, and what each of them owes: entries that it was sent and has not answered.
+ * The way to the bookies, and what each of them owes: entries that it was sent and has not
+ * answered.
  *
- * BookKeeper's client keeps what it sends to a bookie until that has taken it. An entry is acknowledged by the ack quorum,
- * so what is kept for a bookie that hangs, or is slower than the others, grows without bound. Hence:
+ * BookKeeper's client keeps what it sends to a bookie until that has taken it. An entry is
+ * acknowledged by the ack quorum, so what is kept for a bookie that hangs, or is slower than the
+ * others, grows without bound. Hence:
  *
- * - no bookie owes more than all that is not acknowledged yet, which the window bounds, and LAG besides. One that would is
- *   *behind*: further entries fail for it at once, as for a bookie that is down, until it owes half of LAG. The others
- *   are ahead of it by what it owes, so their ledgers go on without it;
- * - an answer that did not come in the client's time (addEntryTimeoutSec) means that it hangs: the connection to it is
- *   dropped, which frees what is kept. The next entry connects anew;
- * - it is *in trouble* until it has answered an entry again. So is a bookie that is down, which is given every entry;
- * - left out of all ledgers it is given none, and could never show that it is well. So its trouble passes a while after
- *   the last failure, and the next ledger may have it. One that still hangs has left the list of bookies by then.
+ * - no bookie owes more than all that is not acknowledged yet, which the window bounds, and LAG
+ *   besides. One that would is *behind*: further entries fail for it at once, as for a bookie that
+ *   is down, until it owes half of LAG. The others are ahead of it by what it owes, so their
+ *   ledgers go on without it;
+ * - an answer that did not come in the client's time (addEntryTimeoutSec) means that it hangs: the
+ *   connection to it is dropped, which frees what is kept. The next entry connects anew;
+ * - it is *in trouble* until it has answered an entry again. So is a bookie that is down, which is
+ *   given every entry;
+ * - left out of all ledgers it is given none, and could never show that it is well. So its trouble
+ *   passes a while after the last failure, and the next ledger may have it. One that still hangs
+ *   has left the list of bookies by then.
  */
 final class Bookies implements BookieClient {
     /** Of what is acknowledged, a bookie may owe so much; all sessions of this process share it. */
     private static final long LAG_BYTES = Long.getLong("segmentstore.gateway.lag.bytes", 32L << 20);
     private static final long LAG_BYTES_MIN = Math.min(LAG_BYTES, 4L << 20);
     private static final long PASSES_NANOS =
-            TimeUnit.MILLISECONDS.toNanos(Long.getLong("segmentstore.gateway.trouble.millis", 60_000));
+            TimeUnit.MILLISECONDS.toNanos(
+                    Long.getLong("segmentstore.gateway.trouble.millis", 60_000));
     private static final AtomicInteger SESSIONS = new AtomicInteger();
 
     private final WatchedBookKeeper client;
@@ -69,10 +75,13 @@ final class Bookies implements BookieClient {
     });
 
     /**
-     * `unacknowledged` tells the bytes of entries that are on their way, each with more than it has on the wire; `written`
-     * whether a ledger that is being written has a bookie; `refusals` why one does not let us in.
+     * `unacknowledged` gives the bytes of entries that are on their way, each with more than it has
+     * on the wire; `written` whether a ledger that is being written has a bookie; `refusals` why
+     * one does not let us in.
      */
-    Bookies(WatchedBookKeeper client, LongSupplier unacknowledged, Predicate<BookieId> written, Refusals refusals) {
+    Bookies(
+            WatchedBookKeeper client, LongSupplier unacknowledged, Predicate<BookieId> written,
+            Refusals refusals) {
         this.client = client;
         this.direct = client.direct();
         this.unacknowledged = unacknowledged;
@@ -106,13 +115,14 @@ final class Bookies implements BookieClient {
     }
 
     /**
-     * A line each: id, bytes owed, entries it did not get since the trouble began, its milliseconds (-1: none), and, if it does
-     * not let us in, why.
+     * A line each: id, bytes owed, entries it did not get since the trouble began, its milliseconds
+     * (-1: none), and, if it does not let us in, why.
      */
     String text() {
         StringBuilder lines = new StringBuilder();
-        bookies.forEach((id, bookie) -> lines.append(lines.isEmpty() ? "" : "\n").append(id).append(' ')
-                .append(bookie.owed.get()).append(' ').append(bookie.missed.get()).append(' ')
+        bookies.forEach((id, bookie) -> lines.append(lines.isEmpty() ? "" : "\n")
+                .append(id).append(' ').append(bookie.owed.get()).append(' ')
+                .append(bookie.missed.get()).append(' ')
                 .append(bookie.troubledMillis()).append(bookie.refusal()));
         return lines.toString();
     }
@@ -133,7 +143,10 @@ final class Bookies implements BookieClient {
         return entry instanceof ByteBuf whole ? whole.readableBytes() : 0;
     }
 
-    /** What one bookie owes. It comes into trouble and out of it under its monitor; looking needs none. */
+    /**
+     * What one bookie owes. It comes into trouble and out of it under its monitor; reading needs
+     * none.
+     */
     private final class Bookie {
         private final BookieId id;
         private final AtomicLong owed = new AtomicLong();
@@ -189,13 +202,15 @@ final class Bookies implements BookieClient {
                 troubled = true;
                 since = System.nanoTime();
                 changes.incrementAndGet();
-                Gateway.LOG.warn("bookie {} is in trouble: it owes {} bytes{}", id, owed.get(), behind ? ", and is behind" : "");
+                Gateway.LOG.warn("bookie {} is in trouble: it owes {} bytes{}",
+                        id, owed.get(), behind ? ", and is behind" : "");
             }
         }
 
         /** Nobody asks it anything, and nobody waits for it. */
         void pass() {
-            if (troubled && owed.get() == 0 && System.nanoTime() - failed >= PASSES_NANOS && !written.test(id)) {
+            if (troubled && owed.get() == 0 && System.nanoTime() - failed >= PASSES_NANOS
+                    && !written.test(id)) {
                 behind = false;
                 recover("has no part in any ledger any more");
             }
@@ -223,7 +238,8 @@ final class Bookies implements BookieClient {
                     }
                     PerChannelBookieClientPool channels = client.direct().lookupClient(id);
                     if (channels != null) {
-                        Gateway.LOG.warn("bookie {} does not answer: its connection is dropped", id);
+                        Gateway.LOG.warn(
+                                "bookie {} does not answer: its connection is dropped", id);
                         channels.disconnect(false);
                     }
                 });
@@ -244,24 +260,27 @@ final class Bookies implements BookieClient {
 
     @Override
     public void addEntry(
-            BookieId id, long ledger, byte[] key, long entry, ReferenceCounted content, WriteCallback callback,
-            Object context, int options, boolean failFast, EnumSet<WriteFlag> flags) {
+            BookieId id, long ledger, byte[] key, long entry, ReferenceCounted content,
+            WriteCallback callback, Object context, int options, boolean failFast,
+            EnumSet<WriteFlag> flags) {
         Bookie bookie = bookies.computeIfAbsent(id, Bookie::new);
         int bytes = size(content);
         if (!bookie.takes(bytes)) {
-            // Not from here: whoever adds counts what is under way behind this call.
+            // Not from here: the adding thread counts what is under way behind this call.
             client.getMainWorkerPool().executeOrdered(ledger, () -> callback.writeComplete(
-                    BKException.Code.BookieHandleNotAvailableException, ledger, entry, id, context));
+                    BKException.Code.BookieHandleNotAvailableException, ledger, entry, id,
+                    context));
             return;
         }
         WriteCallback counted = (code, ofLedger, ofEntry, from, ctx) -> {
             bookie.answered(code, bytes);
             callback.writeComplete(code, ofLedger, ofEntry, from, ctx);
         };
-        direct.addEntry(id, ledger, key, entry, content, counted, context, options, failFast, flags);
+        direct.addEntry(
+                id, ledger, key, entry, content, counted, context, options, failFast, flags);
     }
 
-    // --- the rest is the client's ----------------------------------------------------------------------------------------
+    // --- the rest is the client's ----------------------------------------------------------------
 
     @Override
     public List<BookieId> getFaultyBookies() {
@@ -279,7 +298,8 @@ final class Bookies implements BookieClient {
     }
 
     @Override
-    public void forceLedger(BookieId id, long ledger, ForceLedgerCallback callback, Object context) {
+    public void forceLedger(
+            BookieId id, long ledger, ForceLedgerCallback callback, Object context) {
         direct.forceLedger(id, ledger, callback, context);
     }
 
@@ -290,39 +310,44 @@ final class Bookies implements BookieClient {
 
     @Override
     public void writeLac(
-            BookieId id, long ledger, byte[] key, long confirmed, ByteBufList content, WriteLacCallback callback,
-            Object context) {
+            BookieId id, long ledger, byte[] key, long confirmed, ByteBufList content,
+            WriteLacCallback callback, Object context) {
         direct.writeLac(id, ledger, key, confirmed, content, callback, context);
     }
 
     @Override
     public void readEntry(
-            BookieId id, long ledger, long entry, ReadEntryCallback callback, Object context, int flags, byte[] key,
-            boolean failFast) {
+            BookieId id, long ledger, long entry, ReadEntryCallback callback, Object context,
+            int flags, byte[] key, boolean failFast) {
         direct.readEntry(id, ledger, entry, callback, context, flags, key, failFast);
     }
 
     @Override
     public void batchReadEntries(
-            BookieId id, long ledger, long first, int count, long bytes, BatchedReadEntryCallback callback,
-            Object context, int flags, byte[] key, boolean failFast) {
-        direct.batchReadEntries(id, ledger, first, count, bytes, callback, context, flags, key, failFast);
+            BookieId id, long ledger, long first, int count, long bytes,
+            BatchedReadEntryCallback callback, Object context, int flags, byte[] key,
+            boolean failFast) {
+        direct.batchReadEntries(
+                id, ledger, first, count, bytes, callback, context, flags, key, failFast);
     }
 
     @Override
     public void readEntryWaitForLACUpdate(
             BookieId id, long ledger, long entry, long confirmed, long millis, boolean piggyBack,
             ReadEntryCallback callback, Object context) {
-        direct.readEntryWaitForLACUpdate(id, ledger, entry, confirmed, millis, piggyBack, callback, context);
+        direct.readEntryWaitForLACUpdate(
+                id, ledger, entry, confirmed, millis, piggyBack, callback, context);
     }
 
     @Override
-    public void getBookieInfo(BookieId id, long requested, GetBookieInfoCallback callback, Object context) {
+    public void getBookieInfo(
+            BookieId id, long requested, GetBookieInfoCallback callback, Object context) {
         direct.getBookieInfo(id, requested, callback, context);
     }
 
     @Override
-    public CompletableFuture<AvailabilityOfEntriesOfLedger> getListOfEntriesOfLedger(BookieId id, long ledger) {
+    public CompletableFuture<AvailabilityOfEntriesOfLedger> getListOfEntriesOfLedger(
+            BookieId id, long ledger) {
         return direct.getListOfEntriesOfLedger(id, ledger);
     }
 

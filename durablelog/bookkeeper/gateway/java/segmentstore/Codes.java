@@ -5,7 +5,10 @@ import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.meta.exceptions.MetadataException;
 import org.apache.zookeeper.KeeperException;
 
-/** What went wrong, as BookKeeper's return code and one line of text. Nothing is thrown through py4j. */
+/**
+ * What went wrong, as BookKeeper's return code and one line of text. Nothing is thrown through
+ * py4j.
+ */
 final class Codes {
     static final int OK = 0;
     static final int LEDGER_CLOSED = BKException.Code.LedgerClosedException;
@@ -19,7 +22,10 @@ final class Codes {
 
     private Codes() {}
 
-    /** As `answer`, of a client that was to be made: what its settings are to blame for has a code of its own. */
+    /**
+     * As `answer`, of a client that was to be made: what its settings are to blame for has a code
+     * of its own.
+     */
     static String answerOfConnecting(Throwable failure) {
         for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
             if (isOfSettings(cause)) {
@@ -29,7 +35,10 @@ final class Codes {
         return answer(failure);
     }
 
-    /** As `answer`, of a ledger that was to be made: a placement policy that these quorums do not suit throws. */
+    /**
+     * As `answer`, of a ledger that was to be made: a placement policy that these quorums do not
+     * suit throws.
+     */
     static String answerOfCreating(Throwable failure) {
         for (Throwable cause = failure; cause != null; cause = cause.getCause()) {
             if (cause instanceof IllegalArgumentException) {
@@ -50,7 +59,8 @@ final class Codes {
             // A layout that is not the one asked for, or that this client does not know.
             return cause instanceof java.io.FileNotFoundException
                     || cause instanceof java.nio.file.NoSuchFileException
-                    || (cause.getMessage() != null && cause.getMessage().toLowerCase().contains("layout"));
+                    || (cause.getMessage() != null
+                            && cause.getMessage().toLowerCase().contains("layout"));
         }
         return cause instanceof Admission.SettingException
                 || cause instanceof org.apache.commons.configuration2.ex.ConfigurationException

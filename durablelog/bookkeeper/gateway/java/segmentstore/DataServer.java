@@ -20,13 +20,19 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.client.BKException;
 
-/** The Unix socket for entries: says hello, checks the token, hands over to a connection of one of two kinds. */
+/**
+ * The Unix socket for entries: says hello, checks the token, hands over to a connection of one of
+ * two kinds.
+ */
 final class DataServer {
     private static final int MAGIC = 0x53534757;
     private static final int VERSION = 4;
     private static final int CONNECTIONS_MAX = 256;
-    /** How long a handshake may take: a connection that stays silent holds one of the places above. */
-    private static final long HANDSHAKE_MILLIS = Long.getLong("segmentstore.gateway.handshake.millis", 10_000);
+    /**
+     * How long a handshake may take: a connection that stays silent holds one of the places above.
+     */
+    private static final long HANDSHAKE_MILLIS =
+            Long.getLong("segmentstore.gateway.handshake.millis", 10_000);
 
     private final Path path;
     private final byte[] token;
@@ -34,7 +40,8 @@ final class DataServer {
     private final Map<Integer, Session> sessions = new ConcurrentHashMap<>();
     private final AtomicInteger numbers = new AtomicInteger();
     private final Semaphore connections = new Semaphore(CONNECTIONS_MAX);
-    private final ScheduledExecutorService deadlines = Executors.newSingleThreadScheduledExecutor(task -> {
+    private final ScheduledExecutorService deadlines =
+            Executors.newSingleThreadScheduledExecutor(task -> {
         Thread thread = new Thread(task, "data-handshake-deadlines");
         thread.setDaemon(true);
         return thread;
@@ -44,7 +51,8 @@ final class DataServer {
     DataServer(Path path, byte[] token) throws IOException {
         this.path = path;
         this.token = token;
-        server = ServerSocketChannel.open(StandardProtocolFamily.UNIX).bind(UnixDomainSocketAddress.of(path));
+        server = ServerSocketChannel.open(StandardProtocolFamily.UNIX)
+                .bind(UnixDomainSocketAddress.of(path));
     }
 
     Path path() {
@@ -82,7 +90,8 @@ final class DataServer {
     }
 
     private void serve(SocketChannel channel) {
-        Future<?> deadline = deadlines.schedule(() -> hangUp(channel), HANDSHAKE_MILLIS, TimeUnit.MILLISECONDS);
+        Future<?> deadline = deadlines.schedule(
+                () -> hangUp(channel), HANDSHAKE_MILLIS, TimeUnit.MILLISECONDS);
         try (channel) {
             ByteBuffer hello = read(channel, 8);
             if (hello.getInt() != MAGIC || hello.get() != VERSION) {

@@ -32,9 +32,10 @@ import py4j.GatewayServer;
 import py4j.Py4JServerConnection;
 
 /**
- * The control calls, as py4j makes them. Rules: no policy (settings, retries and decisions are the caller's); no exception
- * and no object goes through py4j: an answer is one String, its first line BookKeeper's code, its other lines the result
- * or what went wrong; every call ends within the time it was given. Formats: docs/formats/bookkeeper-data-plane.md.
+ * The control calls, as py4j makes them. Rules: no policy (settings, retries and decisions are the
+ * caller's); no exception and no object goes through py4j: an answer is one String, its first line
+ * BookKeeper's code, its other lines the result or what went wrong; every call ends within the time
+ * it was given. Formats: docs/formats/bookkeeper-data-plane.md.
  */
 public final class Gateway {
     static final Logger LOG = LoggerFactory.getLogger(Gateway.class);
@@ -46,7 +47,10 @@ public final class Gateway {
         this.data = data;
     }
 
-    /** Arguments: the folder for socket and log, the port (0 for any), the process id of the parent (0: do not watch it). */
+    /**
+     * Arguments: the folder for socket and log, the port (0 for any), the process id of the parent
+     * (0: do not watch it).
+     */
     public static void main(String[] arguments) throws Exception {
         Path folder = Path.of(arguments[0]);
         String token = System.getenv(TOKEN_VARIABLE);
@@ -54,7 +58,8 @@ public final class Gateway {
             throw new IllegalArgumentException(TOKEN_VARIABLE + " is not set");
         }
         Parent.endWith(Long.parseLong(arguments[2]), folder);
-        DataServer data = new DataServer(folder.resolve("data"), token.getBytes(StandardCharsets.UTF_8));
+        DataServer data =
+                new DataServer(folder.resolve("data"), token.getBytes(StandardCharsets.UTF_8));
         GatewayServer control = new GatewayServer.GatewayServerBuilder(new Gateway(data))
                 .javaPort(Integer.parseInt(arguments[1]))
                 .javaAddress(InetAddress.getLoopbackAddress())
@@ -84,12 +89,13 @@ public final class Gateway {
     }
 
     /**
-     * Connects the session of a data connection. `settings` has a line "key=value" for each of BookKeeper's client, `system`
-     * one for each system property.
+     * Connects the session of a data connection. `settings` has a line "key=value" for each of
+     * BookKeeper's client, `system` one for each system property.
      */
-    public String connect(int session, String settings, String system, byte[] password, long millis) {
+    public String connect(
+            int session, String settings, String system, byte[] password, long millis) {
         CompletableFuture<Void> connected = new CompletableFuture<>();
-        // A thread of its own: the client's constructor cannot be told how long it may take.
+        // A thread of its own: the client's constructor takes no deadline.
         Thread connecting = new Thread(() -> {
             try {
                 SystemProperties.set(system);
@@ -119,7 +125,8 @@ public final class Gateway {
         String factory = configuration.getTLSProviderFactoryClass();
         if (factory != null && !factory.isEmpty()) {
             SecurityProviderFactoryFactory.getSecurityProviderFactory(factory)
-                    .init(SecurityHandlerFactory.NodeType.Client, configuration, ByteBufAllocator.DEFAULT);
+                    .init(SecurityHandlerFactory.NodeType.Client, configuration,
+                            ByteBufAllocator.DEFAULT);
         }
     }
 
@@ -133,7 +140,8 @@ public final class Gateway {
     }
 
     /** Answers: the writer's handle, the ledger's id, its bookies. */
-    public String create(int session, int ensemble, int write, int ack, String custom, long millis) {
+    public String create(
+            int session, int ensemble, int write, int ack, String custom, long millis) {
         try {
             Session owner = data.session(session);
             WatchedBookKeeper client = owner.client();
@@ -143,19 +151,25 @@ public final class Gateway {
                     .withDigestType(DigestType.CRC32C).withPassword(owner.password)
                     .withCustomMetadata(custom(custom))
                     .execute();
-            return answer(made, millis, writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId() + "\n"
-                            + names(writer.getLedgerMetadata().getAllEnsembles().firstEntry().getValue()),
+            return answer(made, millis,
+                    writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId() + "\n"
+                            + names(writer.getLedgerMetadata().getAllEnsembles()
+                                    .firstEntry().getValue()),
                     late -> discard(owner, late));
         } catch (Throwable failure) {
             return Codes.answerOfCreating(failure);
         }
     }
 
-    /** A ledger that came when nobody waited for it any more: nobody knows its id, so nothing is ever in it. */
+    /**
+     * A ledger that came when nobody waited for it any more: nobody knows its id, so nothing is
+     * ever in it.
+     */
     private static void discard(Session owner, WriteHandle late) {
         late.closeAsync().whenComplete((nothing, unsealed) -> {
             try {
-                owner.client().newDeleteLedgerOp().withLedgerId(late.getId()).execute().exceptionally(failure -> {
+                owner.client().newDeleteLedgerOp().withLedgerId(late.getId()).execute()
+                        .exceptionally(failure -> {
                     LOG.warn("ledger {}, which nobody waited for, stays", late.getId(), failure);
                     return null;
                 });
@@ -181,7 +195,8 @@ public final class Gateway {
         try {
             Session owner = data.session(session);
             return answer(owner.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(true)
-                    .withDigestType(DigestType.CRC32C).withPassword(owner.password).execute(), millis, reader -> {
+                    .withDigestType(DigestType.CRC32C).withPassword(owner.password).execute(),
+                    millis, reader -> {
                         reader.closeAsync();
                         return text(reader.getId(), reader.getLedgerMetadata());
                     }, reader -> reader.closeAsync());
@@ -190,11 +205,15 @@ public final class Gateway {
         }
     }
 
-    /** Answers: the last entry known to be acknowledged, or the end of a closed ledger. Fences nothing. */
+    /**
+     * Answers: the last entry known to be acknowledged, or the end of a closed ledger. Fences
+     * nothing.
+     */
     public String confirmed(int session, long ledger, long millis) {
         try {
             Session owner = data.session(session);
-            CompletableFuture<Long> found = owner.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(false)
+            CompletableFuture<Long> found = owner.client().newOpenLedgerOp()
+                    .withLedgerId(ledger).withRecovery(false)
                     .withDigestType(DigestType.CRC32C).withPassword(owner.password).execute()
                     .thenCompose(reader -> confirmed((LedgerHandle) reader)
                             .whenComplete((last, failure) -> reader.closeAsync()));
@@ -204,7 +223,10 @@ public final class Gateway {
         }
     }
 
-    /** What its writer has told the bookies, with its entries or, once it is idle, by itself (explicitLacInterval). */
+    /**
+     * What its writer has sent to the bookies, with its entries or, once it is idle, by itself
+     * (explicitLacInterval).
+     */
     private static CompletableFuture<Long> confirmed(LedgerHandle reader) {
         CompletableFuture<Long> found = new CompletableFuture<>();
         reader.asyncReadExplicitLastConfirmed((code, last, context) -> {
@@ -228,7 +250,9 @@ public final class Gateway {
 
     public String delete(int session, long ledger, long millis) {
         try {
-            return answer(data.session(session).client().newDeleteLedgerOp().withLedgerId(ledger).execute(), millis,
+            return answer(
+                    data.session(session).client().newDeleteLedgerOp().withLedgerId(ledger)
+                            .execute(), millis,
                     nothing -> "", nothing -> {});
         } catch (Throwable failure) {
             return Codes.answer(failure);
@@ -239,7 +263,8 @@ public final class Gateway {
     public String listOpen(int session, long millis) {
         try {
             Session owner = data.session(session);
-            CompletableFuture<ListLedgersResult> listed = owner.client().newListLedgersOp().execute();
+            CompletableFuture<ListLedgersResult> listed =
+                    owner.client().newListLedgersOp().execute();
             return answer(listed, millis, result -> "" + owner.add(result), Gateway::closeQuietly);
         } catch (Throwable failure) {
             return Codes.answer(failure);
@@ -253,7 +278,9 @@ public final class Gateway {
             Session.Listing listing = owner.listing(number);
             StringBuilder page = new StringBuilder("" + Codes.OK + "\n");
             boolean any = false;
-            for (int taken = 0; listing != null && taken < count && listing.ids().hasNext(); taken++, any = true) {
+            for (int taken = 0;
+                    listing != null && taken < count && listing.ids().hasNext();
+                    taken++, any = true) {
                 page.append(any ? " " : "").append((long) listing.ids().next());
             }
             if (!any) {
@@ -265,7 +292,7 @@ public final class Gateway {
         }
     }
 
-    /** Answers: the bookies this session has sent entries to, as Bookies tells them. */
+    /** Answers: the bookies this session has sent entries to, as Bookies reports them. */
     public String bookies(int session) {
         try {
             Session owner = data.session(session);
@@ -279,17 +306,20 @@ public final class Gateway {
     /** Answers: the bookies that take entries, as the metadata service has them. */
     public String registered(int session, long millis) {
         try {
-            return answer(data.session(session).client().registered(), millis, Gateway::names, nothing -> {});
+            return answer(data.session(session).client().registered(), millis, Gateway::names,
+                    nothing -> {});
         } catch (Throwable failure) {
             return Codes.answer(failure);
         }
     }
 
     /** The native client's floor in this very JVM; answers one line of JSON. */
-    public String bench(int session, int ensemble, int write, int ack, int size, int window, double seconds) {
+    public String bench(
+            int session, int ensemble, int write, int ack, int size, int window, double seconds) {
         try {
             Session owner = data.session(session);
-            return Codes.OK + "\n" + NativeBench.run(owner, ensemble, write, ack, size, window, seconds);
+            return Codes.OK + "\n"
+                    + NativeBench.run(owner, ensemble, write, ack, size, window, seconds);
         } catch (Throwable failure) {
             return Codes.answer(failure);
         }
@@ -298,7 +328,8 @@ public final class Gateway {
     /** CPU of this process so far, microseconds, and direct memory in use, bytes. */
     public String usage() {
         return Codes.OK + "\n" + NativeBench.cpuMicros() + "\n"
-                + io.netty.buffer.PooledByteBufAllocator.DEFAULT.metric().usedDirectMemory() + "\n" + data.held();
+                + io.netty.buffer.PooledByteBufAllocator.DEFAULT.metric().usedDirectMemory() + "\n"
+                + data.held();
     }
 
     private static <T> String answer(
@@ -327,7 +358,8 @@ public final class Gateway {
         lines.append(ledger).append('\n').append(metadata.getState()).append('\n')
                 .append(metadata.isClosed() ? metadata.getLastEntryId() : -1).append('\n')
                 .append(metadata.isClosed() ? metadata.getLength() : 0).append('\n')
-                .append(metadata.getEnsembleSize()).append(' ').append(metadata.getWriteQuorumSize())
+                .append(metadata.getEnsembleSize()).append(' ')
+                .append(metadata.getWriteQuorumSize())
                 .append(' ').append(metadata.getAckQuorumSize()).append('\n');
         lines.append(names(ensembles.get(ensembles.size() - 1)));
         for (Map.Entry<String, byte[]> item : metadata.getCustomMetadata().entrySet()) {

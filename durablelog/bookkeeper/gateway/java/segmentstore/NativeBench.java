@@ -11,13 +11,17 @@ import java.util.concurrent.atomic.AtomicInteger;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.api.DigestType;
 
-/** What the client itself can do: entries of one size, so many in flight, for so many seconds, copied nowhere. */
+/**
+ * What the client itself can do: entries of one size, so many in flight, for so many seconds,
+ * copied nowhere.
+ */
 final class NativeBench {
     private static final int SAMPLES_MAX = 4_000_000;
 
     private NativeBench() {}
 
-    static String run(Session session, int ensemble, int write, int ack, int size, int window, double seconds)
+    static String run(
+            Session session, int ensemble, int write, int ack, int size, int window, double seconds)
             throws Exception {
         LedgerHandle writer = (LedgerHandle) session.client().newCreateLedgerOp()
                 .withEnsembleSize(ensemble).withWriteQuorumSize(write).withAckQuorumSize(ack)
@@ -55,13 +59,15 @@ final class NativeBench {
         int samples = Math.min(entries, micros.length);
         Arrays.sort(micros, 0, samples);
         return String.format(Locale.ROOT,
-                "{\"code\": %d, \"entries\": %d, \"seconds\": %.4f, \"entries_per_s\": %.1f, \"mb_per_s\": %.3f,"
+                "{\"code\": %d, \"entries\": %d, \"seconds\": %.4f,"
+                        + " \"entries_per_s\": %.1f, \"mb_per_s\": %.3f,"
                         + " \"p50_ms\": %.3f, \"p99_ms\": %.3f, \"cpu_us_per_entry\": %.2f}",
                 failure.get(), entries, took, entries / took, entries / took * size / 1e6,
                 micros[samples / 2] / 1e3, micros[(int) (samples * 0.99)] / 1e3, used / entries);
     }
 
     static long cpuMicros() {
-        return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime() / 1000;
+        return ((OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean())
+                .getProcessCpuTime() / 1000;
     }
 }

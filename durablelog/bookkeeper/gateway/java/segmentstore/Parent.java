@@ -7,7 +7,10 @@ import java.nio.file.Path;
 import java.util.Comparator;
 import java.util.stream.Stream;
 
-/** This process ends with its parent, whatever happens to that: standard input ends, or another becomes the parent. */
+/**
+ * This process ends with its parent, whatever happens to that: standard input ends, or another
+ * becomes the parent.
+ */
 final class Parent {
     private Parent() {}
 
@@ -25,7 +28,8 @@ final class Parent {
         if (parent != 0) {
             // A forked child of the parent may hold the other end of that pipe for ever.
             start("parent-process", () -> {
-                while (ProcessHandle.current().parent().map(ProcessHandle::pid).orElse(parent) == parent) {
+                while (ProcessHandle.current().parent().map(ProcessHandle::pid).orElse(parent)
+                        == parent) {
                     try {
                         Thread.sleep(1000);
                     } catch (InterruptedException ended) {
@@ -42,8 +46,8 @@ final class Parent {
             for (Path file : files.sorted(Comparator.reverseOrder()).toList()) {
                 Files.deleteIfExists(file);
             }
-        } catch (IOException | UncheckedIOException gone) {
-            Gateway.LOG.debug("the folder", gone);
+        } catch (IOException | UncheckedIOException failure) {
+            Gateway.LOG.debug("the folder", failure);
         }
         // Not exit(): nothing of what is under way may hold this up.
         Runtime.getRuntime().halt(0);

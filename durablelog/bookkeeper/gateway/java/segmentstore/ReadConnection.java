@@ -13,8 +13,9 @@ import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
 
 /**
- * One reading of a range of entries: while one part of it goes into the socket, the next ones are on their way from the bookies.
- * How many entries a part has follows from their size, so that parts have about PART_BYTES.
+ * One reading of a range of entries: while one part of it goes into the socket, the next ones are
+ * on their way from the bookies. How many entries a part has follows from their size, so that parts
+ * have about PART_BYTES.
  */
 final class ReadConnection {
     private static final int RECORD_BYTES = 16;
@@ -27,7 +28,8 @@ final class ReadConnection {
 
     private final SocketChannel channel;
     private final Session session;
-    private final ByteBuffer headers = ByteBuffer.allocateDirect((PART_ENTRIES_MAX + 1) * RECORD_BYTES);
+    private final ByteBuffer headers =
+            ByteBuffer.allocateDirect((PART_ENTRIES_MAX + 1) * RECORD_BYTES);
 
     ReadConnection(SocketChannel channel, Session session) {
         this.channel = channel;
@@ -37,7 +39,8 @@ final class ReadConnection {
     void run(long ledger, long first, long last) throws IOException, InterruptedException {
         session.readings.acquire();
         try {
-            ReadHandle reader = session.client().newOpenLedgerOp().withLedgerId(ledger).withRecovery(false)
+            ReadHandle reader = session.client().newOpenLedgerOp()
+                    .withLedgerId(ledger).withRecovery(false)
                     .withDigestType(DigestType.CRC32C).withPassword(session.password).execute()
                     .get(ANSWER_SECONDS, TimeUnit.SECONDS);
             try {
@@ -46,8 +49,8 @@ final class ReadConnection {
                 reader.closeAsync();
             }
             end(Codes.OK);
-        } catch (IOException | InterruptedException gone) {
-            throw gone;
+        } catch (IOException | InterruptedException failure) {
+            throw failure;
         } catch (Exception failure) {
             end(Codes.of(failure));
         } finally {
@@ -61,8 +64,10 @@ final class ReadConnection {
         Deque<CompletableFuture<LedgerEntries>> ahead = new ArrayDeque<>();
         try {
             while (true) {
-                // The first part says how large entries are; until it is here nothing more is asked for.
-                while (next <= last && ahead.size() < (next == first + PART_ENTRIES_FIRST ? 1 : PARTS_AHEAD)) {
+                // The first part says how large entries are; until it is here nothing more is asked
+                // for.
+                while (next <= last
+                        && ahead.size() < (next == first + PART_ENTRIES_FIRST ? 1 : PARTS_AHEAD)) {
                     long upTo = Math.min(last, next + count - 1);
                     ahead.add(reader.readUnconfirmedAsync(next, upTo));
                     next = upTo + 1;

@@ -14,7 +14,10 @@ import org.apache.bookkeeper.client.WatchedBookKeeper;
 import org.apache.bookkeeper.net.BookieId;
 import org.apache.bookkeeper.net.BookieSocketAddress;
 
-/** Why bookies and this client did not agree on TLS, as their last handshakes ended. BookKeeper's client says a code alone. */
+/**
+ * Why bookies and this client did not agree on TLS, as their last handshakes ended. BookKeeper's
+ * client says a code alone.
+ */
 final class Refusals {
     /** `ended`: the connection only ended, which says nothing about settings. */
     private record Reason(String text, boolean ended) {}
@@ -31,7 +34,8 @@ final class Refusals {
             reasons.remove(peer);
             // By TLS 1.3 the other side may refuse a certificate after that.
             ChannelPipeline pipeline = encryption.handshakeFuture().getNow().pipeline();
-            pipeline.addAfter(pipeline.context(encryption).name(), null, new ChannelInboundHandlerAdapter() {
+            String before = pipeline.context(encryption).name();
+            pipeline.addAfter(before, null, new ChannelInboundHandlerAdapter() {
                 @Override
                 public void exceptionCaught(ChannelHandlerContext context, Throwable failure) {
                     note(peer, failure);
@@ -48,20 +52,27 @@ final class Refusals {
             encryption |= cause instanceof SSLException;
             last = cause;
         }
-        String text = last.getMessage() == null ? last.getClass().getSimpleName() : last.getMessage();
-        boolean ended = !encryption || last instanceof ClosedChannelException || last instanceof SslHandshakeTimeoutException
+        String text =
+                last.getMessage() == null ? last.getClass().getSimpleName() : last.getMessage();
+        boolean ended = !encryption || last instanceof ClosedChannelException
+                || last instanceof SslHandshakeTimeoutException
                 || text.startsWith("Connection closed while");
         reasons.put(peer, new Reason(text.replaceAll("\\s+", " "), ended));
     }
 
-    /** Why a bookie did not let us in, and which settings to look at; null if a code does not say that it refused. */
+    /**
+     * Why a bookie did not let us in, and which settings to check; null if a code does not say
+     * that it refused.
+     */
     String words(WatchedBookKeeper client, BookieId id, int code) {
         if (code == BKException.Code.UnauthorizedAccessException) {
             return "it does not let in whom it does not know:"
-                    + " see clientAuthProviderFactoryClass, and its section in java.security.auth.login.config";
+                    + " see clientAuthProviderFactoryClass,"
+                    + " and its section in java.security.auth.login.config";
         }
-        // Refused after its handshake, a client hears that the connection is gone.
-        if (code != BKException.Code.SecurityException && code != BKException.Code.BookieHandleNotAvailableException) {
+        // Refused after its handshake, a client gets a closed connection.
+        if (code != BKException.Code.SecurityException
+                && code != BKException.Code.BookieHandleNotAvailableException) {
             return null;
         }
         Reason reason = reasons.get(peer(client, id));
@@ -72,9 +83,11 @@ final class Refusals {
             return null;
         }
         // Java's own words, and OpenSSL's.
-        boolean told = reason.text().contains("fatal alert") || reason.text().contains("_ALERT_");
-        return "TLS: " + reason.text() + (told
-                ? ": it refuses this client: see tlsClientAuthentication, clientKeyStore, tlsCertificatePath"
+        boolean alerted =
+                reason.text().contains("fatal alert") || reason.text().contains("_ALERT_");
+        return "TLS: " + reason.text() + (alerted
+                ? ": it refuses this client: see tlsClientAuthentication, clientKeyStore,"
+                        + " tlsCertificatePath"
                 : ": this client does not trust it: see clientTrustStore");
     }
 

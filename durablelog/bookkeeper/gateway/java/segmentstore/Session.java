@@ -12,9 +12,15 @@ import org.apache.bookkeeper.client.api.ListLedgersResult;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.net.BookieId;
 
-/** One store of one Python process: its client, its open writers. Lives as long as its connection for entries. */
+/**
+ * One store of one Python process: its client, its open writers. Lives as long as its connection
+ * for entries.
+ */
 final class Session {
-    /** Readings at a time: each has four parts in direct memory. Others of this session wait, and nobody else's. */
+    /**
+     * Readings at a time: each has four parts in direct memory. Others of this session wait, and
+     * nobody else's.
+     */
     private static final int READINGS_MAX = 4;
 
     final int id;
@@ -22,7 +28,10 @@ final class Session {
     private final AtomicInteger numbers = new AtomicInteger();
     private final Map<Integer, LedgerHandle> writers = new ConcurrentHashMap<>();
     private final Map<Integer, Listing> listings = new ConcurrentHashMap<>();
-    /** Bytes of entries that were handed to the client and are not acknowledged, each with more than it has on the wire. */
+    /**
+     * Bytes of entries that were handed to the client and are not acknowledged, each with more than
+     * it has on the wire.
+     */
     final AtomicLong unacknowledged = new AtomicLong();
     private WatchedBookKeeper client;
     private volatile Bookies bookies;
@@ -37,14 +46,16 @@ final class Session {
     }
 
     /**
-     * Connects; waits for the metadata service as long as the client's own settings say, and so many milliseconds for a bookie
-     * that lets us in.
+     * Connects; waits for the metadata service as long as the client's own settings say, and so
+     * many milliseconds for a bookie that lets us in.
      */
     void connect(ClientConfiguration settings, byte[] secret, long millis) throws Exception {
         Bookies[] way = new Bookies[1];
         Refusals refusals = WatchedEncryption.watch(settings);
         WatchedBookKeeper made = new WatchedBookKeeper(
-                settings, client -> way[0] = new Bookies(client, unacknowledged::get, this::writes, refusals));
+                settings,
+                client -> way[0] =
+                        new Bookies(client, unacknowledged::get, this::writes, refusals));
         try {
             Admission.check(made, refusals, millis);
         } catch (Throwable refused) {
@@ -79,7 +90,8 @@ final class Session {
     /** Whether a ledger that is being written has this bookie. */
     private boolean writes(BookieId bookie) {
         for (LedgerHandle writer : writers.values()) {
-            if (writer.getLedgerMetadata().getAllEnsembles().lastEntry().getValue().contains(bookie)) {
+            if (writer.getLedgerMetadata().getAllEnsembles().lastEntry().getValue()
+                    .contains(bookie)) {
                 return true;
             }
         }

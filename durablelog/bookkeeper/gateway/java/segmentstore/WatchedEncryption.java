@@ -8,7 +8,10 @@ import org.apache.bookkeeper.tls.SecurityException;
 import org.apache.bookkeeper.tls.SecurityHandlerFactory;
 import org.apache.bookkeeper.tls.SecurityProviderFactoryFactory;
 
-/** The factory of TLS that the settings name, with a look at how handshakes end. The client makes it by its name. */
+/**
+ * The factory of TLS that the settings name; it records how handshakes end. The client makes it
+ * by its name.
+ */
 public final class WatchedEncryption implements SecurityHandlerFactory {
     private static final String REFUSALS = "segmentstore.refusals";
     private static final String FACTORY = "segmentstore.tlsProviderFactoryClass";
@@ -16,7 +19,9 @@ public final class WatchedEncryption implements SecurityHandlerFactory {
     private SecurityHandlerFactory factory;
     private Refusals refusals;
 
-    /** Where the failures of a client with these settings are noted from now on, if it speaks TLS. */
+    /**
+     * Where the failures of a client with these settings are noted from now on, if it speaks TLS.
+     */
     static Refusals watch(ClientConfiguration settings) {
         Refusals noted = new Refusals();
         String named = settings.getTLSProviderFactoryClass();
@@ -34,9 +39,11 @@ public final class WatchedEncryption implements SecurityHandlerFactory {
     }
 
     @Override
-    public void init(NodeType type, AbstractConfiguration settings, ByteBufAllocator allocator) throws SecurityException {
+    public void init(NodeType type, AbstractConfiguration settings, ByteBufAllocator allocator)
+            throws SecurityException {
         refusals = (Refusals) settings.getProperty(REFUSALS);
-        factory = SecurityProviderFactoryFactory.getSecurityProviderFactory(settings.getString(FACTORY));
+        factory = SecurityProviderFactoryFactory.getSecurityProviderFactory(
+                settings.getString(FACTORY));
         factory.init(type, settings, allocator);
     }
 

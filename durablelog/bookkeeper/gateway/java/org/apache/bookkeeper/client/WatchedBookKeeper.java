@@ -14,14 +14,18 @@ import org.apache.bookkeeper.proto.BookieClient;
 import org.apache.bookkeeper.proto.BookieClientImpl;
 
 /**
- * BookKeeper's client, whose ledgers reach the bookies through one object of ours. In this package, for a context's
- * settings are of a type that others do not see.
+ * BookKeeper's client, whose ledgers reach the bookies through one object of ours. In this package,
+ * for a context's settings are of a type that others do not see.
  */
 public final class WatchedBookKeeper extends BookKeeper {
     private volatile ClientContext watched;
 
-    /** `through` is given the way to the bookies that the client has, and answers the one its ledgers take. */
-    public WatchedBookKeeper(ClientConfiguration settings, Function<WatchedBookKeeper, BookieClient> through)
+    /**
+     * `through` is given the way to the bookies that the client has, and answers the one its
+     * ledgers take.
+     */
+    public WatchedBookKeeper(
+            ClientConfiguration settings, Function<WatchedBookKeeper, BookieClient> through)
             throws IOException, InterruptedException, BKException {
         super(settings);
         watched = new Context(super.getClientCtx(), through.apply(this));
@@ -39,7 +43,10 @@ public final class WatchedBookKeeper extends BookKeeper {
         return (BookieClientImpl) getBookieClient();
     }
 
-    /** New ensembles do without this bookie, if there are enough others. It passes: bookieQuarantineTimeSeconds. */
+    /**
+     * New ensembles do without this bookie, if there are enough others. It passes:
+     * bookieQuarantineTimeSeconds.
+     */
     public void avoid(BookieId bookie) {
         getBookieWatcher().quarantineBookie(bookie);
     }
