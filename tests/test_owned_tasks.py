@@ -34,7 +34,7 @@ LISTED_ON_PURPOSE = {
 MAKES_TASKS = re.compile(r"(?<!group)\.create_task\(|ensure_future\(|asyncio\.TaskGroup\(\)")
 
 
-def test_tasks_of_the_engine_are_made_in_one_place() -> None:
+def test_tasks_of_the_engine_are_created_in_one_place() -> None:
     makers = {
         str(path.relative_to(ROOT))
         for package in ENGINE

@@ -211,7 +211,7 @@ def test_every_class_has_a_name_of_its_own() -> None:
     assert {name: where for name, where in places.items() if len(where) > 1} == TWINS
 
 
-def test_one_module_tells_the_kinds_of_tier1_apart() -> None:
+def test_one_module_knows_the_kinds_of_tier1() -> None:
     """Others ask the factory of the logs for what they need to know."""
     asking = {
         str(path.relative_to(ROOT))

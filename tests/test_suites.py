@@ -133,7 +133,7 @@ def test_every_test_there_is_runs_in_one_of_both() -> None:
     assert int(count) > 5000
 
 
-def test_no_test_is_where_pytest_does_not_look() -> None:
+def test_no_test_is_where_pytest_does_not_search() -> None:
     hidden = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name.startswith("test_"):

@@ -79,7 +79,7 @@ def test_a_ratio_is_of_neighbours_and_its_bar_of_their_median() -> None:
     assert (rate.ratio, rate.met, cpu.met) == (0.96, True, True)
 
 
-def test_one_at_a_time_is_judged_by_what_it_adds_to_the_latency() -> None:
+def test_one_at_a_time_is_checked_by_what_it_adds_to_the_latency() -> None:
     def side(*latencies: float) -> list[dict[str, Any]]:
         return [{"value": 1.0, "p50_ms": one} for one in latencies]
 

@@ -38,7 +38,7 @@ OBJECTS = spark_catalog.CONTAINERS * spark_catalog.PER_SEGMENT * 4
 
 
 @slow(55)
-def test_a_made_up_store_has_exactly_the_faults_that_were_planted(tmp_path: Path) -> None:
+def test_an_invented_store_has_exactly_the_faults_that_were_planted(tmp_path: Path) -> None:
     spark_catalog.make(tmp_path, OBJECTS, 5)
     planted = spark_catalog.planted(str(tmp_path))
     assert len(planted) == 5 * len(spark_catalog.KINDS)

@@ -82,7 +82,7 @@ def test_catch_up_reads_the_object_files_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", sorted(suite.CASES))
-def test_every_case_has_the_suites_face(case: str) -> None:
+def test_every_case_has_the_suites_interface(case: str) -> None:
     module = importlib.import_module(suite.CASES[case])
     assert module.__name__ == f"bench.{case}"
     assert module.QUESTION

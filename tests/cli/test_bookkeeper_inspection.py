@@ -40,7 +40,7 @@ class World(BookKeeperWorld):
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self.folder = folder
-        self.looks_like = MemoryProcess()
+        self.reader = MemoryProcess()
         """Who checks."""
         run(self._fill())
 
@@ -72,7 +72,7 @@ class World(BookKeeperWorld):
     ) -> BookKeeperClients:
         assert (location.path, runtime.random is not None) == (ROOT, True)
         return BookKeeperClients(
-            MemoryLedgerStore(self.cluster, self.looks_like), MemoryNodes(self.tree)
+            MemoryLedgerStore(self.cluster, self.reader), MemoryNodes(self.tree)
         )
 
     def stopped(self) -> StoppedStore:
@@ -152,7 +152,7 @@ def test_a_damaged_frame_is_named_and_the_other_container_is_checked_all_the_sam
         )
 
 
-def test_a_ledger_that_is_gone_or_too_short_is_corruption(world: World) -> None:
+def test_a_ledger_that_is_missing_or_too_short_is_corruption(world: World) -> None:
     gone = world.ledger(0, -2)
     world.cluster.drop(gone.ledger_id)
     short = world.ledger(1, -2)
@@ -219,7 +219,7 @@ def test_leaving_ends_what_another_thread_still_reads(world: World) -> None:
     def read(stopped: StoppedStore) -> None:
         try:
             for _ in stopped.logs.frames(0):
-                world.looks_like.sleep()
+                world.reader.sleep()
                 begun.set()
         finally:
             ended.set()

@@ -131,7 +131,7 @@ def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPa
     assert child.returncode == 0
 
 
-def test_an_owner_that_does_not_look_is_reported(store: Path) -> None:
+def test_an_owner_that_does_not_check_is_reported(store: Path) -> None:
     with blocking.open(store, mailbox_poll_interval_s=0):
         shown = segmentstore("catalog", "export", store, "--timeout", "0.3")
         assert shown.code == ExitCode.UNAVAILABLE

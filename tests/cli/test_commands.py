@@ -157,7 +157,7 @@ def test_a_segment_that_is_not_there(store: Path) -> None:
     ],
     ids=lambda command: command[0],
 )
-def test_looking_makes_no_store(tmp_path: Path, command: list[str]) -> None:
+def test_inspecting_makes_no_store(tmp_path: Path, command: list[str]) -> None:
     location = tmp_path / "absent"
     refused = segmentstore(*(str(location) if word == "STORE" else word for word in command))
     assert refused.code == ExitCode.REFUSED

@@ -73,7 +73,7 @@ def test_a_seed_gives_the_same_runs_again() -> None:
     assert first["seed"] == "same"
 
 
-def test_without_a_seed_one_is_drawn_and_told() -> None:
+def test_without_a_seed_one_is_drawn_and_reported() -> None:
     seeds = {
         segmentstore("crashtest", "--runs", 1, "--jobs", 1, "--json").json()["seed"]
         for _ in range(2)
@@ -114,7 +114,7 @@ def test_a_run_is_reported_with_its_trace() -> None:
 
 
 @pytest.mark.usefixtures("lying_disk")
-def test_a_failure_is_made_small_and_comes_with_the_commands_that_replay_it(tmp_path: Path) -> None:
+def test_a_failure_is_shrunk_and_comes_with_the_commands_that_replay_it(tmp_path: Path) -> None:
     result = segmentstore(*SIMULATE, "--seed", "lies", "--folder", tmp_path)
     assert result.code == 1
     lines = lines_of(result)
@@ -312,7 +312,7 @@ def test_ctrl_c_shows_what_was_done_without_a_traceback(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_killed_store_is_judged_after_the_life_it_is_in(tmp_path: Path) -> None:
+def test_a_killed_store_is_checked_after_the_process_run_it_is_in(tmp_path: Path) -> None:
     with deferred(lambda: None):
         signal.raise_signal(signal.SIGINT)
         assert stop_asked()

@@ -52,7 +52,7 @@ def on_bookkeeper(plain_store: Path) -> Path:
     return plain_store
 
 
-def test_a_machine_that_has_all_is_told_so() -> None:
+def test_a_machine_that_has_all_is_reported_as_complete() -> None:
     shown = segmentstore("doctor", "--json")
     assert shown.code == ExitCode.DONE, shown.out
     assert shown.json()["ok"]
@@ -203,7 +203,7 @@ def missing(store: Path) -> dict[str, Any]:
 
 
 @pytest.mark.usefixtures("no_programs", "no_jars")
-def test_a_machine_that_gives_no_ports_of_loopback_is_told_so(
+def test_a_machine_that_gives_no_ports_of_loopback_is_reported(
     plain_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An address for documents, which no machine has.

@@ -76,7 +76,7 @@ def test_the_lag_of_the_environment_counts(store: Path, monkeypatch: pytest.Monk
     assert {item["state"] for item in shown["items"]} == {"due"}
 
 
-def test_orphans_are_condemned_and_go_once_the_lag_is_over(
+def test_orphans_are_marked_for_deletion_and_go_once_the_lag_is_over(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orphan = plant(store / "tier2", store)
@@ -108,7 +108,7 @@ def test_an_object_of_a_later_owner_stops_the_search(store: Path) -> None:
     }
 
 
-def test_a_store_that_is_gone_can_be_forgotten(
+def test_a_store_that_is_missing_can_be_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "place"

@@ -84,7 +84,7 @@ def assert_harmless(text: str) -> None:
     assert [each for each in text if not each.isprintable() and each != "\n"] == []
 
 
-def test_names_that_nobody_may_give_are_replaced_by_a_restore_and_told(tmp_path: Path) -> None:
+def test_names_that_nobody_may_give_are_replaced_by_a_restore_and_reported(tmp_path: Path) -> None:
     names = ["good", *REFUSED, *SHOWN, "abcdefgh"]
     plant(tmp_path / "bucket", names, raw=b"ab\xff\xfe\x1b[1m")
     report = segmentstore(

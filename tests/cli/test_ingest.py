@@ -69,7 +69,7 @@ def test_a_second_run_adds_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path / "s") == TEXT
 
 
-def test_a_file_that_has_grown_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_file_that_has_grown_is_continued(tmp_path: Path) -> None:
     files = write(tmp_path / "in", {"a": b"one\n"})
     run_ingest(tmp_path / "s", [files])
     write(files, {"a": b"one\ntwo\nthree"})
@@ -105,7 +105,7 @@ def test_a_segment_written_to_by_another_is_refused(tmp_path: Path) -> None:
 @given(
     lines=st.lists(st.sampled_from([b"\n", b"x\n", b"longer line\n"]), max_size=12), data=st.data()
 )
-def test_any_part_of_an_earlier_run_is_gone_on_with(
+def test_any_part_of_an_earlier_run_is_continued(
     tmp_path_factory: pytest.TempPathFactory, lines: list[bytes], data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")

@@ -152,7 +152,7 @@ def test_verify_finds_nothing_wrong_with_a_good_store(store: Path) -> None:
     assert snapshot(store) == before
 
 
-def test_verify_ends_with_3_when_an_object_is_gone(store: Path) -> None:
+def test_verify_ends_with_3_when_an_object_is_missing(store: Path) -> None:
     segmentstore("flush", store)
     for block in segmentstore("objects", store, "--json").json_lines():
         (store / "tier2" / block["object"]).unlink(missing_ok=True)

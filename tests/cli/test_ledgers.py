@@ -211,7 +211,7 @@ def test_gc_shows_orphan_ledgers_and_deletes_them(store: Path) -> None:
     assert segmentstore("cat", store, "a").out == b"one\ntwo\n"
 
 
-def test_a_folder_of_another_store_is_refused_by_who_looks(store: Path) -> None:
+def test_a_folder_of_another_store_is_refused_by_who_checks(store: Path) -> None:
     path = store / "store.toml"
     text = path.read_text(encoding="utf-8")
     path.write_text(

@@ -106,7 +106,7 @@ def test_an_empty_mailbox(store: Path) -> None:
     assert snapshot(store) == before
 
 
-def test_what_is_asked_is_shown_and_nothing_changes_by_looking(store: Path) -> None:
+def test_what_is_asked_is_shown_and_nothing_changes_by_inspecting(store: Path) -> None:
     (store / "tier2" / "mailbox" / "00000000" / JOB).mkdir(parents=True)
     (store / "tier2" / "mailbox" / "00000000" / JOB / "broken.json").write_bytes(b"{")
     _send(
@@ -157,7 +157,7 @@ def test_processing_answers_through_the_log_and_the_bytes_stay(store: Path) -> N
     assert segmentstore("verify", store).code == ExitCode.DONE
 
 
-def test_beside_a_running_store_looking_goes_and_processing_is_refused(store: Path) -> None:
+def test_beside_a_running_store_inspecting_goes_and_processing_is_refused(store: Path) -> None:
     proposal = _compacted(store, "group-1")
 
     async def beside() -> None:

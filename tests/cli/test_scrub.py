@@ -99,7 +99,7 @@ def test_an_object_that_is_refused_is_named_and_the_others_are_checked(
     assert refused.name in place
 
 
-def test_an_unfinished_pass_is_gone_on_with_unless_asked_otherwise(store: Path) -> None:
+def test_an_unfinished_pass_is_continued_unless_asked_otherwise(store: Path) -> None:
     whole = scrub(store)[1]
     path = store / FILE_NAME
     store_id = json.loads(path.read_text())["store"]
@@ -134,7 +134,7 @@ def test_a_store_that_is_open_is_left_alone(store: Path) -> None:
     assert run(case()) == ExitCode.IN_USE
 
 
-def test_no_store_is_made_by_looking(tmp_path: Path) -> None:
+def test_no_store_is_created_by_inspecting(tmp_path: Path) -> None:
     assert segmentstore("scrub", tmp_path / "nothing").code != ExitCode.DONE
     assert not (tmp_path / "nothing").exists()
 

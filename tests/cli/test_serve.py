@@ -57,7 +57,7 @@ def serving(store: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_serves_until_told_and_closes_in_order(tmp_path: Path, number: signal.Signals) -> None:
+def test_serves_until_stopped_and_closes_in_order(tmp_path: Path, number: signal.Signals) -> None:
     process = start("serve", tmp_path / "s", "--create", "--json")
     try:
         said = json.loads(ready(process))
@@ -81,7 +81,7 @@ def test_serves_until_told_and_closes_in_order(tmp_path: Path, number: signal.Si
     assert segmentstore("cat", tmp_path / "s", "x").out == b"data"
 
 
-def test_a_store_that_is_not_there_is_not_made_by_serving(tmp_path: Path) -> None:
+def test_a_store_that_is_not_there_is_not_created_by_serving(tmp_path: Path) -> None:
     said = segmentstore("serve", tmp_path / "s")
     assert (said.code, said.err) == (
         ExitCode.REFUSED,
@@ -112,7 +112,9 @@ def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> No
 
 
 @sized(20)
-def test_killed_again_and_again_in_the_middle_of_writing_all_lands_once(tmp_path: Path) -> None:
+def test_killed_again_and_again_in_the_middle_of_writing_all_is_committed_once(
+    tmp_path: Path,
+) -> None:
     """A pipeline of events and epochs with staged rows, SIGKILL, a new process at the same
     folder.
     """

@@ -465,7 +465,9 @@ class LedgerStoreContract(ABC):
 
         self.run(scenario())
 
-    def test_who_looks_on_sees_and_reads_what_is_acknowledged_and_disturbs_nobody(self) -> None:
+    def test_a_reader_without_the_log_sees_and_reads_what_is_acknowledged_and_disturbs_nobody(
+        self,
+    ) -> None:
         async def scenario() -> None:
             store, other = await self.world.connect(), await self.world.connect()
             writer = await store.create(ALL_THREE, {})

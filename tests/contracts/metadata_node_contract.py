@@ -55,7 +55,7 @@ class MetadataNodeContract(ABC):
     def run(coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run(asyncio.wait_for(coroutine, 60))
 
-    def test_a_node_that_was_never_made_is_not_there(self) -> None:
+    def test_a_node_that_was_never_created_is_not_there(self) -> None:
         async def scenario() -> None:
             nodes = await self.world.connect()
             assert await nodes.read(self.path("none")) is None
@@ -79,7 +79,7 @@ class MetadataNodeContract(ABC):
 
         self.run(scenario())
 
-    def test_a_node_is_made_without_parents_only_below_one_that_is_there(self) -> None:
+    def test_a_node_is_created_without_parents_only_below_one_that_is_there(self) -> None:
         async def scenario() -> None:
             nodes = await self.world.connect()
             with pytest.raises(NodeConflictError):

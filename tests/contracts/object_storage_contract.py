@@ -212,7 +212,7 @@ class ObjectStorageContract(ABC):
 
         self.run(tmp_path, case)
 
-    def test_deleted_is_gone_and_its_name_is_free(self, tmp_path: Path) -> None:
+    def test_deleted_is_absent_and_its_name_is_free(self, tmp_path: Path) -> None:
         async def case(storage: ObjectStorage) -> None:
             await storage.put("a/b/x", [b"1"], unique_id(1))
             await storage.delete("a/b/x")

@@ -179,7 +179,7 @@ def test_with_a_full_log_only_what_lets_go_of_data_goes_on_and_within_a_bound() 
     loop.close()
 
 
-def test_a_pause_looks_at_a_bounded_number_again() -> None:
+def test_a_pause_checks_a_bounded_number_again() -> None:
     loop = asyncio.new_event_loop()
     future: asyncio.Future[Any] = loop.create_future()
     looks: list[int] = []

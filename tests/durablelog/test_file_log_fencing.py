@@ -53,7 +53,7 @@ def count_files(folder: Path) -> int:
     return len(list(folder.glob("*.log")))
 
 
-def test_an_owner_usurped_between_its_look_and_its_roll(tmp_path: Path) -> None:
+def test_an_owner_usurped_between_its_check_and_its_roll(tmp_path: Path) -> None:
     async def scenario() -> None:
         disk = FaultyDisk()
         old = make_log(tmp_path, disk)
@@ -122,7 +122,7 @@ def test_a_stale_file_under_the_number_the_new_owner_wanted(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
-def test_frames_acknowledged_between_the_first_look_and_the_fence_are_in(tmp_path: Path) -> None:
+def test_frames_acknowledged_between_the_first_check_and_the_fence_are_in(tmp_path: Path) -> None:
     async def scenario() -> None:
         old = make_log(tmp_path)
         await old.open()
@@ -156,7 +156,7 @@ def test_frames_acknowledged_between_the_first_look_and_the_fence_are_in(tmp_pat
     asyncio.run(scenario())
 
 
-def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_path: Path) -> None:
+def test_frames_that_are_appended_under_the_first_check_are_no_corruption(tmp_path: Path) -> None:
     """Whenever they come: between a check of the place of a frame and one at what lies behind it,
     too.
     """
@@ -211,7 +211,7 @@ def test_frames_that_are_appended_under_the_first_look_are_no_corruption(tmp_pat
     assert moments > 5
 
 
-def test_a_log_that_grows_under_every_look_is_in_use_and_not_corrupt(tmp_path: Path) -> None:
+def test_a_log_that_grows_under_every_check_is_in_use_and_not_corrupt(tmp_path: Path) -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         # Long in a file that was prepared: a check that a roll to the next one comes under may find
@@ -370,7 +370,7 @@ class _BegunMeanwhile(OsDisk):
         return super().exists(path)
 
 
-def test_a_log_that_another_owner_begins_between_two_looks_is_not_taken_for_damaged(
+def test_a_log_that_another_owner_begins_between_two_checks_is_not_taken_for_damaged(
     tmp_path: Path,
 ) -> None:
     rival = LogFolder(str(tmp_path), 0, OsDisk(), "rival")
@@ -394,7 +394,7 @@ def test_a_claim_follows_the_truncation_it_met(tmp_path: Path) -> None:
     assert not old.is_ours()
 
 
-def test_who_is_overtaken_before_its_file_has_its_name_is_told_so(tmp_path: Path) -> None:
+def test_who_is_overtaken_before_its_file_has_its_name_is_reported(tmp_path: Path) -> None:
     """The new owner removes what it had prepared: that shows first."""
 
     async def scenario() -> None:
@@ -430,7 +430,7 @@ def test_what_a_later_owner_prepares_is_nothing_left_over(tmp_path: Path) -> Non
     ]
 
 
-def test_a_recovery_whose_log_a_new_owner_has_truncated_is_told_that_it_is_fenced(
+def test_a_recovery_whose_log_a_new_owner_has_truncated_learns_that_it_is_fenced(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:

@@ -187,7 +187,7 @@ def test_a_group_torn_in_any_page_over_leftovers_is_cut_at_its_first_gap(tmp_pat
         assert recovered(folder) == [40] * index
 
 
-def test_a_torn_frame_is_told_from_leftovers_in_reports_if_its_header_is_whole(
+def test_a_torn_frame_is_distinguished_from_leftovers_in_reports_if_its_header_is_whole(
     tmp_path: Path,
 ) -> None:
     by_hand(

@@ -159,7 +159,7 @@ def test_a_new_owner_takes_the_spares_away_without_harm(tmp_path: Path) -> None:
     run(scenario())
 
 
-def test_a_spare_that_is_gone_is_replaced_by_a_new_file(tmp_path: Path) -> None:
+def test_a_spare_that_is_missing_is_replaced_by_a_new_file(tmp_path: Path) -> None:
     async def scenario() -> None:
         log = make_log(tmp_path)
         await log.open()

@@ -67,7 +67,7 @@ def test_it_shows_the_log_and_changes_nothing(tmp_path: Path) -> None:
     assert snapshot(tmp_path) == before
 
 
-def test_a_log_that_was_never_opened_is_empty_and_is_not_made(tmp_path: Path) -> None:
+def test_a_log_that_was_never_opened_is_empty_and_is_not_created(tmp_path: Path) -> None:
     assert viewed(tmp_path / "log") == []
     assert not (tmp_path / "log").exists()
 

@@ -53,7 +53,7 @@ def test_a_shortage_is_over_by_itself_where_the_next_file_is_there(tmp_path: Pat
     run_virtual(scenario())
 
 
-def test_a_file_that_comes_while_the_lane_looks_is_not_lost(tmp_path: Path) -> None:
+def test_a_file_that_comes_while_the_writer_thread_checks_is_not_lost(tmp_path: Path) -> None:
     class Late(FilePreparer):
         """The loop sets the file just behind the writer thread's first check."""
 

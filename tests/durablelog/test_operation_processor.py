@@ -99,7 +99,7 @@ async def outcomes(futures: Sequence[asyncio.Future[int | None]]) -> list[object
     return await asyncio.gather(*futures, return_exceptions=True)
 
 
-def test_appends_land_in_the_order_of_the_calls_and_the_log_says_the_same() -> None:
+def test_appends_are_committed_in_the_order_of_the_calls_and_the_log_says_the_same() -> None:
     async def scenario() -> None:
         bench = Bench()
         segment_id = await bench.start()
@@ -314,7 +314,7 @@ def test_the_queue_is_bounded_in_bytes_and_says_what_holds_it() -> None:
     run_virtual(scenario())
 
 
-def test_a_cancelled_append_that_was_not_taken_is_not_made() -> None:
+def test_a_cancelled_append_that_was_not_taken_is_not_added() -> None:
     async def scenario() -> None:
         bench = Bench()
         segment_id = await bench.start()

@@ -92,7 +92,7 @@ def replace(replacements: Sequence[ChunkReplacement], name: str = "new") -> Repl
     return ReplaceChunksOperation([ObjectRecord(name, SIZE, 50)], replacements)
 
 
-def test_chunks_become_one_and_their_objects_garbage_once_nothing_lives_in_them() -> None:
+def test_chunks_become_one_and_their_objects_garbage_once_nothing_in_them_is_live() -> None:
     c = Container()
     c.put(replace([c.replacement(c.a, 0, 2, "new")]))
     assert [(k.start_offset, k.length, k.object_name) for k in c.chunks(c.a)] == [
@@ -145,7 +145,7 @@ def test_chunks_of_a_merged_source_can_be_replaced_until_they_are_linked() -> No
     assert c.chunks(c.a)[-1] == ChunkRecord(40, 20, "new", 0, c.b, 0)
 
 
-def test_an_object_told_of_by_two_operations_lives_as_long_as_it_is_wanted() -> None:
+def test_an_object_reported_by_two_operations_stays_as_long_as_it_is_wanted() -> None:
     c = Container()
     first = replace([c.replacement(c.a, 0, 1, "new")])
     second = replace([c.replacement(c.b, 0, 1, "new", 300)])
@@ -176,7 +176,9 @@ def test_an_orphan_becomes_garbage_by_name_and_a_live_one_never_does() -> None:
     assert c.metadata.garbage["orphan"].unreferenced_ms == since, "told twice, it waits no longer"
 
 
-def test_chunks_of_an_upload_told_by_two_operations_are_passed_over_once_it_is_garbage() -> None:
+def test_chunks_of_an_upload_reported_by_two_operations_are_passed_over_once_it_is_garbage() -> (
+    None
+):
     c = Container()
     record = ObjectRecord("big", SIZE, 9)
     c.put(AppendOperation(c.a, 40, bytes(5)), AppendOperation(c.b, 20, bytes(5)))

@@ -11,7 +11,7 @@ from tests.support.suites import size, sized
 RUNS = size("HARNESS_ROT_RUNS", 1, 4)
 
 
-def test_rot_behind_which_a_write_was_on_its_way_is_taken_back_after_a_power_cut() -> None:
+def test_bit_rot_behind_which_a_write_was_on_its_way_is_undone_after_a_power_cut() -> None:
     """The file is then not what it was when it rotted: a harness that compared it whole left the
     rot in.
     """
@@ -20,7 +20,7 @@ def test_rot_behind_which_a_write_was_on_its_way_is_taken_back_after_a_power_cut
 
 
 @sized(10)
-def test_rot_in_every_life_never_costs_a_byte() -> None:
+def test_bit_rot_in_every_process_run_never_costs_a_byte() -> None:
     for number in range(RUNS):
         plan = draw_plan(f"rot/{number}", "default")
         cycles = tuple(

@@ -39,7 +39,7 @@ def test_the_workload_may_be_named_and_is_no_part_of_the_long_runs() -> None:
     assert BY_NAME[COMPACTION.name] is COMPACTION
 
 
-def test_owners_look_into_their_mailboxes_in_this_workload_alone() -> None:
+def test_owners_poll_their_mailboxes_in_this_workload_alone() -> None:
     assert draw_plan("mail/1", COMPACTION.name).settings["mailbox_poll_interval_s"] > 0
     assert draw_plan("mail/1", "default").settings["mailbox_poll_interval_s"] == 0
 

@@ -417,7 +417,7 @@ def test_synced_extents_are_the_latest_durable_writes() -> None:
     assert image.synced_extents("/a") == [(0, 1)] * 64
 
 
-def test_the_fingerprint_tells_names_bytes_and_folders_apart() -> None:
+def test_the_fingerprint_distinguishes_names_bytes_and_folders() -> None:
     made = [
         image_with(),
         image_with(a=b""),
@@ -433,7 +433,7 @@ def test_the_fingerprint_tells_names_bytes_and_folders_apart() -> None:
     assert turned.files() == ["/a", "/b"]
 
 
-def test_paths_lead_from_the_root_whatever_they_look_like() -> None:
+def test_paths_lead_from_the_root_whatever_their_form() -> None:
     image = image_with()
     image.make_directory("/d")
     made = image.create("/d/a")

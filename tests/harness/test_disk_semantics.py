@@ -97,7 +97,7 @@ def test_a_handle_does_what_it_was_opened_for_until_it_is_closed(place: tuple[Di
         file.sync()
 
 
-def test_a_file_lives_on_without_its_name(place: tuple[Disk, str]) -> None:
+def test_a_file_stays_without_its_name(place: tuple[Disk, str]) -> None:
     disk, root = place
     write(disk, f"{root}/a", b"old")
     file = disk.open(f"{root}/a", write=True)
@@ -112,7 +112,7 @@ def test_a_file_lives_on_without_its_name(place: tuple[Disk, str]) -> None:
     file.close()
 
 
-def test_is_at_looks_through_names(place: tuple[Disk, str]) -> None:
+def test_is_at_follows_names(place: tuple[Disk, str]) -> None:
     disk, root = place
     write(disk, f"{root}/a", b"")
     write(disk, f"{root}/b", b"")

@@ -114,7 +114,7 @@ def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> No
     assert sorted(missed) == sorted(SELDOM)
 
 
-def test_a_put_that_is_on_its_way_lands_or_not_or_during_the_recovery() -> None:
+def test_a_put_that_is_on_its_way_takes_effect_or_not_or_during_the_recovery() -> None:
     recording = record(EnumeratedWorkload.parse("object/append,seal,flush"), prepare("object"))
     # Puts of the marker, which is there already, change nothing.
     instant = next(
@@ -207,7 +207,7 @@ def test_a_planted_fault_is_found_in_one_workload(
     assert tuple(replay(first.name, base=base).violations) == first.violations
 
 
-def test_a_state_whose_judge_raises_is_broken_under_its_name(
+def test_a_state_whose_checker_raises_is_broken_under_its_name(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base = prepare("object")

@@ -403,7 +403,7 @@ def test_a_delayed_request_is_as_any_other(proxy: FaultProxy, server: PlainServe
     assert ask(proxy, "GET", "/b/o").body == b"x"
 
 
-def test_a_server_that_is_gone_refuses_and_comes_back_at_the_same_place(
+def test_a_server_that_is_missing_refuses_and_comes_back_at_the_same_place(
     proxy: FaultProxy, server: PlainServer
 ) -> None:
     server.objects["/b/o"] = b"x"
@@ -422,7 +422,7 @@ def test_a_server_that_is_gone_refuses_and_comes_back_at_the_same_place(
         assert ask(proxy, "GET", "/b/o").body == b"x"
 
 
-def test_a_server_behind_that_is_gone_ends_the_callers_connection(
+def test_a_server_behind_that_is_missing_ends_the_callers_connection(
     proxy: FaultProxy, server: PlainServer
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:

@@ -150,7 +150,7 @@ def test_every_field_of_a_call_arrives() -> None:
     ]
 
 
-def test_what_was_seen_arrives_with_the_stamps_of_the_look() -> None:
+def test_what_was_seen_arrives_with_the_stamps_of_the_check() -> None:
     told = Retelling()
     told.findings = ["something is wrong"]
     told.replay(sent([*opened(1, 0), *looked(3, 0), over(9, 0)]))
@@ -195,7 +195,7 @@ def test_two_processes_are_reported_in_the_order_of_their_times() -> None:
     assert check_history(history) == []
 
 
-def test_a_close_that_was_told_is_not_a_kill() -> None:
+def test_a_close_that_was_reported_is_not_a_kill() -> None:
     told = Retelling()
     told.replay([*opened(1, 0), over(5, 0, "closed")], [over(6, 0)])
     assert told.history.process_runs[0].ending == "closed"

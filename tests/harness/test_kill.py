@@ -104,7 +104,7 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
     """
     cut: list[Path] = []
 
-    def cut_after_two_lives(location: Path, process_run: int) -> None:
+    def cut_after_two_process_runs(location: Path, process_run: int) -> None:
         if process_run == 2:
             cut.append(cut_last_frame(location))
 
@@ -115,7 +115,7 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
         3,
         deck=("close",),
         settings=SETTINGS,
-        tamper=cut_after_two_lives,
+        tamper=cut_after_two_process_runs,
     )
     result = process_runs.run()
     assert cut
@@ -175,7 +175,7 @@ def test_only_who_was_killed_counts_as_killed(
     assert result.kills == sum(killed.values())
 
 
-def test_a_store_whose_judge_raises_has_failed_and_is_kept(
+def test_a_store_whose_checker_raises_has_failed_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def planted(index: HistoryIndex) -> Iterator[Violation]:
@@ -204,7 +204,7 @@ def test_a_seed_draws_the_same_kills_and_every_point_has_its_turn() -> None:
         assert sorted(kill.kind for kill in kills[start : start + len(DECK)]) == sorted(DECK)
 
 
-def test_who_lacks_the_tool_is_told_how_to_get_it(
+def test_who_lacks_the_tool_learns_how_to_get_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -213,7 +213,7 @@ def test_who_lacks_the_tool_is_told_how_to_get_it(
         run_kills(tmp_path / "stores", seed="none", cycles=1)
 
 
-def test_who_may_not_trace_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_not_trace_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "strace"
     program.write_text(
         "#!/bin/sh\necho 'ptrace: Operation not permitted' >&2\nexit 1\n", encoding="utf-8"
@@ -230,7 +230,7 @@ def _ask_again() -> None:
     require_exact_kills.cache_clear()
 
 
-def test_a_child_that_hangs_is_found_and_tells_where(
+def test_a_child_that_hangs_is_found_and_reports_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = Orders(str(tmp_path / "store"), 0, "seed", "default", 0, 0, settings=SETTINGS)
@@ -251,7 +251,7 @@ def test_a_child_that_hangs_is_found_and_tells_where(
     ]
 
 
-def test_a_stopped_child_tells_nothing_until_it_goes_on(tmp_path: Path) -> None:
+def test_a_stopped_child_reports_nothing_until_it_goes_on(tmp_path: Path) -> None:
     orders = Orders(str(tmp_path / "store"), 0, "seed", "appends", 0, 2000, settings=SETTINGS)
     with Child(orders) as child:
         attend([child], lambda: len(child.events) > 20)

@@ -86,7 +86,7 @@ class LeftBehind:
         self.world.kill(process)
         return tiers
 
-    def look_at_frames(self) -> list[LogFrame]:
+    def frames_there(self) -> list[LogFrame]:
         """Of the log, where it is not in files."""
         process = self.world.process("look")
         frames = list(log_probes(self.world, process, 1)[0]().frames)
@@ -122,7 +122,7 @@ def test_all_that_is_not_in_tier_2_is_found_in_the_log(tier1: str) -> None:
 
 
 @pytest.mark.parametrize("tier1", TIER1)
-def test_a_look_changes_nothing(tier1: str) -> None:
+def test_a_check_changes_nothing(tier1: str) -> None:
     with left_behind(tier1) as left:
         first, disk, servers = left.look(), left.world.image.fingerprint(), left.world.bookkeeper
         frames, records = left.world.ledgers.frames(0), dict(servers.records)
@@ -140,15 +140,15 @@ def test_the_end_of_a_log_is_found_in_a_ledger_that_is_open_still() -> None:
         last = left.record().ledgers[-1]
         assert last.is_open
         assert left.world.bookkeeper.records[last.ledger_id].state is LedgerState.OPEN
-        assert left.look_at_frames()[-1].address > make_address(last.sequence, 0)
+        assert left.frames_there()[-1].address > make_address(last.sequence, 0)
 
 
 def _cut_service(left: LeftBehind) -> None:
-    left.world.ledgers.ledger(0).frames = left.look_at_frames()[-APPENDED // 2 :]
+    left.world.ledgers.ledger(0).frames = left.frames_there()[-APPENDED // 2 :]
 
 
 def _cut_record(left: LeftBehind) -> None:
-    address = left.look_at_frames()[-APPENDED // 2].address
+    address = left.frames_there()[-APPENDED // 2].address
     left.world.bookkeeper.tree.put(NODE, encode_record(left.record().truncated(address)))
 
 

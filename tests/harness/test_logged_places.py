@@ -138,7 +138,7 @@ def test_owners_die_while_replayed_appends_are_wanted(faults: str) -> None:
     assert met > 100_000 * WORLDS
 
 
-def test_rot_under_a_place_is_reported_and_goes_nowhere() -> None:
+def test_bit_rot_under_a_place_is_reported_and_goes_nowhere() -> None:
     """Readers and uploads of what rotted are reported; others get theirs; once it is undone nothing
     has been harmed.
     """

@@ -43,7 +43,7 @@ def test_every_mutant_has_a_name_and_a_rule_of_its_own_words() -> None:
     assert all(mutant.hunt.seeds_max <= 120 for mutant in MUTANTS)
 
 
-def test_every_bug_of_the_peers_is_made_again_or_it_is_said_why_not() -> None:
+def test_every_bug_of_the_peers_is_planted_again_or_it_is_said_why_not() -> None:
     made = {bug for mutant in MUTANTS for bug in mutant.bugs}
     assert made | NOT_HERE.keys() == {f"B{number}" for number in range(1, 21)}
     assert not made & NOT_HERE.keys()

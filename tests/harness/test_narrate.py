@@ -75,14 +75,14 @@ def test_a_segment_that_only_the_words_name_is_distinguished_from_its_ends() -> 
     assert not any(line.strip().startswith("'s0'") for line in lines)
 
 
-def test_without_anything_named_the_last_calls_of_each_life_are_reported() -> None:
+def test_without_anything_named_the_last_calls_of_each_process_run_are_reported() -> None:
     assert numbers_reported(narrate(one_process_run(40))) == list(range(40 - LAST, 40))
     assert numbers_reported(
         narrate(one_process_run(40), [Violation("errors", "it hangs")])
     ) == list(range(40 - LAST, 40))
 
 
-def test_lives_and_observations_stand_where_they_happened() -> None:
+def test_process_runs_and_observations_stand_where_they_happened() -> None:
     lines = narrate(one_process_run(2))
     kinds = [
         "opens the store",

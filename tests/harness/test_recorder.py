@@ -164,7 +164,7 @@ def test_a_change_that_a_stop_cuts_off_is_in_doubt(error: BaseException) -> None
     assert classify(CallKind.MERGE, error, at_once=True) is CallOutcome.UNKNOWN
 
 
-def test_a_creation_whose_segment_is_gone_before_its_maker_looked_is_in_doubt() -> None:
+def test_a_creation_whose_segment_is_missing_before_its_maker_checked_is_in_doubt() -> None:
     assert (
         classify(CallKind.CREATE, SegmentNotFoundError("a", "it was deleted at once"))
         is CallOutcome.UNKNOWN
@@ -206,7 +206,7 @@ def test_a_following_reader_is_written_down_piece_by_piece(tmp_path: Path) -> No
     ]
 
 
-def test_a_listener_hears_of_a_call_before_the_store_does_and_after_its_answer(
+def test_a_listener_learns_of_a_call_before_the_store_does_and_after_its_answer(
     tmp_path: Path,
 ) -> None:
     heard: list[tuple[str, CallKind, bool]] = []
@@ -240,7 +240,7 @@ class OddStore:
         raise ConfigError("seal", "no such thing")
 
 
-def test_an_unforeseen_error_reaches_the_client_and_is_kept_for_those_who_look_away() -> None:
+def test_an_unforeseen_error_reaches_the_client_and_is_kept_for_those_who_do_not_check() -> None:
     history = History()
 
     async def main() -> None:

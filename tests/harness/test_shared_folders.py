@@ -31,7 +31,7 @@ def violations_of(plan: Plan, mutant: Mutant | None = None) -> list[str]:
 
 @pytest.mark.parametrize("tier2", ["object", "file"])
 @pytest.mark.parametrize("number", share(range(3), 3, 6))
-def test_drawn_lives_delete_nothing_of_the_other_store(number: int, tier2: str) -> None:
+def test_drawn_process_runs_delete_nothing_of_the_other_store(number: int, tier2: str) -> None:
     drawn = draw_plan(f"shared/{number}", "everything", cycles=4)
     settings = {**drawn.settings, **SWEEPING}
     cycles = tuple(dataclasses.replace(cycle, rot="", checked=False) for cycle in drawn.cycles)

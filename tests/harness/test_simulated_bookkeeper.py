@@ -195,7 +195,7 @@ def test_with_two_dead_everything_pending_fails_alike_and_what_comes_later_finds
     assert stage.recover().last_entry == 2
 
 
-def test_with_two_stopped_entries_fail_when_patience_is_over_and_land_all_the_same() -> None:
+def test_with_two_stopped_entries_fail_at_the_timeout_and_are_stored_all_the_same() -> None:
     seen = set()
     for seed in range(20):
         with fake_world(seed) as world:
@@ -216,7 +216,7 @@ def test_with_two_stopped_entries_fail_when_patience_is_over_and_land_all_the_sa
     assert seen == {NOT_ENOUGH_BOOKIES, QUORUM_LATE, TIMED_OUT}
 
 
-def test_a_fenced_writer_hears_of_the_fence_or_of_a_closed_ledger_first() -> None:
+def test_a_fenced_writer_learns_of_the_fence_or_of_a_closed_ledger_first() -> None:
     first = set()
     for seed in range(60):
         with fake_world(seed) as world:
@@ -334,7 +334,7 @@ def test_a_killed_gateway_leaves_every_outcome_open_and_the_next_call_starts_ano
     assert len(lasts) > 2
 
 
-def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_that_hears_of_it(
+def test_a_ledger_whose_gateway_is_killed_behind_its_answer_has_a_writer_that_learns_of_it(
     stage: Stage,
 ) -> None:
     ledger_id = stage.writer.ledger_id
@@ -351,7 +351,7 @@ def test_a_ledger_whose_gateway_is_killed_right_behind_its_answer_has_a_writer_t
     stage.process.run(case())
 
 
-def test_a_stopped_process_hears_when_it_goes_on_what_was_ok_before_it_was_fenced(
+def test_a_stopped_process_gets_when_it_goes_on_what_was_ok_before_it_was_fenced(
     stage: Stage,
 ) -> None:
     stage.send(4)

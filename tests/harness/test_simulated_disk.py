@@ -254,7 +254,7 @@ def test_a_full_disk_takes_what_lies_in_its_blocks_and_what_others_give_up() -> 
     file.close()
 
 
-def test_a_failed_sync_is_not_made_good_by_the_next() -> None:
+def test_a_failed_sync_is_not_repaired_by_the_next() -> None:
     process = Process()
     image, disk = store(process)
     file = disk.open("/store/a", write=True, create=True)
@@ -362,7 +362,7 @@ def test_modification_times_are_the_world_s() -> None:
     assert disk.modified_ms("/store/b") == clock.time_ms()
 
 
-def test_each_look_is_told_before_anything_is_done_about_it_and_no_change_is_one() -> None:
+def test_each_check_is_reported_before_anything_is_done_about_it_and_no_change_is_one() -> None:
     process = Process()
     _, disk = store(process)
     write(disk, "/store/a", b"abc")

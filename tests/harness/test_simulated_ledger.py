@@ -321,7 +321,7 @@ def test_a_takeover_at_any_time_splits_the_frames_in_flight() -> None:
     assert {0, 5} < set(left_behind)
 
 
-def test_what_an_old_owner_hears_acknowledged_during_a_takeover_is_in_the_new_owners_log() -> None:
+def test_what_an_old_owner_gets_acknowledged_during_a_takeover_is_in_the_new_owners_log() -> None:
     acknowledged = refused = 0
     for seed in range(40):
         with fake_world(seed) as world:

@@ -28,7 +28,9 @@ def raises(index: HistoryIndex) -> Iterator[Violation]:
     raise KeyError(f"{len(index.calls) > 0}")
 
 
-def test_a_run_whose_judge_raises_is_a_failure_of_its_seed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_checker_raises_is_a_failure_of_its_seed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(all_checks, "CHECKERS", (raises,))
     summary = run_all(islice(drawn_plans("raises", "default"), 2))
     assert (summary.runs, summary.failed) == (2, 2)
@@ -41,7 +43,7 @@ def test_a_run_whose_judge_raises_is_a_failure_of_its_seed(monkeypatch: pytest.M
         assert "\n" not in error
 
 
-def test_a_run_whose_driver_raises_is_a_failure_of_its_seed_and_is_judged_all_the_same(
+def test_a_run_whose_driver_raises_is_a_failure_of_its_seed_and_is_checked_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def planted(_self: Scenario) -> None:

@@ -117,7 +117,7 @@ def test_a_failed_put_or_delete_had_no_effect(
     assert storage.statistics().errors == 2
 
 
-def test_a_change_whose_reply_is_lost_is_made(
+def test_a_change_whose_reply_is_lost_takes_effect(
     world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
 ) -> None:
     world.plan("object.put.lost-reply")
@@ -200,7 +200,7 @@ def test_after_any_doubt_putting_again_with_the_same_id_succeeds(
     assert contents(storage.bucket) == dict.fromkeys(doubts, DATA)
 
 
-def test_what_is_in_flight_when_its_process_dies_lands_or_not() -> None:
+def test_what_is_in_flight_when_its_process_dies_takes_effect_or_not() -> None:
     def left_by(seed: int) -> tuple[bool, bool]:
         with fake_world(seed) as world:
             bucket = SimulatedBucket()
@@ -226,7 +226,7 @@ def test_what_is_in_flight_when_its_process_dies_lands_or_not() -> None:
 
 
 @pytest.mark.parametrize("kind", ["object.put", "object.delete"])
-def test_a_process_that_dies_before_a_change_has_not_made_it(
+def test_a_process_that_dies_before_a_change_has_not_applied_it(
     kind: str, process: FakeProcess, storage: SimulatedObjectStorage
 ) -> None:
     put(process, storage)
@@ -256,7 +256,7 @@ def test_a_process_stopped_before_a_change_makes_it_when_it_goes_on(
     assert contents(storage.bucket) == {"x": DATA}
 
 
-def test_a_cancelled_put_may_still_land(
+def test_a_cancelled_put_may_still_take_effect(
     world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
 ) -> None:
     putting = process.start(storage.put("x", [DATA], unique_id(1)))
@@ -268,7 +268,7 @@ def test_a_cancelled_put_may_still_land(
 
 
 @pytest.mark.parametrize("point", ["object.get.failed", "object.head.failed", "object.list.failed"])
-def test_a_refused_look_can_be_taken_again(
+def test_a_refused_check_can_be_taken_again(
     point: str, world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
 ) -> None:
     async def look() -> object:
@@ -438,7 +438,7 @@ def test_a_flipped_bit_stays(process: FakeProcess, storage: SimulatedObjectStora
     assert storage.bucket.fingerprint() == before
 
 
-def test_a_copy_goes_its_own_way_with_what_still_lands(
+def test_a_copy_goes_its_own_way_with_what_still_takes_effect(
     world: FakeWorld, process: FakeProcess, storage: SimulatedObjectStorage
 ) -> None:
     bucket = storage.bucket

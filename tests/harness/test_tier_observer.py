@@ -27,7 +27,7 @@ from tier2.locations import open_object_storage
 
 
 @pytest.mark.parametrize("tier1", ["file", "ledger", "bookkeeper"])
-def test_a_run_looks_at_its_tiers_and_in_the_end_at_every_byte_of_them(tier1: Tier1) -> None:
+def test_a_run_checks_its_tiers_and_in_the_end_every_byte_of_them(tier1: Tier1) -> None:
     plan = draw_plan("looks", "tier2", cycles=6)
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else replace(plan, tier1=tier1)
     plan = replace(

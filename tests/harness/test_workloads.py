@@ -241,14 +241,16 @@ async def _break(bench: ClientBench) -> None:
     raise KeyError(bench.index)
 
 
-async def _look_away(bench: ClientBench) -> None:
+async def _check_elsewhere(bench: ClientBench) -> None:
     future = bench.store.append(bench.segment("plain"), (1,))
     failing: Any = bench.store
     failing.unforeseen.append(AssertionError("inside"))
     await future
 
 
-@pytest.mark.parametrize(("client", "error"), [(_break, KeyError), (_look_away, AssertionError)])
+@pytest.mark.parametrize(
+    ("client", "error"), [(_break, KeyError), (_check_elsewhere, AssertionError)]
+)
 def test_what_no_client_foresaw_is_raised(
     client: Any, error: type[Exception], tmp_path: Path
 ) -> None:
@@ -258,7 +260,7 @@ def test_what_no_client_foresaw_is_raised(
     assert raised.group_contains(error)
 
 
-def test_what_is_kept_stays_bounded_over_many_lives(tmp_path: Path) -> None:
+def test_what_is_kept_stays_bounded_over_many_process_runs(tmp_path: Path) -> None:
     history = History()
     rng = random.Random(8)
     stage = Stage(process_runs_per_generation=2)
@@ -309,7 +311,7 @@ def test_the_same_seed_gives_the_same_calls(name: str, tmp_path: Path) -> None:
     assert calls(tmp_path / "one") == calls(tmp_path / "two")
 
 
-def test_names_follow_from_the_life_and_retire_with_their_generation() -> None:
+def test_names_follow_from_the_process_run_and_retire_with_their_generation() -> None:
     stage = Stage("here", process_runs_per_generation=3)
     plain = stage.shared("plain", 0, 2)
     own = stage.own("sealed", 2, 7, 0)

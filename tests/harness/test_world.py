@@ -183,7 +183,7 @@ def working(
     return task.done, task
 
 
-def test_a_process_is_stopped_between_a_look_and_what_it_does_about_it() -> None:
+def test_a_process_is_stopped_between_a_check_and_what_it_does_about_it() -> None:
     world = World("look")
     process, other = world.process("p"), world.process("q")
     process.stops_behind = 0
@@ -234,7 +234,7 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
     world.close()
 
 
-def test_a_process_dies_before_the_effect_it_was_told_to() -> None:
+def test_a_process_dies_before_the_effect_it_was_asked_to() -> None:
     world = StoreWorld("dies")
     process = world.process("p")
     process.dies_at = 7

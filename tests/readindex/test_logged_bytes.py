@@ -87,7 +87,7 @@ def test_they_are_forgotten_once_tier2_has_them() -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "changed"])
-def test_what_is_not_there_whole_is_looked_for_by_a_pass(damage: str) -> None:
+def test_what_is_not_there_whole_is_searched_for_by_a_pass(damage: str) -> None:
     async def main() -> None:
         world, segment_id = await replayed_world()
         if damage == "gone":

@@ -33,7 +33,7 @@ async def merged_world(
     return world, target, most
 
 
-def test_a_merge_and_a_read_look_at_few_sources() -> None:
+def test_a_merge_and_a_read_check_few_sources() -> None:
     async def main() -> None:
         segments = CountingDict[int, SegmentMetadata]()
         world, target, most = await merged_world(segments)

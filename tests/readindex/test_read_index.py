@@ -185,7 +185,7 @@ async def test_a_cancelled_reader_unregisters(world: World, s: int) -> None:
 
 
 @pytest.mark.parametrize("what", ["seal", "delete", "merge", "close", "merge_into"])
-def test_waiting_readers_hear_of_what_happens_to_their_segment(what: str) -> None:
+def test_waiting_readers_learn_of_what_happens_to_their_segment(what: str) -> None:
     async def main() -> None:
         world = await World().open()
         s, other = world.create(), world.create()

@@ -93,7 +93,7 @@ def test_a_pass_that_has_not_come_to_them_yet_serves_those_who_ask_late() -> Non
     scenario(main())
 
 
-def test_what_is_gone_stands_in_its_place_and_the_others_are_read() -> None:
+def test_what_is_missing_stands_in_its_place_and_the_others_are_read() -> None:
     async def main() -> None:
         world, ids = await lost_world()
         world.delete(ids[0])
@@ -121,7 +121,7 @@ def test_bytes_that_no_pass_finds_are_corruption() -> None:
     scenario(main())
 
 
-def test_a_log_that_does_not_answer_is_told_to_all_and_nothing_is_left_behind() -> None:
+def test_a_log_that_does_not_answer_is_reported_to_all_and_nothing_is_left_behind() -> None:
     async def main() -> None:
         world, ids = await lost_world()
 

@@ -56,7 +56,7 @@ class World:
         self.path = str(folder / FILE_NAME)
         self.disk = runtime.disk
         self.storage = Storage(runtime)
-        self.look_meets: Exception | None = None
+        self.check_meets: Exception | None = None
         self._count = count
         self._gone: dict[str, MemoryObject] = {}
         self._metadata = {each: ContainerMetadata(each) for each in CONTAINERS}
@@ -67,8 +67,8 @@ class World:
         )
 
     async def _check(self) -> None:
-        if self.look_meets is not None:
-            raise self.look_meets
+        if self.check_meets is not None:
+            raise self.check_meets
 
     def _fill(self, metadata: ContainerMetadata) -> None:
         segment = metadata.segments[7] = SegmentMetadata(7, "a", 0)
@@ -144,11 +144,11 @@ def test_an_error_nobody_expected_is_reported_and_ends_nothing(
 
 def test_after_it_what_is_known_is_kept_as_before(tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        world.look_meets = KeyError("x")
+        world.check_meets = KeyError("x")
         await asyncio.sleep(FIRST_RECHECK_S + 1)
         keeper = world.keeper
         assert len(load_losses(world.path, world.disk, STORE)) == len(CONTAINERS)
-        world.look_meets = None
+        world.check_meets = None
         world.storage.met = {world.name(1, 0): lambda: ValueError("bad")}
         world.put_back()
         await asyncio.sleep(3 * RECHECK_S)
@@ -196,7 +196,7 @@ def test_a_tier_that_answers_nobody_is_asked_once_a_round(tmp_path: Path) -> Non
 
 def test_a_listing_that_is_refused_does_not_hide_what_is_there_again(tmp_path: Path) -> None:
     async def body(world: World) -> None:
-        world.look_meets = StorageUnavailableError(
+        world.check_meets = StorageUnavailableError(
             "stores/", "no permission to list", "AccessDenied"
         )
         world.put_back()
@@ -239,7 +239,7 @@ def test_a_new_loss_is_checked_soon_whatever_is_due_of_others(
     with_world(tmp_path, body)
 
 
-def test_reads_of_what_is_known_to_be_lost_hasten_no_look(tmp_path: Path) -> None:
+def test_reads_of_what_is_known_to_be_lost_hasten_no_check(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         for _ in range(int(5 * RECHECK_S)):
             world.meet(0)

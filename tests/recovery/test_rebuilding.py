@@ -184,7 +184,7 @@ def test_orphans_and_other_attempts_that_repeat_bytes_are_passed_over() -> None:
     assert len(result.metadata.objects) < 4
 
 
-def test_segments_made_later_have_the_names_their_blocks_say() -> None:
+def test_segments_created_later_have_the_names_their_blocks_say() -> None:
     known = Known()
     known.segment(7, "a", [10], 10)
     result = rebuilt(known, block(101, 0, 8, "n", "new"), block(102, 0, 3, "n2"))
@@ -200,7 +200,7 @@ def test_blocks_of_what_was_deleted_or_linked_before_the_checkpoint_are_passed_o
     ) == {"a": (0, 10)}
 
 
-def test_a_chunk_whose_object_is_gone_is_found_where_its_block_was_copied_to() -> None:
+def test_a_chunk_whose_object_is_missing_is_found_where_its_block_was_copied_to() -> None:
     known = Known()
     segment = known.segment(7, "a", [10, 20], 20)
     segment.chunks[1] = segment.chunks[1]._replace(block_segment_id=5, block_start_offset=0)
@@ -214,7 +214,7 @@ def test_a_chunk_whose_object_is_gone_is_found_where_its_block_was_copied_to() -
     )
 
 
-def test_objects_that_are_gone_from_the_head_move_the_start_offset() -> None:
+def test_objects_that_are_missing_from_the_head_move_the_start_offset() -> None:
     known = Known()
     known.segment(7, "a", [10, 20, 30], 30)
     del known.there["known-7-0"]

@@ -154,7 +154,7 @@ def test_an_upload_behind_the_checkpoint_makes_up_for_the_cut() -> None:
     log.replay.finish()
 
 
-def test_bytes_of_a_merged_source_are_looked_for_in_the_source() -> None:
+def test_bytes_of_a_merged_source_are_searched_for_in_the_source() -> None:
     merged = (
         AppendOperation(3, 0, b"xy", sequence_number=5),
         MergeOperation(2, 3, 4, 2, sequence_number=6),

@@ -211,7 +211,7 @@ def test_what_was_flushed_behind_the_checkpoint_is_there(place: Place) -> None:
     assert report.containers[0].surveyed
 
 
-def test_several_lives_and_their_orphans(place: Place) -> None:
+def test_several_process_runs_and_their_orphans(place: Place) -> None:
     """Objects of older epochs that the checkpoint does not name are orphans: not even checked."""
 
     async def use() -> None:
@@ -466,7 +466,7 @@ def test_no_epoch_and_no_number_is_given_twice(place: Place) -> None:
     assert all(name is not None and name.epoch > report.epoch for name in newer)
 
 
-def test_a_dry_run_tells_the_same_and_makes_nothing(place: Place) -> None:
+def test_a_dry_run_reports_the_same_and_makes_nothing(place: Place) -> None:
     async def use() -> None:
         async with place.open() as store:
             await fill(store, "a")

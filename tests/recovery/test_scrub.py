@@ -275,7 +275,7 @@ def test_a_container_that_does_not_serve_is_left_out() -> None:
     run(case)
 
 
-def test_a_container_that_stops_in_the_middle_is_gone_on_with_when_it_serves_again() -> None:
+def test_a_container_that_stops_in_the_middle_is_continued_when_it_serves_again() -> None:
     async def case(world: World) -> None:
         get_range = world.storage.get_range
 
@@ -318,7 +318,7 @@ def test_large_objects_are_read_in_pieces_of_a_second() -> None:
 # --- in the background of an open store -----------------------------------------------------------
 
 
-def test_pass_follows_pass_and_a_fault_shows_in_health_until_it_is_gone() -> None:
+def test_pass_follows_pass_and_a_fault_shows_in_health_until_it_passes() -> None:
     async def case(world: World) -> None:
         scrub = world.background()
         scrub.start()

@@ -145,7 +145,7 @@ def test_a_torn_tail_is_a_note(store: Path) -> None:
     assert command("verify", store).code == ExitCode.DONE
 
 
-def test_a_state_record_that_is_damaged_or_gone(store: Path) -> None:
+def test_a_state_record_that_is_damaged_or_missing(store: Path) -> None:
     (state,) = (store / "log" / "0").glob("state-*")
     flip(state, 20)
     assert kinds(check(store)) == [("harmful", "log")]
@@ -155,7 +155,7 @@ def test_a_state_record_that_is_damaged_or_gone(store: Path) -> None:
     assert "state record" in findings[0].detail
 
 
-def test_a_log_that_is_gone_while_tier_2_has_its_objects(store: Path) -> None:
+def test_a_log_that_is_missing_while_tier_2_has_its_objects(store: Path) -> None:
     shutil.rmtree(store / "log")
     assert kinds(check(store)) == [("harmful", "log-lost")]
 
@@ -262,7 +262,7 @@ def test_another_invariant_of_the_metadata(flushed: Path) -> None:
 # --- Tier 2 ---------------------------------------------------------------------------------------
 
 
-def test_an_object_that_is_gone(store: Path) -> None:
+def test_an_object_that_is_missing(store: Path) -> None:
     for file in object_files(store):
         file.unlink()
     for deep in (False, True):
@@ -427,6 +427,6 @@ def test_a_log_that_is_open_is_in_use(store: Path) -> None:
         assert command("verify", store, "--deep").code == ExitCode.IN_USE
 
 
-def test_what_is_no_store_is_refused_and_not_made(tmp_path: Path) -> None:
+def test_what_is_no_store_is_refused_and_not_created(tmp_path: Path) -> None:
     assert command("verify", tmp_path).code == ExitCode.REFUSED
     assert list(tmp_path.iterdir()) == []

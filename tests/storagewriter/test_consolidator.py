@@ -278,7 +278,7 @@ class TestMeanwhile:
         run(body, storage_type=storage_type, consolidation_bytes=500)
 
     @WAYS
-    def test_a_merge_linked_while_it_looks_for_chunks_is_not_written_twice(
+    def test_a_merge_linked_while_it_searches_for_chunks_is_not_written_twice(
         self, storage_type: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         async def body(c: FakeContainer) -> None:

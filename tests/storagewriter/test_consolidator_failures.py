@@ -163,7 +163,7 @@ class TestFailures:
         run_virtual(main())
 
 
-def test_a_source_that_is_lost_is_told_by_name() -> None:
+def test_a_source_that_is_lost_is_reported_by_name() -> None:
     """What a store says of a source it cannot copy from names that source, not what is being
     made.
     """

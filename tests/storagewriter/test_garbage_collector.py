@@ -344,7 +344,7 @@ def test_a_deletion_costs_two_requests_and_few_are_under_way_at_once() -> None:
     run(body, orphan_sweep_interval_s=0.0)
 
 
-def test_an_object_is_not_forgotten_between_the_operations_that_tell_of_it(
+def test_an_object_is_not_forgotten_between_the_operations_that_name_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Made garbage by the first and missing before the last, it would come to life again by that,

@@ -123,7 +123,7 @@ def test_what_a_waiting_proposal_names_is_left_alone(monkeypatch: pytest.MonkeyP
     owned(body)
 
 
-def test_proposals_are_judged_first_whatever_the_messages_are_called() -> None:
+def test_proposals_are_checked_first_whatever_the_messages_are_called() -> None:
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written())
         name = proposal.object.name
@@ -138,7 +138,7 @@ def test_proposals_are_judged_first_whatever_the_messages_are_called() -> None:
     owned(body)
 
 
-def test_what_comes_to_be_wanted_while_it_is_judged_is_left_alone() -> None:
+def test_what_comes_to_be_wanted_while_it_is_checked_is_left_alone() -> None:
     async def body(o: Owner) -> None:
         names = [o.plant(o.compaction_name(), age_ms=OLD_MS) for _ in range(3)]
 
@@ -154,7 +154,7 @@ def test_what_comes_to_be_wanted_while_it_is_judged_is_left_alone() -> None:
     owned(body)
 
 
-def test_nothing_is_condemned_beside_another_store() -> None:
+def test_nothing_is_marked_for_deletion_beside_another_store() -> None:
     async def body(o: Owner) -> None:
         name = o.plant(o.compaction_name(), age_ms=OLD_MS)
         o.writer.orphan_sweeper.shared_with = not_alone
@@ -209,7 +209,7 @@ def test_while_too_much_waits_tier2_is_asked_for_no_more_orphans(
     owned(body)
 
 
-def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_are_protected(
+def test_with_more_proposals_than_a_check_takes_a_request_is_answered_and_all_are_protected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_processor, "MESSAGES_PER_CHECK", 3)
@@ -235,7 +235,7 @@ def test_with_more_proposals_than_one_look_takes_a_request_is_answered_and_all_a
     owned(body)
 
 
-def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_once_a_look(
+def test_more_requests_than_one_check_takes_are_answered_by_one_reading_of_the_mailbox_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(request_processor, "MESSAGES_PER_CHECK", 10)
@@ -263,7 +263,7 @@ def test_more_requests_than_one_look_takes_are_answered_and_the_mailbox_is_read_
     owned(body)
 
 
-def test_of_a_job_with_a_message_that_cannot_be_read_nothing_is_condemned() -> None:
+def test_of_a_job_with_a_message_that_cannot_be_read_nothing_is_marked_for_deletion() -> None:
     async def body(o: Owner) -> None:
         of_job, of_other = (
             o.plant(o.compaction_name(job), age_ms=OLD_MS) for job in (JOB, "0" * 16)

@@ -138,7 +138,7 @@ def test_where_nothing_fits_the_object_becomes_garbage() -> None:
     owned(body)
 
 
-def test_of_segments_that_are_gone_the_object_becomes_garbage() -> None:
+def test_of_segments_that_are_missing_the_object_becomes_garbage() -> None:
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written())
         o.delete(proposal.replacements[0].segment_id)

@@ -190,7 +190,7 @@ def test_a_new_owner_knows_from_its_log_what_the_old_one_did_not_answer() -> Non
 
 
 @pytest.mark.parametrize("turns", range(0, 60, 3))
-def test_a_close_in_the_middle_of_a_look_loses_nothing(turns: int) -> None:
+def test_a_close_in_the_middle_of_a_check_loses_nothing(turns: int) -> None:
     async def main() -> None:
         place = Place()
         old = await place.owner()

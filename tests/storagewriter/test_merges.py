@@ -159,7 +159,7 @@ def test_nested() -> None:
     run(body)
 
 
-def test_an_empty_source_is_gone_at_once() -> None:
+def test_an_empty_source_is_missing_at_once() -> None:
     """98."""
 
     async def body(c: FakeContainer) -> None:

@@ -204,7 +204,7 @@ def test_a_close_writes_what_is_new_and_does_not_wait_for_a_tier_2_that_fails() 
     in_world(case)
 
 
-def test_a_close_that_waits_for_a_hanging_tier_2_has_its_patience() -> None:
+def test_a_close_that_waits_for_a_hanging_tier_2_has_a_timeout() -> None:
     class Hanging(MemoryObjectStorage):
         async def put(self, *_: object) -> None:
             await asyncio.sleep(10_000)

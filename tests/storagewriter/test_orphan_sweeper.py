@@ -218,7 +218,7 @@ def test_orphans_of_dead_owners_become_garbage_and_go_after_the_lag() -> None:
     run_virtual(main())
 
 
-def test_what_was_condemned_survives_a_crash_in_the_log() -> None:
+def test_what_was_marked_for_deletion_survives_a_crash_in_the_log() -> None:
     async def main() -> None:
         c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         orphan = _plant(c, _name(1))
@@ -234,7 +234,7 @@ def test_what_was_condemned_survives_a_crash_in_the_log() -> None:
     run_virtual(main())
 
 
-def test_an_object_of_the_running_epoch_is_condemned_only_when_seen_again_after_the_lag() -> None:
+def test_an_object_of_the_running_epoch_is_marked_only_when_seen_again_after_the_lag() -> None:
     async def main() -> None:
         c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         await asyncio.sleep(1)
@@ -265,7 +265,7 @@ def test_an_object_of_the_running_epoch_from_before_it_began_is_of_a_lost_log_an
     run_virtual(main())
 
 
-def test_uploads_under_way_and_live_objects_are_never_condemned() -> None:
+def test_uploads_under_way_and_live_objects_are_never_marked_for_deletion() -> None:
     async def body(c: FakeContainer) -> None:
         segment_id = c.create("a")
         # Every put lands and its reply is lost: the object is in Tier 2, and for a long time in no
@@ -319,7 +319,7 @@ def test_where_another_store_has_objects_nothing_is_swept() -> None:
     run_virtual(main())
 
 
-def test_a_store_that_came_during_the_sweep_is_noticed_before_anything_is_condemned() -> None:
+def test_a_store_that_came_during_the_sweep_is_noticed_before_anything_is_marked() -> None:
     async def main() -> None:
         c = await _later_owner(orphan_sweep_interval_s=INTERVAL_S)
         answers: list[str | None] = [None]
@@ -337,7 +337,7 @@ def test_a_store_that_came_during_the_sweep_is_noticed_before_anything_is_condem
     run_virtual(main())
 
 
-def test_requests_are_limited_by_the_spacing() -> None:
+def test_requests_are_limited_by_the_interval() -> None:
     async def body(c: FakeContainer) -> None:
         await asyncio.sleep(24 * 3600)
         requests = c.storage.statistics().requests("list")
@@ -349,7 +349,7 @@ def test_requests_are_limited_by_the_spacing() -> None:
     run(body, orphan_sweep_interval_s=60.0)
 
 
-def test_shards_of_many_pages_are_paid_for_with_patience() -> None:
+def test_shards_of_many_pages_are_paid_for_with_time() -> None:
     async def main() -> None:
         c = await _later_owner(orphan_sweep_interval_s=60.0)
         c.storage._page_objects = 2
@@ -413,7 +413,7 @@ def test_what_waits_for_deletion_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     run_virtual(main())
 
 
-def test_two_searches_at_once_condemn_once() -> None:
+def test_two_searches_at_once_mark_it_once() -> None:
     async def main() -> None:
         c = await _later_owner(orphan_sweep_interval_s=0.0)
         orphans = [_plant(c, _name(1)) for _ in range(5)]
@@ -502,6 +502,6 @@ def test_an_abort_that_fails_is_tried_again() -> None:
     run_virtual(main())
 
 
-def test_the_spacing_is_not_negative() -> None:
+def test_the_interval_is_not_negative() -> None:
     with pytest.raises(Exception, match="orphan_sweep_interval_s"):
         dataclasses.replace(StorageWriterConfig(), orphan_sweep_interval_s=-1.0)

@@ -38,7 +38,7 @@ def _looks(o: Owner) -> list[float]:
     return times
 
 
-def test_it_looks_now_and_then_and_often_after_something_was_found() -> None:
+def test_it_checks_now_and_then_and_often_after_something_was_found() -> None:
     async def body(o: Owner) -> None:
         looks = _looks(o)
         await asyncio.sleep(600)
@@ -59,9 +59,7 @@ def test_it_looks_now_and_then_and_often_after_something_was_found() -> None:
     owned(body, mailbox_poll_interval_s=30.0)
 
 
-def test_who_put_a_message_may_have_it_looked_at_now_and_however_many_ask_looks_are_bounded() -> (
-    None
-):
+def test_who_put_a_message_may_have_it_checked_now_and_checks_are_bounded() -> None:
     async def body(o: Owner) -> None:
         looks = _looks(o)
         await asyncio.sleep(600)
@@ -96,7 +94,7 @@ def test_what_one_container_finds_wakes_the_others_once() -> None:
     owned(body, mailbox_poll_interval_s=30.0)
 
 
-def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_again() -> None:
+def test_who_asks_while_a_check_fails_gets_a_check_when_the_tier_may_be_asked_again() -> None:
     async def body(o: Owner) -> None:
         await asyncio.sleep(1)
         pace, loop = mailbox_pace.MailboxPace(1000.0, 15), asyncio.get_running_loop()
@@ -119,7 +117,7 @@ def test_who_asks_while_a_look_fails_is_looked_for_when_the_tier_may_be_asked_ag
     owned(body, mailbox_poll_interval_s=0.0)
 
 
-def test_nobody_asked_and_a_look_fails_the_pace_is_the_ordinary_one() -> None:
+def test_nobody_asked_and_a_check_fails_the_pace_is_the_ordinary_one() -> None:
     async def body(_: Owner) -> None:
         pace, loop = mailbox_pace.MailboxPace(30.0, 15), asyncio.get_running_loop()
         await pace.until_due()
@@ -132,7 +130,7 @@ def test_nobody_asked_and_a_look_fails_the_pace_is_the_ordinary_one() -> None:
     owned(body, mailbox_poll_interval_s=0.0)
 
 
-def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
+def test_a_check_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
     async def body(o: Owner) -> None:
         other = mailbox_pace.MailboxPace(1000.0, 15, o.keeper.pace.group)
         proposal = o.compact(await o.written())
@@ -155,7 +153,7 @@ def test_a_look_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
     owned(body, mailbox_poll_interval_s=30.0)
 
 
-def test_it_may_look_every_millisecond_or_never() -> None:
+def test_it_may_check_every_millisecond_or_never() -> None:
     async def body(o: Owner) -> None:
         looks = _looks(o)
         proposal = o.compact(await o.written())
@@ -174,12 +172,12 @@ def test_it_may_look_every_millisecond_or_never() -> None:
     owned(never, mailbox_poll_interval_s=0.0)
 
 
-def test_the_spacing_is_not_negative() -> None:
+def test_the_interval_is_not_negative() -> None:
     with pytest.raises(Exception, match="mailbox_poll_interval_s"):
         dataclasses.replace(StorageWriterConfig(), mailbox_poll_interval_s=-1.0)
 
 
-def test_a_tier_that_does_not_answer_is_waited_out_and_told_if_something_waits() -> None:
+def test_a_tier_that_does_not_answer_is_waited_out_and_reported_if_something_waits() -> None:
     async def body(o: Owner) -> None:
         o.storage.fail("list", 1000)
         await asyncio.sleep(3600)
@@ -275,7 +273,7 @@ def test_messages_that_cannot_be_answered_leave_room_for_others(
     owned(body)
 
 
-def test_our_own_fault_sets_a_message_aside_and_ends_nothing(
+def test_our_own_fault_defers_a_message_and_ends_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> None:
@@ -321,7 +319,7 @@ async def _not_alone() -> str | None:
     return "another"
 
 
-def test_an_answer_whose_message_is_gone_already_goes_too() -> None:
+def test_an_answer_whose_message_is_missing_already_goes_too() -> None:
     async def body(o: Owner) -> None:
         await o.ask(o.compact(await o.written()))
         await asyncio.sleep(8 * DAY_MS / 1000)

@@ -195,7 +195,7 @@ class TestTriggers:
 
 
 class TestObjects:
-    def test_many_segments_in_one_object_are_made_visible_by_several_operations(
+    def test_many_segments_in_one_object_are_committed_by_several_operations(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         class Deleting(FakeContainer):
@@ -271,7 +271,7 @@ class TestObjects:
 
         run(body)
 
-    def test_flights_are_bounded_in_number_and_bytes(self) -> None:
+    def test_uploads_are_bounded_in_number_and_bytes(self) -> None:
         async def body(c: FakeContainer) -> None:
             c.read_gate = asyncio.Event()
             ids = [c.create(f"s{i}") for i in range(10)]
@@ -362,7 +362,7 @@ class TestWhatComesDuringAFlight:
 
         run(body, object_bytes=100)
 
-    def test_is_not_forgotten_when_its_age_passes_before_the_landing(self) -> None:
+    def test_is_not_forgotten_when_its_age_passes_before_the_commit(self) -> None:
         """92."""
 
         async def body(c: FakeContainer) -> None:
@@ -382,7 +382,7 @@ class TestWhatComesDuringAFlight:
 
         run(body)
 
-    def test_goes_at_the_landing_if_it_was_sealed_meanwhile(self) -> None:
+    def test_goes_at_the_commit_if_it_was_sealed_meanwhile(self) -> None:
         """94."""
 
         async def body(c: FakeContainer) -> None:

@@ -422,7 +422,7 @@ def _let_go(c: FakeContainer) -> None:
         c.read_gate.set()
 
 
-def test_a_writer_that_ends_unasked_tells_its_container_and_who_waits_for_a_flush() -> None:
+def test_a_writer_that_ends_unasked_notifies_its_container_and_who_waits_for_a_flush() -> None:
     async def main() -> None:
         c = FakeContainer(make_config())
         c.writer.start()

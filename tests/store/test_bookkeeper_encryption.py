@@ -131,7 +131,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
 # kazoo's thread ends by the refusal, and says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @slow(25)
-def test_who_has_certificates_and_passwords_comes_in_and_who_lacks_one_is_told_which(
+def test_who_has_certificates_and_passwords_comes_in_and_who_lacks_one_learns_which(
     guarded: Guarded, tmp_path: Path
 ) -> None:
     pem, given = guarded.folder / "pem", tmp_path / "client.properties"
@@ -227,7 +227,7 @@ def test_a_bookie_that_comes_back_without_tls_is_named_until_it_has_it_again(
         ),
     ],
 )
-def test_who_does_not_agree_with_zookeeper_on_tls_is_told_the_setting(
+def test_who_does_not_agree_with_zookeeper_on_tls_learns_the_setting(
     guarded: Guarded,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

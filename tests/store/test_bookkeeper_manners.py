@@ -77,7 +77,7 @@ def world() -> World:
     return World()
 
 
-def test_an_owner_that_lives_is_left_alone_and_goes_on(world: World, tmp_path: Path) -> None:
+def test_an_owner_that_is_alive_is_left_alone_and_goes_on(world: World, tmp_path: Path) -> None:
     async def main() -> None:
         name = name_in(1, 2)
         async with await world.ask(tmp_path / "one", containers=2) as one:
@@ -136,7 +136,7 @@ def test_of_several_containers_none_is_taken_if_one_has_an_owner(
     run(main())
 
 
-def test_an_owner_whose_process_is_gone_from_this_machine_is_followed_at_once(
+def test_an_owner_whose_process_is_missing_from_this_machine_is_followed_at_once(
     world: World, tmp_path: Path
 ) -> None:
     class Before(SystemProcesses):

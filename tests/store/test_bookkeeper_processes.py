@@ -178,7 +178,7 @@ def test_of_two_processes_that_want_the_same_container_one_wins(
                 owner.do("close")
 
 
-def test_who_lives_is_left_alone_by_processes_and_commands_and_who_was_killed_is_followed_at_once(
+def test_a_live_owner_is_left_alone_by_all_and_a_killed_one_is_followed_at_once(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = name_in(0, 2)

@@ -167,7 +167,7 @@ def test_a_store_toml_that_says_otherwise_than_the_node_is_refused(
     run(main())
 
 
-def test_a_root_node_that_is_gone_is_not_made_again_by_a_folder_that_knew_it(
+def test_a_root_node_that_is_missing_is_not_created_again_by_a_folder_that_knew_it(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -252,7 +252,7 @@ def test_of_several_that_make_the_store_at_once_one_does_and_the_others_join(
     run(main())
 
 
-def test_a_store_with_a_tier2_that_cannot_be_one_is_not_made(tmp_path: Path) -> None:
+def test_a_store_with_a_tier2_that_cannot_be_one_is_not_created(tmp_path: Path) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         (tmp_path / "file").write_text("no folder", encoding="utf-8")
@@ -267,7 +267,7 @@ def test_a_store_with_a_tier2_that_cannot_be_one_is_not_made(tmp_path: Path) -> 
     run(main())
 
 
-def test_a_log_that_is_gone_while_tier2_has_a_copy_is_refused_to_a_new_folder_too(
+def test_a_log_that_is_missing_while_tier2_has_a_copy_is_refused_to_a_new_folder_too(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
@@ -346,7 +346,7 @@ def test_no_rights_in_zookeeper_are_the_operators_move(tmp_path: Path) -> None:
         "bookkeeper://zoo/x?a=b",
     ],
 )
-def test_a_tier1_that_means_nothing_is_refused_before_anything_is_made(
+def test_a_tier1_that_means_nothing_is_refused_before_anything_is_created(
     tmp_path: Path, tier1: str
 ) -> None:
     async def main() -> None:

@@ -106,7 +106,7 @@ def test_who_joined_a_store_with_a_tier2_that_cannot_be_one_may_try_again(tmp_pa
     run(main())
 
 
-def test_an_empty_root_with_containers_below_it_is_not_made_a_store(tmp_path: Path) -> None:
+def test_an_empty_root_with_containers_below_it_does_not_become_a_store(tmp_path: Path) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         world.tree.make(f"{ROOT}/containers/0", b"")

@@ -169,7 +169,7 @@ def test_a_log_that_its_owner_truncates_under_a_view_is_no_corruption(world: Wor
     run(main())
 
 
-def test_a_ledger_that_is_gone_under_the_same_record_is_corruption(world: World) -> None:
+def test_a_ledger_that_is_missing_under_the_same_record_is_corruption(world: World) -> None:
     async def main() -> None:
         async with await world.owner() as owner:
             await owner.create_segment(world.names[0])

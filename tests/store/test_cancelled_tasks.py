@@ -174,7 +174,7 @@ def test_a_loop_that_ends_with_an_open_store_closes_it(tmp_path: Path, kind: str
     run(look())
 
 
-def test_who_waits_for_a_throttle_or_for_tier2_hears_that_the_store_closed(tmp_path: Path) -> None:
+def test_who_waits_for_a_throttle_or_for_tier2_learns_that_the_store_closed(tmp_path: Path) -> None:
     async def main() -> None:
         runtime = Runtime(executor=inline_executor)
         options = {"unflushed_bytes_max": 8192, "tier1": "memory", "tier2": "memory://cancelled"}

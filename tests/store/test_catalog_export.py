@@ -149,7 +149,7 @@ def test_a_snapshot_is_the_log_replayed_to_its_sequence_number_whatever_is_writt
 # --- on command -----------------------------------------------------------------------------------
 
 
-def test_every_container_is_exported_and_told(tmp_path: Path) -> None:
+def test_every_container_is_exported_and_reported(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(tmp_path / "s", containers=3) as store:
             for number in range(9):

@@ -37,7 +37,7 @@ class TestMapping:
             of_64,
         ]
 
-    def test_what_only_looks_like_a_transaction_is_a_name(self) -> None:
+    def test_what_only_resembles_a_transaction_is_a_name(self) -> None:
         parent = container_of("logs/web-1", 65536)
         assert container_of("logs/web-1" + TRANSACTION, 65536) == parent
         assert container_of("logs/web-1" + TRANSIENT + "longer", 65536) == parent

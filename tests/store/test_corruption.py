@@ -229,7 +229,7 @@ class TestTier2:
 
         run(main())
 
-    def test_an_object_that_is_gone_or_too_short(self, tmp_path: Path) -> None:
+    def test_an_object_that_is_missing_or_too_short(self, tmp_path: Path) -> None:
         async def main() -> None:
             location, data = tmp_path / "s", bytes(range(200))
             await self.flushed(location, data)

@@ -144,7 +144,7 @@ def test_close_resolves_everybody(tmp_path: Path, turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 8])
-def test_a_failing_log_resolves_everybody_and_tells_known_from_unknown(
+def test_a_failing_log_resolves_everybody_and_distinguishes_known_from_unknown(
     tmp_path: Path, turns: int
 ) -> None:
     async def main() -> None:

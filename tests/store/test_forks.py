@@ -106,7 +106,7 @@ def said(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.parametrize("program", [BLOCKING, ASYNCIO], ids=["blocking", "asyncio"])
 class TestLocks:
-    def test_closed_by_the_owner_it_can_be_opened_while_the_child_lives(
+    def test_closed_by_the_owner_it_can_be_opened_while_the_child_runs(
         self, tmp_path: Path, program: str
     ) -> None:
         with running(program, tmp_path / "s") as owner:
@@ -118,7 +118,7 @@ class TestLocks:
             with segmentstore.blocking.open(tmp_path / "s") as store:
                 assert store.get_info("x").length == 0
 
-    def test_the_owner_killed_it_can_be_opened_while_the_child_lives(
+    def test_the_owner_killed_it_can_be_opened_while_the_child_runs(
         self, tmp_path: Path, program: str
     ) -> None:
         with running(program, tmp_path / "s") as owner:
@@ -129,7 +129,7 @@ class TestLocks:
                 assert store.get_info("x").length == 0
 
 
-def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_lives(
+def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_runs(
     tmp_path: Path,
 ) -> None:
     with socket.socket() as free:
@@ -304,7 +304,7 @@ def test_a_lock_that_is_closed_is_free_whoever_has_a_copy_of_its_descriptor(tmp_
         os.close(copy)
 
 
-def test_what_was_made_before_a_fork_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_created_before_a_fork_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     birth = forks.Birth()
     birth.check()
     monkeypatch.setattr(forks, "generation", forks.generation + 1)

@@ -138,7 +138,7 @@ def test_a_frame_of_a_length_that_cannot_be_is_refused(length: int, code: Code) 
     assert refused.value.code is code
 
 
-def test_a_greeting_of_something_else_is_refused() -> None:
+def test_a_handshake_of_something_else_is_refused() -> None:
     frame = bytearray(frame_of(0, Hello()))
     frame[5:9] = b"HTTP"
     with pytest.raises(LocalProtocolError, match="HTTP"):

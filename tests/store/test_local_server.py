@@ -70,7 +70,7 @@ class TestSocket:
 
         run(main())
 
-    def test_that_cannot_be_made_refuses_the_opening_and_lets_go_of_the_store(
+    def test_that_cannot_be_created_refuses_the_opening_and_releases_the_store(
         self, tmp_path: Path
     ) -> None:
         async def main() -> None:
@@ -83,7 +83,7 @@ class TestSocket:
 
         run(main())
 
-    def test_nobody_there_is_said_after_patience(self, tmp_path: Path) -> None:
+    def test_nobody_there_is_said_after_the_timeout(self, tmp_path: Path) -> None:
         async def main() -> None:
             with pytest.raises(StoreNotServedError, match="does not answer"):
                 await LocalClient(str(tmp_path), timeout_s=0.1).open()
@@ -185,7 +185,7 @@ class TestRequests:
 
         run(main())
 
-    def test_a_merge_sent_twice_at_once_lands_once_and_both_are_told_after_it_is_durable(
+    def test_a_merge_sent_twice_at_once_is_committed_once_and_both_get_durable_answers(
         self, tmp_path: Path
     ) -> None:
         async def main() -> None:
@@ -246,7 +246,7 @@ class TestBadMessages:
             (b"\0\0\0\x05\xff\0\0\0\x01", Code.REQUEST_UNKNOWN),
         ],
     )
-    def test_instead_of_a_greeting_end_it_with_a_refusal(
+    def test_instead_of_a_handshake_end_it_with_a_refusal(
         self, tmp_path: Path, sent: bytes, code: Code
     ) -> None:
         async def main() -> None:
@@ -343,7 +343,7 @@ def test_a_connection_that_is_idle_makes_room_and_one_at_work_does_not(
     run(main())
 
 
-def test_a_connection_that_does_not_greet_in_time_ends(
+def test_a_connection_that_sends_no_handshake_in_time_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segmentstore.local_connection, "HANDSHAKE_S", 0.01)

@@ -25,7 +25,7 @@ from tier2.spark.common.local_client import LocalClient
 
 
 class TestPipelines:
-    def test_of_several_clients_land_in_their_orders(self, tmp_path: Path) -> None:
+    def test_of_several_clients_are_committed_in_their_orders(self, tmp_path: Path) -> None:
         async def main() -> None:
             folder = tmp_path / "s"
             async with served(folder) as store:
@@ -48,7 +48,7 @@ class TestPipelines:
 
         run(main())
 
-    def test_of_one_writer_on_two_connections_land_once(self, tmp_path: Path) -> None:
+    def test_of_one_writer_on_two_connections_are_committed_once(self, tmp_path: Path) -> None:
         async def main() -> None:
             folder = tmp_path / "s"
             async with served(folder) as store:
@@ -67,7 +67,9 @@ class TestPipelines:
 
         run(main())
 
-    def test_land_once_while_the_store_is_closed_and_opened_again(self, tmp_path: Path) -> None:
+    def test_are_committed_once_while_the_store_is_closed_and_opened_again(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             folder = tmp_path / "s"
             store = await open_tiny(folder, local_server=True)
@@ -120,7 +122,7 @@ class TestPipelines:
 
         run(main())
 
-    def test_of_more_writers_than_are_remembered_land(
+    def test_of_more_writers_than_are_remembered_are_committed(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(segmentstore.local_connection, "SESSIONS_MAX", 3)

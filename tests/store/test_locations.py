@@ -103,7 +103,7 @@ def test_the_jobs_folders_are_no_urls() -> None:
     assert os.listdir() == []
 
 
-def test_secrets_of_a_refused_url_are_not_told() -> None:
+def test_secrets_of_a_refused_url_are_not_reported() -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         checked_folder("s3://key:hunter2@host/x?secret=hunter2")
     assert "hunter2" not in str(refused.value)

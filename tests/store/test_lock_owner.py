@@ -18,7 +18,7 @@ from segmentstore.contracts.lock_owner import LockedError, describe_owner, owner
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_who_comes_second_in_one_process_is_told_that_it_is_this_process(tmp_path: Path) -> None:
+def test_who_comes_second_in_one_process_learns_that_it_is_this_process(tmp_path: Path) -> None:
     with segmentstore.blocking.open(tmp_path / "s"):
         with pytest.raises(
             StoreInUseError, match=r"this process has it open since 20.*: close it there first"
@@ -29,7 +29,7 @@ def test_who_comes_second_in_one_process_is_told_that_it_is_this_process(tmp_pat
             segmentstore.blocking.open(tmp_path / "link")
 
 
-def test_another_process_is_told_which_one_it_is(tmp_path: Path) -> None:
+def test_another_process_learns_which_one_it_is(tmp_path: Path) -> None:
     program = "import sys, segmentstore.blocking as blocking\nblocking.open(sys.argv[1])"
     with segmentstore.blocking.open(tmp_path / "s"):
         ended = subprocess.run(
@@ -43,7 +43,7 @@ def test_another_process_is_told_which_one_it_is(tmp_path: Path) -> None:
     assert f"on {os.uname().nodename} has it open since 20" in ended.stderr
 
 
-def test_arguments_of_the_command_are_not_told(
+def test_arguments_of_the_command_are_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["/usr/bin/app", "--password", "secret"])

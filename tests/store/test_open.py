@@ -85,7 +85,7 @@ class TidyDisk(OsDisk):
 
 class TestCreating:
     @pytest.mark.parametrize("kind", ["absent", "empty", "deep", "path object"])
-    def test_what_is_not_there_is_made(self, tmp_path: Path, kind: str) -> None:
+    def test_what_is_not_there_is_created(self, tmp_path: Path, kind: str) -> None:
         async def main() -> None:
             location = tmp_path / ("a/b/c" if kind == "deep" else "s")
             if kind == "empty":
@@ -123,7 +123,7 @@ class TestCreating:
 
         run(main())
 
-    def test_a_creation_cut_short_is_gone_on_with(self, tmp_path: Path) -> None:
+    def test_a_creation_cut_short_is_continued(self, tmp_path: Path) -> None:
         async def main() -> None:
             (tmp_path / "s").mkdir()
             (tmp_path / "s" / "lock").touch()
@@ -180,7 +180,7 @@ class TestCreating:
         assert [file.store_id for file in found] == [ids[0], ids[0]]
         assert os.listdir(tmp_path) == ["store.toml"]
 
-    def test_a_store_that_another_makes_between_two_looks_at_the_folder_is_one(
+    def test_a_store_that_another_makes_between_two_checks_of_the_folder_is_one(
         self, tmp_path: Path
     ) -> None:
         async def main() -> None:
@@ -216,13 +216,13 @@ class TestCreating:
         keep_store_file(*arguments)
         assert read_store_file(str(tmp_path), Runtime()) == made
 
-    def test_a_store_that_is_taken_back_between_two_looks_is_none(self, tmp_path: Path) -> None:
+    def test_a_store_that_is_withdrawn_between_two_checks_is_none(self, tmp_path: Path) -> None:
         arguments = (str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime())
         write_store_file(*arguments, "tag")
         assert read_store_file(str(tmp_path), Runtime(disk=DiskWhereItIsTakenBack())) is None
         assert os.listdir(tmp_path) == []
 
-    def test_a_maker_whose_file_another_one_tidied_up_is_told_that_the_store_is_in_use(
+    def test_a_maker_whose_file_another_one_tidied_up_learns_that_the_store_is_in_use(
         self, tmp_path: Path
     ) -> None:
         with pytest.raises(StoreInUseError):
@@ -255,7 +255,7 @@ class TestNotAStore:
         with pytest.raises(NotAStoreError):
             run(make(tmp_path / "file"))
 
-    def test_a_place_that_cannot_be_made(self, tmp_path: Path) -> None:
+    def test_a_place_that_cannot_be_created(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         with pytest.raises((TierUnavailableError, NotAStoreError)):
             run(make(tmp_path / "file" / "below"))

@@ -227,7 +227,7 @@ def test_an_opening_that_ends_with_its_event_loop_keeps_nobody_out(
 
 
 @pytest.mark.parametrize("tier1", ["memory", "bookkeeper://127.0.0.1:2181/other"])
-def test_a_store_that_was_made_meanwhile_with_other_logs_is_not_opened_with_these(
+def test_a_store_that_was_created_meanwhile_with_other_logs_is_not_opened_with_these(
     tmp_path: Path, tier1: str
 ) -> None:
     async def main() -> None:
@@ -241,7 +241,7 @@ def test_a_store_that_was_made_meanwhile_with_other_logs_is_not_opened_with_thes
     assert sorted(os.listdir(tmp_path / "s")) == ["lock", "store.toml"]
 
 
-def test_a_store_that_was_made_meanwhile_is_opened(tmp_path: Path) -> None:
+def test_a_store_that_was_created_meanwhile_is_opened(tmp_path: Path) -> None:
     async def main() -> None:
         adapters = Adapters()
         adapters.overtaken_with = "file"

@@ -42,6 +42,6 @@ def test_a_process_knows_itself_and_others_of_its_machine_dead_or_alive() -> Non
         assert processes.is_alive(there) is False
 
 
-def test_another_process_that_is_not_ours_to_signal_lives() -> None:
+def test_another_process_that_is_not_ours_to_signal_is_alive() -> None:
     processes = SystemProcesses()
     assert processes.is_alive(processes.me()._replace(pid=1, started="")) is True

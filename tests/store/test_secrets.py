@@ -147,7 +147,7 @@ async def awaited(opening: OpeningStore) -> None:
     await opening
 
 
-def made_of_old(folder: Path) -> Path:
+def created_of_old(folder: Path) -> Path:
     """A store from when passwords were taken: with one in its store.toml, which others can read."""
     folder.mkdir()
     file = folder / "store.toml"
@@ -163,7 +163,7 @@ def made_of_old(folder: Path) -> Path:
 def test_a_store_of_old_opens_and_keeps_its_secret_from_everybody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = made_of_old(tmp_path / "s")
+    folder = created_of_old(tmp_path / "s")
 
     async def body() -> None:
         async with open_lazy(folder) as store:
@@ -207,7 +207,7 @@ def test_a_store_of_old_opens_and_keeps_its_secret_from_everybody(
 
 
 def test_the_same_place_may_be_given_with_and_without_the_secret_of_old(tmp_path: Path) -> None:
-    folder = made_of_old(tmp_path / "s")
+    folder = created_of_old(tmp_path / "s")
     (tmp_path / "secret").write_text(f"{SECRET}\nnot this\n")
     by_file = f"{PLAIN}?password_file={tmp_path / 'secret'}"
 

@@ -277,7 +277,7 @@ class TestSealTruncateDelete:
 
         run(main())
 
-    def test_a_name_made_again_is_another_segment(self, tmp_path: Path) -> None:
+    def test_a_name_created_again_is_another_segment(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 old = await store.create_segment(

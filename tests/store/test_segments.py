@@ -107,7 +107,9 @@ class TestCreateAndList:
 
 
 class TestAppend:
-    def test_pipelined_appends_land_in_the_order_of_the_calls(self, tmp_path: Path) -> None:
+    def test_pipelined_appends_are_committed_in_the_order_of_the_calls(
+        self, tmp_path: Path
+    ) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
                 await store.create_segment("x")

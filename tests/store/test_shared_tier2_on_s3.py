@@ -133,7 +133,7 @@ async def _nothing(location: Path, **options: Any) -> list[str]:
         return store.stats()["health"]
 
 
-def test_a_marker_that_is_gone_is_put_back(place: Place, tmp_path: Path) -> None:
+def test_a_marker_that_is_missing_is_put_back(place: Place, tmp_path: Path) -> None:
     location = tmp_path / "s"
     run(fill(location, b"bytes " * 30, tier2=place.url))
     marker = marker_name(read_store_id(location))

@@ -41,9 +41,9 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import GarbageReport
 from tests.store.harness import TINY, WorldDisk, read_all, until
+from tests.support.eager_loop import SPEED, run_eagerly
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part
 from tests.support.folders import files_below
-from tests.support.hurried_loop import SPEED, run_hurried
 from tests.support.suites import share
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.request_statistics import Operation
@@ -232,7 +232,7 @@ def through_trouble(
             await collect(s3, store)
         assert load.reads
 
-    run_hurried(main())
+    run_eagerly(main())
 
 
 # --- the provider does not answer, or not with what was asked for ---------------------------------
@@ -261,7 +261,7 @@ def test_a_provider_that_refuses_everything_for_long_only_holds_the_flushes(
     through_trouble(tmp_path, s3, trouble)
 
 
-def test_a_bucket_that_is_gone_and_comes_back(tmp_path: Path, s3: FaultyS3) -> None:
+def test_a_bucket_that_is_missing_and_comes_back(tmp_path: Path, s3: FaultyS3) -> None:
     async def trouble(store: SegmentStore) -> None:
         for _ in range(2):
             before = upload_failures(store)
@@ -369,7 +369,7 @@ def test_a_process_that_dies_in_the_middle_of_an_outage_leaves_only_what_a_listi
             await load.check(again)
             assert (await collect(s3, again)).count("deleted") >= 1
 
-    run_hurried(main())
+    run_eagerly(main())
 
 
 # --- the file adapter -----------------------------------------------------------------------------
@@ -414,4 +414,4 @@ def test_a_tier2_disk_that_is_full_holds_the_flushes_until_there_is_room(
         ) as again:
             await load.check(again)
 
-    run_hurried(main())
+    run_eagerly(main())

@@ -62,7 +62,7 @@ def test_a_store_that_was_there_is_known_whatever_its_check_says() -> None:
     run(case)
 
 
-def test_a_store_is_not_made_known_before_its_check_has_passed() -> None:
+def test_a_store_is_not_registered_before_its_check_has_passed() -> None:
     async def case(storage: Storage, start: Tier2Start) -> None:
         for storage.on_check in (refuse, lose):
             with pytest.raises(ConfigError, match="probe"):
@@ -72,7 +72,7 @@ def test_a_store_is_not_made_known_before_its_check_has_passed() -> None:
     run(case)
 
 
-def test_a_probe_that_is_gone_at_once_is_said_in_health() -> None:
+def test_a_probe_that_is_missing_at_once_is_said_in_health() -> None:
     async def case(storage: Storage, start: Tier2Start) -> None:
         storage.on_check = lose
         start.begin()

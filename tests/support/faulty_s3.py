@@ -33,7 +33,7 @@ from recovery.harness.services.fault_rules import (
 from recovery.harness.services.s3_servers import REGION, S3Server, credentials
 from recovery.harness.services.server import HOST
 from segmentstore.contracts.runtime import Runtime
-from tests.support.hurried_loop import run_hurried
+from tests.support.eager_loop import run_eagerly
 from tier2.object_storage import StorageUnavailableError
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage
@@ -169,7 +169,7 @@ def run(world: FaultyS3, case: Callable[[S3ObjectStorage], Awaitable[None]]) -> 
         finally:
             await storage.close()
 
-    run_hurried(body())
+    run_eagerly(body())
 
 
 async def settled(call: Callable[[], Awaitable[Any]]) -> tuple[Any, list[StorageUnavailableError]]:

@@ -179,7 +179,7 @@ def test_every_flipped_bit_is_found_and_named(cached: bool) -> None:
 
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
-def test_two_bad_fetches_are_made_good_by_the_third(bad: int) -> None:
+def test_two_bad_fetches_are_repaired_by_the_third(bad: int) -> None:
     async def case(
         storage: MemoryObjectStorage, reader: BlockReader, chunks: list[ChunkRecord]
     ) -> None:

@@ -183,7 +183,7 @@ def test_a_bad_block_is_fetched_again_and_then_named(codec: int) -> None:
     asyncio.run(body())
 
 
-def test_an_object_that_is_shorter_or_gone() -> None:
+def test_an_object_that_is_shorter_or_missing() -> None:
     async def body() -> None:
         stored = Stored([100, 100])
         data = stored.storage.bucket.objects["o"].data

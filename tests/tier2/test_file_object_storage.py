@@ -138,7 +138,7 @@ def test_errors_of_reading_are_not_taken_for_absence(tmp_path: Path) -> None:
     run(tmp_path, case)
 
 
-def test_a_delete_that_could_not_be_made_durable_is_made_so_by_the_next(tmp_path: Path) -> None:
+def test_a_delete_that_was_not_synced_is_synced_by_the_next(tmp_path: Path) -> None:
     async def case(storage: FileObjectStorage, disk: FaultyDisk) -> None:
         await storage.put("a/x", [b"1"], unique_id(1))
         disk.fail_once("sync_directory")
@@ -228,7 +228,7 @@ def test_empty_folders_go_and_come_back(tmp_path: Path) -> None:
     run(tmp_path, case)
 
 
-def test_a_folder_taken_away_from_outside_is_made_again(tmp_path: Path) -> None:
+def test_a_folder_taken_away_from_outside_is_created_again(tmp_path: Path) -> None:
     async def case(storage: FileObjectStorage, _disk: FaultyDisk) -> None:
         await storage.put("a/x", [b"1"], unique_id(1))
         (tmp_path / "a/x").unlink()
@@ -333,7 +333,7 @@ def test_reading_touches_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "absent").exists()
 
 
-def test_closing_waits_for_a_put_whose_caller_has_gone(tmp_path: Path) -> None:
+def test_closing_waits_for_a_put_whose_caller_has_left(tmp_path: Path) -> None:
     async def case(storage: FileObjectStorage, _disk: FaultyDisk) -> None:
         put = asyncio.create_task(storage.put("x", [b"1" * 100_000], unique_id(1)))
         await asyncio.sleep(0)

@@ -100,7 +100,7 @@ def test_what_is_refused_is_refused_with_its_reason(url: str, reason: str) -> No
     assert caught.value.setting == "tier2"
 
 
-def test_refusals_tell_no_secret() -> None:
+def test_refusals_report_no_secret() -> None:
     for url in (
         "oss://me:sesame@b/x?token=sesame",
         "memory://a?sesame",

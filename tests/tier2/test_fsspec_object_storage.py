@@ -201,7 +201,7 @@ def test_several_storages_make_the_same_folders_at_once(root: Path) -> None:
     assert len(files_in(root)) == 8
 
 
-def test_a_server_that_is_gone_is_named_and_found_again(tmp_path: Path) -> None:
+def test_a_server_that_is_missing_is_named_and_found_again(tmp_path: Path) -> None:
     with Sftp(tmp_path) as server:
 
         async def case(storage: FsspecObjectStorage) -> None:
@@ -369,7 +369,7 @@ def test_absent_is_distinguished_from_a_range_that_is_too_long_over_many_request
     run(url_of(root), case)
 
 
-def test_closing_waits_for_a_put_whose_caller_has_gone(root: Path) -> None:
+def test_closing_waits_for_a_put_whose_caller_has_left(root: Path) -> None:
     async def case(storage: FsspecObjectStorage) -> None:
         put = asyncio.create_task(storage.put("x", [DATA * 100], unique_id(1)))
         await asyncio.sleep(0)
@@ -394,7 +394,7 @@ def test_a_server_of_webhdfs_that_says_nothing_is_given_up(monkeypatch: pytest.M
         asyncio.run(asyncio.wait_for(body(silent.getsockname()[1]), 30))
 
 
-def test_closing_has_its_patience_with_a_back_end_that_never_answers(
+def test_closing_has_a_timeout_with_a_back_end_that_never_answers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("tier2.fsspec_object_storage.CLOSE_TIMEOUT_S", 0.01)

@@ -40,7 +40,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "fault", [reply_lost, twice, says(500, "InternalError", after_effect=True)]
 )
-def test_a_put_that_landed_has_succeeded(fault: Fault) -> None:
+def test_a_put_that_took_effect_has_succeeded(fault: Fault) -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("put", fault)
         await world.storage.put("x", [b"mine"], unique_id(1))
@@ -49,7 +49,7 @@ def test_a_put_that_landed_has_succeeded(fault: Fault) -> None:
     run_case(case)
 
 
-def test_a_put_that_did_not_land_is_unavailable_and_may_be_tried_again() -> None:
+def test_a_put_that_did_not_take_effect_is_unavailable_and_may_be_tried_again() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("put", cut)
         with pytest.raises(StorageUnavailableError) as caught:
@@ -61,7 +61,7 @@ def test_a_put_that_did_not_land_is_unavailable_and_may_be_tried_again() -> None
     run_case(case)
 
 
-def test_a_put_that_lands_late_is_ones_own() -> None:
+def test_a_put_that_takes_effect_late_is_ones_own() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("put", late)
         with pytest.raises(StorageUnavailableError):
@@ -111,7 +111,7 @@ def test_conflicts_are_tried_again_a_few_times() -> None:
     run_case(case)
 
 
-def test_throttling_is_not_looked_into_and_slows_everybody() -> None:
+def test_throttling_is_not_inspected_and_slows_everybody() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("put", says(503, "SlowDown"))
         with pytest.raises(StorageUnavailableError) as caught:
@@ -178,7 +178,7 @@ def test_a_completion_that_comes_late_is_ones_own() -> None:
     run_case(case, **IN_PARTS)
 
 
-def test_a_completion_after_which_the_upload_is_gone_is_looked_into() -> None:
+def test_a_completion_after_which_the_upload_is_missing_is_checked() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("complete_upload", reply_lost, says(404, "NoSuchUpload"))
         # The check behind the lost reply fails as well, so Complete is sent again.

@@ -105,7 +105,7 @@ def test_a_403_of_a_code_that_nobody_knows_is_a_refusal() -> None:
     assert "give the credentials the permission for PutObject" in str(found)
 
 
-def test_only_new_credentials_are_looked_for_again() -> None:
+def test_only_new_credentials_are_searched_for_again() -> None:
     again = {
         code
         for code in MOVES

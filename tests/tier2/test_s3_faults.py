@@ -147,7 +147,7 @@ def test_a_request_that_comes_late_but_before_the_retry_is_found_to_be_ones_own(
 @pytest.mark.parametrize(
     "fault", [DropRequest(), DropReply(), Twice(), Late()], ids=["before", "after", "twice", "late"]
 )
-def test_a_copy_made_by_the_store_is_stored_once_whatever_happens_to_one_of_its_requests(
+def test_a_copy_created_by_the_store_is_stored_once_whatever_happens_to_one_of_its_requests(
     s3: FaultyS3, fault: Fault
 ) -> None:
     async def case(storage: S3ObjectStorage) -> None:
@@ -249,7 +249,7 @@ def test_credentials_that_expire_are_named_by_reads_too(s3: FaultyS3) -> None:
     run(s3, case)
 
 
-def test_a_store_that_is_gone_and_comes_back(s3: FaultyS3) -> None:
+def test_a_store_that_is_missing_and_comes_back(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         await storage.put("before", [WHOLE], unique_id(1))
         s3.proxy.refuse()

@@ -56,7 +56,7 @@ def test_of_concurrent_uploads_of_one_name_one_wins_and_ones_own_all_succeed() -
     run_case_with_threads(case, kind=S3Proxy, multipart_bytes=1)
 
 
-def test_a_put_in_doubt_is_looked_for_before_it_is_sent_again() -> None:
+def test_a_put_in_doubt_is_searched_for_before_it_is_sent_again() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("complete_upload", *[reply_lost] * 4)
         world.transport.fail("head", *[cut] * 4)
@@ -192,7 +192,7 @@ def test_unfinished_uploads_are_found_and_aborted() -> None:
     run_case(case)
 
 
-def test_folders_made_by_consoles_are_not_listed() -> None:
+def test_folders_created_by_consoles_are_not_listed() -> None:
     async def case(world: S3World) -> None:
         for key in (
             "some/prefix/",
@@ -207,7 +207,7 @@ def test_folders_made_by_consoles_are_not_listed() -> None:
     run_case(case, page_objects=1)
 
 
-def test_a_bucket_that_is_gone_is_said_by_every_call() -> None:
+def test_a_bucket_that_is_missing_is_said_by_every_call() -> None:
     async def case(world: S3World) -> None:
         storage = world.storage
         world.plain.delete_bucket(Bucket=world.bucket)

@@ -86,7 +86,7 @@ def test_a_read_gives_the_bytes_asked_for_or_an_error(s3: FaultyS3) -> None:
     with_each(s3, READ_FAULTS, case)
 
 
-def test_looking_listing_and_deleting_survive_a_fault_each(s3: FaultyS3) -> None:
+def test_inspecting_listing_and_deleting_survive_a_fault_each(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage, fault: Fault) -> None:
         for name in ("a", "b"):
             await storage.put(name, [WHOLE], unique_id(1))

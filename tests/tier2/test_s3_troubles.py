@@ -42,7 +42,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(key, value)
 
 
-def test_refused_credentials_are_looked_for_again() -> None:
+def test_refused_credentials_are_searched_for_again() -> None:
     async def case(world: S3World) -> None:
         holder = world.storage._requests._client
         assert holder.clients_created == 0

@@ -90,7 +90,7 @@ def test_a_second_store_is_refused_unless_it_is_meant() -> None:
     with_storage(body)
 
 
-def test_of_two_stores_that_are_made_at_once_both_are_refused() -> None:
+def test_of_two_stores_that_are_created_at_once_both_are_refused() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         both = [StoreMarkers(storage, store_id) for store_id in (ONE, TWO)]
         for markers in both:
@@ -112,7 +112,7 @@ def test_of_two_stores_that_are_made_at_once_both_are_refused() -> None:
     with_storage(body)
 
 
-def test_a_marker_that_is_gone_is_put_back_and_told_of() -> None:
+def test_a_marker_that_is_missing_is_put_back_and_reported() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         markers = StoreMarkers(storage, ONE)
         await markers.ensure()

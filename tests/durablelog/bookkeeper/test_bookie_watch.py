@@ -60,7 +60,7 @@ def run(scenario: Callable[[Watched], Coroutine[None, None, None]]) -> None:
     asyncio.run(watched())
 
 
-def test_a_ledger_that_was_made_ahead_is_reported_when_it_is_in_use(
+def test_a_ledger_that_was_created_ahead_is_reported_when_it_is_in_use(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(bookie_watch, "FIRST_PAUSE_S", 0.0)

@@ -135,7 +135,7 @@ async def _until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not come about")
 
 
-def _stopped_life(call: int, happens: bool, *, sleeps: bool) -> Coroutine[Any, Any, None]:
+def _stopped_run(call: int, happens: bool, *, sleeps: bool) -> Coroutine[Any, Any, None]:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         (process.sleep_in if sleeps else process.die_in)(call, happens=happens)
@@ -172,7 +172,7 @@ def _stopped_life(call: int, happens: bool, *, sleeps: bool) -> Coroutine[Any, A
 def test_an_owner_that_dies_in_any_call(part: int) -> None:
     for call, happens in _calls_of(part):
         try:
-            run(_stopped_life(call, happens, sleeps=False))
+            run(_stopped_run(call, happens, sleeps=False))
         except BaseException as error:
             error.add_note(
                 f"it died in call {call}, which {'happened' if happens else 'did not happen'}"
@@ -184,7 +184,7 @@ def test_an_owner_that_dies_in_any_call(part: int) -> None:
 def test_an_owner_that_sleeps_in_any_call_while_another_takes_over(part: int) -> None:
     for call, happens in _calls_of(part):
         try:
-            run(_stopped_life(call, happens, sleeps=True))
+            run(_stopped_run(call, happens, sleeps=True))
         except BaseException as error:
             error.add_note(
                 f"it slept in call {call}, which {'happened' if happens else 'did not happen'}"

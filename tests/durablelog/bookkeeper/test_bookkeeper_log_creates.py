@@ -100,7 +100,7 @@ def test_a_ledger_that_falls_short_of_a_bookie_is_followed_by_the_next_one() -> 
     run(scenario())
 
 
-def test_an_opening_that_waits_for_its_record_with_a_create_gives_up_after_its_patience() -> None:
+def test_an_opening_that_waits_for_its_record_with_a_create_gives_up_after_its_timeout() -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         world.cluster.fail("create", -23, happens=True, times=100)

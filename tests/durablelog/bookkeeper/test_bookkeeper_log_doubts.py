@@ -126,7 +126,7 @@ def test_a_reading_that_wants_another_password_stops_the_log(code: int) -> None:
     run(scenario())
 
 
-def test_who_looks_at_a_stopped_log_with_another_password_is_told_what_to_mend() -> None:
+def test_who_checks_a_stopped_log_with_another_password_learns_what_to_mend() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -170,7 +170,7 @@ def plant(
 
 @pytest.mark.parametrize("happens", [False, True])
 @pytest.mark.parametrize(("call", "answer"), node_rows(Reaction.READ_AGAIN))
-def test_after_a_doubtful_change_the_record_is_read_before_anything_else(
+def test_after_an_unconfirmed_change_the_record_is_read_before_anything_else(
     call: NodeCall, answer: NodeAnswer, happens: bool
 ) -> None:
     async def scenario() -> None:
@@ -211,7 +211,7 @@ async def first_roll() -> int:
 @pytest.mark.parametrize(
     "answer", [answer for call, answer in node_rows(Reaction.READ_AGAIN) if call is NodeCall.WRITE]
 )
-def test_a_doubtful_change_that_another_owner_overtook_is_given_up(
+def test_an_unconfirmed_change_that_another_owner_overtook_is_given_up(
     answer: NodeAnswer, happens: bool
 ) -> None:
     async def scenario() -> None:

@@ -312,7 +312,7 @@ def test_recovering_is_tried_again(code: int, happens: bool) -> None:
 
 
 @pytest.mark.parametrize("call", ["recover", "create"])
-def test_an_opening_gives_up_after_its_patience_and_says_why(call: LedgerCallName) -> None:
+def test_an_opening_gives_up_after_its_timeout_and_says_why(call: LedgerCallName) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -328,7 +328,7 @@ def test_an_opening_gives_up_after_its_patience_and_says_why(call: LedgerCallNam
 
 
 @pytest.mark.parametrize("code", rows(LedgerCall.RECOVER, Reaction.NO_LEDGER))
-def test_a_listed_ledger_that_is_gone_is_corruption(code: int) -> None:
+def test_a_listed_ledger_that_is_missing_is_corruption(code: int) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -438,7 +438,7 @@ def test_an_unexpected_code_of_reading_stops_the_log_and_leaves_everything_as_it
 
 
 @pytest.mark.parametrize("code", [*FATAL_CODES, *rows(LedgerCall.READ, Reaction.REFUSED)])
-def test_a_reader_that_is_the_owner_no_more_hears_that_and_not_of_an_unexpected_code(
+def test_a_reader_that_is_the_owner_no_more_learns_that_and_not_of_an_unexpected_code(
     code: int,
 ) -> None:
     async def scenario() -> None:
@@ -456,7 +456,9 @@ def test_a_reader_that_is_the_owner_no_more_hears_that_and_not_of_an_unexpected_
     run(scenario())
 
 
-def test_a_reader_whose_ledger_a_new_owner_has_truncated_hears_that_and_not_of_corruption() -> None:
+def test_a_reader_whose_ledger_a_new_owner_has_truncated_learns_that_and_not_of_corruption() -> (
+    None
+):
     async def scenario() -> None:
         world = BookKeeperWorld()
         old = await world.opened()

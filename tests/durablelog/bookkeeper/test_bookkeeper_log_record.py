@@ -110,7 +110,7 @@ def test_an_outage_of_the_nodes_stops_no_append_until_a_ledger_is_full() -> None
     run(scenario())
 
 
-def test_an_opening_during_an_outage_gives_up_after_its_patience() -> None:
+def test_an_opening_during_an_outage_gives_up_after_its_timeout() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         world.tree.outage = True
@@ -211,7 +211,7 @@ def test_a_record_that_is_none_is_corruption_and_is_left_as_it_is() -> None:
     run(scenario())
 
 
-def test_an_owner_whose_record_is_gone_is_none() -> None:
+def test_an_owner_whose_record_is_missing_is_none() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -257,7 +257,7 @@ def test_empty_ledgers_of_owners_that_never_wrote_leave_the_list() -> None:
     run(scenario())
 
 
-def test_an_empty_ledger_that_is_gone_is_no_matter() -> None:
+def test_an_empty_ledger_that_is_missing_is_no_matter() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -393,7 +393,7 @@ def test_a_cancelled_opening_lets_go_of_everything() -> None:
     run(scenario())
 
 
-def test_a_ledger_made_ahead_and_not_needed_is_removed_at_the_end() -> None:
+def test_a_ledger_created_ahead_and_not_needed_is_removed_at_the_end() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()

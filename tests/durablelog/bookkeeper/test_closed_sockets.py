@@ -39,7 +39,7 @@ def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
     return shared_bookkeeper
 
 
-class ToldWhenAsked:
+class ReportedWhenAsked:
     """A gateway's control, whose idle connections can be waited for."""
 
     def __init__(self, gateway: GatewayProcess, token: str) -> None:
@@ -55,7 +55,7 @@ class ToldWhenAsked:
 def test_a_control_call_that_ends_after_the_close_closes_its_connection() -> None:
     with kept_gateway() as gateway, ThreadPoolExecutor(1) as executor:
         before = open_sockets()
-        asked = ToldWhenAsked(gateway.process, gateway.token)
+        asked = ReportedWhenAsked(gateway.process, gateway.token)
         asked.control.call("dataSocket")
         asked.await_idle(1)
         pause_process(gateway.process.pid)
@@ -75,7 +75,7 @@ def test_a_control_call_that_ends_after_the_close_closes_its_connection() -> Non
 def test_a_control_call_that_fails_closes_its_connection() -> None:
     before = open_sockets()
     gateway = GatewayProcess("token")
-    asked = ToldWhenAsked(gateway, "token")
+    asked = ReportedWhenAsked(gateway, "token")
     try:
         asked.control.call("dataSocket")
         gateway.kill()

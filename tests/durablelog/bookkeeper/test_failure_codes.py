@@ -85,7 +85,7 @@ def test_the_page_has_the_same_table() -> None:
     assert [answer for answer, _ in nodes] == [answer.value for answer in NodeAnswer]
 
 
-def test_a_change_of_the_record_is_never_taken_for_made_or_not_made_without_reading_it() -> None:
+def test_a_change_of_the_record_is_never_taken_for_done_or_not_done_without_reading_it() -> None:
     assert set(NODE_REACTIONS) == set(NodeCall)
     for call in (NodeCall.CREATE, NodeCall.WRITE):
         doubts = NodeAnswer.CONFLICT, NodeAnswer.NONE

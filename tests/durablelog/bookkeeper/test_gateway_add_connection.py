@@ -124,7 +124,7 @@ def test_acknowledgements_cut_anywhere_are_put_together(together: int) -> None:
     run(scenario)
 
 
-def test_each_writer_hears_of_its_own_in_one_call() -> None:
+def test_each_writer_learns_of_its_own_in_one_call() -> None:
     async def scenario(pair: Pair) -> None:
         calls: list[tuple[int, int]] = []
         writers = [pair.writer(1), pair.writer(2)]
@@ -185,7 +185,7 @@ def test_what_is_lost_is_reported_once_and_later_entries_too() -> None:
     run(scenario)
 
 
-def test_a_closed_writer_hears_and_sends_nothing_more() -> None:
+def test_a_closed_writer_gets_and_sends_nothing_more() -> None:
     async def scenario(pair: Pair) -> None:
         writer, other = pair.writer(1), pair.writer(2)
         results, others = Results(writer), Results(other)

@@ -202,7 +202,7 @@ def test_a_name_that_would_be_too_long_for_a_socket_in_it_is_a_shorter_one(
     assert len(str(folder / "data")) <= 107
 
 
-def test_where_the_system_tells_nothing_of_processes_nothing_is_swept(
+def test_where_the_system_reports_nothing_of_processes_nothing_is_swept(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gateway_folders, "_PROC", temporary / "proc")

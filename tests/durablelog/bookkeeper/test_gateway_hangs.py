@@ -286,7 +286,7 @@ async def make_until_too_late(store: GatewayLedgerStore, made: list[int]) -> Non
 
 
 @slow(6)
-def test_a_ledger_that_was_made_too_late_is_deleted_by_the_gateway(
+def test_a_ledger_that_was_created_too_late_is_deleted_by_the_gateway(
     cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:

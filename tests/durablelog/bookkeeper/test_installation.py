@@ -78,7 +78,7 @@ def test_the_gateway_of_the_jars_is_the_one_of_the_python_side() -> None:
     assert [f"py4j=={name[5:-4]}" in pins.splitlines() for name in jars] == [True]
 
 
-def test_a_changed_a_missing_and_a_strange_jar_are_reported(tmp_path: Path) -> None:
+def test_a_changed_a_missing_and_a_foreign_jar_are_reported(tmp_path: Path) -> None:
     folder = tmp_path / "jars"
     link_jars(folder)
     first, second, *_ = sorted(pinned_sums())

@@ -56,7 +56,7 @@ async def rest() -> None:
     await asyncio.sleep(1)
 
 
-def test_what_is_held_is_made_again_in_each_session() -> None:
+def test_what_is_held_is_created_again_in_each_session() -> None:
     async def scenario() -> None:
         service = Service()
         for name in ("a", "b"):

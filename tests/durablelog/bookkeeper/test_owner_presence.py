@@ -105,7 +105,7 @@ async def seconds(waiting: Coroutine[Any, Any, None]) -> float:
     return asyncio.get_running_loop().time() - begun
 
 
-def test_one_that_lives_on_this_machine_is_left_alone_at_once_and_named() -> None:
+def test_one_that_is_alive_on_this_machine_is_left_alone_at_once_and_named() -> None:
     async def main() -> None:
         world = World()
         record = await world.owned(world.here)
@@ -175,7 +175,7 @@ def test_one_that_died_elsewhere_is_followed_when_its_session_has_ended() -> Non
     run(main())
 
 
-def test_one_that_lives_elsewhere_is_left_alone_after_its_session_could_have_ended() -> None:
+def test_one_that_is_alive_elsewhere_is_left_alone_after_its_session_could_have_ended() -> None:
     async def main() -> None:
         world = World()
         record = await world.owned(world.there)
@@ -265,7 +265,7 @@ def test_the_whole_of_an_owners_words_is_understood() -> None:
         WHOLE.replace(b"77.0", number) for number in (b"NaN", b"Infinity", b"-Infinity", b"9" * 400)
     ],
 )
-def test_an_owner_that_cannot_be_understood_lives_all_the_same(data: bytes) -> None:
+def test_an_owner_that_cannot_be_understood_is_alive_all_the_same(data: bytes) -> None:
     assert decode_owner_node(data) is None
 
     async def main() -> None:

@@ -19,7 +19,7 @@ LOCATION = BookKeeperLocation.parse("bookkeeper://zoo:2181/store")
 JAVA = Path(gateway_settings.__file__).parent / "java"
 
 
-def test_the_gateways_client_is_told_what_was_found_necessary() -> None:
+def test_the_gateways_client_learns_what_was_found_necessary() -> None:
     told = GatewaySettings(metadata_uri=LOCATION.metadata_uri).client_settings().splitlines()
     assert {
         "metadataServiceUri=zk+null://zoo:2181/ledgers",
@@ -66,7 +66,7 @@ def test_three_copies_two_acknowledged_and_another_ledger_at_a_gibibyte() -> Non
     )
 
 
-def test_every_ledger_is_made_and_opened_with_crc32c() -> None:
+def test_every_ledger_is_created_and_opened_with_crc32c() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in sorted(JAVA.rglob("*.java")))
     calls = re.findall(r"new(?:Create|Open)LedgerOp\(\)(.*?)\.execute\(\)", text, flags=re.DOTALL)
     assert (

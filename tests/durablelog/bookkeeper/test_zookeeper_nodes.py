@@ -243,7 +243,9 @@ def test_an_acl_keeps_strangers_and_wrong_passwords_out(
     run(scenario())
 
 
-def test_nobody_there_is_unavailable_after_the_deadline_and_told_in_health(tmp_path: Path) -> None:
+def test_nobody_there_is_unavailable_after_the_deadline_and_reported_in_health(
+    tmp_path: Path,
+) -> None:
     async def scenario() -> None:
         addresses = choose_addresses(tmp_path, 1, None)
         settings = ZookeeperSettings(hosts=[f"127.0.0.1:{addresses.zookeeper}"], deadline_s=0.2)
@@ -353,7 +355,7 @@ def test_what_is_held_is_held_again_in_the_next_session(
     run(scenario())
 
 
-def test_who_lets_go_while_the_node_is_made_for_a_new_session_leaves_none(
+def test_who_releases_while_the_node_is_created_for_a_new_session_leaves_none(
     zookeeper: BookKeeperCluster, root: str
 ) -> None:
     async def scenario() -> None:

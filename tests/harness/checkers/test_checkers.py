@@ -87,7 +87,7 @@ def test_a_refusal_at_the_right_offset_is_reported() -> None:
     assert "no order of the calls" in str(found["linearizability"])
 
 
-def test_a_refusal_that_no_order_explains_is_told_where_no_witness_is() -> None:
+def test_a_refusal_that_no_order_explains_is_reported_where_no_witness_is() -> None:
     store = SmallStore()
     store.create("a")
     calls = [
@@ -250,7 +250,7 @@ def test_an_acknowledgement_after_a_takeover_that_is_not_there_is_reported() -> 
     assert "does not have it" in str(told(overtaken(lands=False)[0].history)["owners"])
 
 
-def test_an_acknowledgement_of_a_call_made_after_a_takeover_is_reported() -> None:
+def test_an_acknowledgement_of_a_call_sent_after_a_takeover_is_reported() -> None:
     store, call = overtaken(lands=True)
     call.begun = call.ended or 0
     call.ended = store.history.next_stamp()

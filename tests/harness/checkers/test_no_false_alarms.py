@@ -27,7 +27,7 @@ def test_long_schedules_on_a_right_store_are_no_violation() -> None:
         ] == [], seed
 
 
-def test_the_same_history_is_judged_the_same() -> None:
+def test_the_same_history_is_checked_the_same() -> None:
     history = random_history(random.Random(3), 300)
     for call in history.calls[::7]:
         call.result = None if call.result is None else call.result + 1

@@ -45,12 +45,12 @@ def short_read(store: SmallStore) -> None:
     see(store, 3, "a", content=content(store, 3, "a")[:-1], length=len(content(store, 3, "a")))
 
 
-def last_append_gone(store: SmallStore) -> None:
+def last_append_missing(store: SmallStore) -> None:
     size = calls_of(store, CallKind.APPEND, "a")[-1].size
     see_from(store, 2, "a", content=content(store, 2, "a")[:-size])
 
 
-def acknowledged_gone_from_everywhere(store: SmallStore) -> None:
+def acknowledged_missing_everywhere(store: SmallStore) -> None:
     see_from(store, 0, "a", content=b"")
 
 
@@ -216,7 +216,7 @@ def nobodys_attribute(store: SmallStore) -> None:
     see_from(store, 1, "m", attributes={VALUE: 1})
 
 
-def gone_without_reason(store: SmallStore) -> None:
+def removed_without_reason(store: SmallStore) -> None:
     del store.history.observations[2].segments["a"]
 
 
@@ -253,7 +253,7 @@ def changed_by_a_recovery(store: SmallStore) -> None:
     see(store, 3, "a", sealed=True)
 
 
-def gone_by_a_recovery(store: SmallStore) -> None:
+def removed_by_a_recovery(store: SmallStore) -> None:
     del store.history.observations[3].segments["e"]
 
 
@@ -315,7 +315,7 @@ def unexplained_hole(store: SmallStore) -> None:
     calls_of(store, CallKind.APPEND, "a")[-1].result = 9_000
 
 
-def landed_before_an_earlier_one(store: SmallStore) -> None:
+def committed_before_an_earlier_one(store: SmallStore) -> None:
     calls = calls_of(store, CallKind.APPEND, "a")
     calls[0].result, calls[1].result = calls[1].result, calls[0].result
 
@@ -345,8 +345,8 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("content", flipped_later, "has changed"),
     ("content", zeros_at_the_end, "are no record"),
     ("content", short_read, "bytes were read"),
-    ("content", last_append_gone, "acknowledged for offset"),
-    ("content", acknowledged_gone_from_everywhere, "acknowledged for offset"),
+    ("content", last_append_missing, "acknowledged for offset"),
+    ("content", acknowledged_missing_everywhere, "acknowledged for offset"),
     ("content", never_submitted, "never submitted"),
     ("content", wrong_length, "never submitted"),
     ("content", of_another_segment, "never submitted"),
@@ -381,7 +381,7 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("attributes", counter_too_high, "by the calls it was 6"),
     ("attributes", riding_update_lost, "by the calls it was 7"),
     ("attributes", nobodys_attribute, "nobody set it"),
-    ("recovery", gone_without_reason, "is not there at"),
+    ("recovery", removed_without_reason, "is not there at"),
     ("recovery", nobodys_segment, "nobody created it"),
     ("recovery", foreign_id, "it was created with"),
     ("recovery", one_id_for_two, "and was"),
@@ -389,7 +389,7 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("recovery", storage_beyond_length, "storage length 10000"),
     ("recovery", storage_went_back, "went back from 20"),
     ("recovery", changed_by_a_recovery, "sealed of 'a' went"),
-    ("recovery", gone_by_a_recovery, "is gone"),
+    ("recovery", removed_by_a_recovery, "is gone"),
     ("recovery", come_by_a_recovery, "has come"),
     ("recovery", another_id_without_removal, "was seen with the ids"),
     ("content", in_two_incarnations, "ids 5 and"),
@@ -405,8 +405,8 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("order", length_behind, "was told 3"),
     ("order", same_offset_twice, "both acknowledged"),
     ("order", unexplained_hole, "acknowledged to nobody"),
-    ("order", landed_before_an_earlier_one, "before it began"),
-    ("order", landed_before_an_earlier_one, "before its earlier call"),
+    ("order", committed_before_an_earlier_one, "before it began"),
+    ("order", committed_before_an_earlier_one, "before its earlier call"),
     ("conditional", conditional_elsewhere, "only 5 was asked"),
 )
 

@@ -189,7 +189,7 @@ def test_other_bytes_than_readers_see_are_reported(place: int) -> None:
     assert "other bytes for 'a' from 0 to 20" in str(told(made)["tier2"])
 
 
-def test_bytes_that_were_not_read_are_not_judged() -> None:
+def test_bytes_that_were_not_read_are_not_checked() -> None:
     made = history()
     (segment,) = made.tiers[-1].logs[0].segments.values()
     change_segment(made, chunks=[replace(chunk, content=None) for chunk in segment.chunks])
@@ -197,7 +197,7 @@ def test_bytes_that_were_not_read_are_not_judged() -> None:
 
 
 @pytest.mark.parametrize("name", [FLUSHED, GARBAGE])
-def test_an_object_that_the_log_forgets_before_it_is_gone_is_reported(name: str) -> None:
+def test_an_object_that_the_log_forgets_before_it_is_missing_is_reported(name: str) -> None:
     made = history()
     change_segment(made, storage_length=0, chunks=[], length=0)
     change_log(
@@ -210,7 +210,7 @@ def test_an_object_that_the_log_forgets_before_it_is_gone_is_reported(name: str)
     )
 
 
-def test_an_object_that_nobody_had_made_durable_or_that_comes_back_late_is_not_forgotten() -> None:
+def test_an_object_that_nobody_had_synced_or_that_comes_back_late_is_not_forgotten() -> None:
     made = history()
     change_segment(made, storage_length=0, chunks=[], length=0)
     change_log(made, objects={})
@@ -223,7 +223,7 @@ def test_an_object_that_nobody_had_made_durable_or_that_comes_back_late_is_not_f
     assert told(made) == {}
 
 
-def test_names_in_doubt_bind_no_later_look_but_where_a_log_began_does() -> None:
+def test_names_in_doubt_bind_no_later_check_but_where_a_log_began_does() -> None:
     made = history()
     change_segment(made, storage_length=0, chunks=[], length=0)
     change_log(made, objects={})

@@ -114,7 +114,7 @@ def test_what_cannot_be_chosen_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["segments", "chunks", "objects"])
-def test_a_table_that_is_gone_or_other_is_refused_by_name(name: str) -> None:
+def test_a_table_that_is_missing_or_other_is_refused_by_name(name: str) -> None:
     async def main() -> None:
         place = Place()
         manifest = await place.write(some_metadata())

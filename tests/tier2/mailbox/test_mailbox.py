@@ -67,7 +67,7 @@ def test_of_two_attempts_the_first_counts_and_each_knows_its_own() -> None:
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
-def test_a_put_whose_reply_is_lost_may_be_made_again(after_effect: bool) -> None:
+def test_a_put_whose_reply_is_lost_may_be_sent_again(after_effect: bool) -> None:
     async def body(storage: MemoryObjectStorage, runtime: Runtime) -> None:
         storage.fail("put", after_effect=after_effect)
         with pytest.raises(StorageUnavailableError):

@@ -38,7 +38,7 @@ def shards(parts: int, weights: Sequence[int] | None = None) -> list[range]:
 
 @settings(deadline=None)
 @given(WEIGHTS | st.none(), st.integers(1, TASKS_MAX))
-def test_every_shard_is_looked_into_once_and_no_part_has_much_more_than_its_share(
+def test_every_shard_is_inspected_once_and_no_part_has_much_more_than_its_share(
     weights: list[int] | None, parts: int
 ) -> None:
     cut = shards(parts, weights)
@@ -78,7 +78,7 @@ def test_little_that_is_left_makes_no_task(size: int, count: int) -> None:
     assert check_count(size) == count
 
 
-def test_what_is_weighed_is_what_is_looked_into(tmp_path: Path) -> None:
+def test_what_is_weighed_is_what_is_inspected(tmp_path: Path) -> None:
     world = World(tmp_path / "tier2")
     world.garbage(0)
     sizes = [0] * 256

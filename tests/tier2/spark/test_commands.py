@@ -79,7 +79,7 @@ def test_defaults_of_an_installation_stand(tmp_path: Path, monkeypatch: pytest.M
     assert "PYSPARK_SUBMIT_ARGS" not in os.environ
 
 
-def test_the_option_beats_the_environment_and_tells_connect_by_its_url(
+def test_the_option_beats_the_environment_and_recognises_connect_by_its_url(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")

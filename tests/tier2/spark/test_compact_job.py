@@ -218,7 +218,7 @@ class TestRefused:
         assert place.content() == before
         place.store.close()
 
-    def test_what_was_refused_under_a_jobs_id_is_told_again_and_a_new_job_works_at_it(
+    def test_what_was_refused_under_a_jobs_id_is_reported_again_and_a_new_job_works_at_it(
         self, tmp_path: Path
     ) -> None:
         place = Place(tmp_path, mailbox_poll_interval_s=0.0)
@@ -267,7 +267,7 @@ class TestRefused:
         place.store.close()
 
     @pytest.mark.parametrize("lost", [False, True])
-    def test_a_source_that_is_gone_is_a_fault_only_if_the_store_still_needs_it(
+    def test_a_source_that_is_missing_is_a_fault_only_if_the_store_still_needs_it(
         self, tmp_path: Path, lost: bool
     ) -> None:
         place = Place(tmp_path, deletion_lag_s=0.0)
@@ -338,7 +338,7 @@ class TestNobodyAnswers:
         assert [row.object for row in result.rows] == [row.object for row in stopped.rows]
         assert place.content() == before
 
-    def test_an_old_snapshot_is_planned_from_and_the_silence_told(self, tmp_path: Path) -> None:
+    def test_an_old_snapshot_is_planned_from_and_the_silence_reported(self, tmp_path: Path) -> None:
         place = Place(tmp_path, mailbox_poll_interval_s=0.0)
         place.fragment()
         place.store.export_catalog()

@@ -210,7 +210,7 @@ class TestDead:
             [*[(1, 10_000 * number) for number in range(5)], (10, 0)]
         ]
 
-    def test_not_one_in_which_a_segment_lives_that_may_not_be_touched(self) -> None:
+    def test_not_one_in_which_a_segment_has_chunks_that_may_not_be_touched(self) -> None:
         c = Catalog()
         c.segment(1, "a"), c.segment(2, "b")
         c.put("dead", (1, 10_000), (2, 10_000), dead=50_000)

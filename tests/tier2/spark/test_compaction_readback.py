@@ -71,7 +71,7 @@ def test_small_blocks_share_requests_of_bounded_size() -> None:
     assert statistics.requests("get") == -(-builder.size // WINDOW_BYTES)
 
 
-def test_an_object_that_is_shorter_or_gone_is_no_object_of_ours() -> None:
+def test_an_object_that_is_shorter_or_missing_is_no_object_of_ours() -> None:
     builder = built(10_000, 1)
     with pytest.raises(InvalidRangeError):
         asyncio.run(check(builder, cut=20))

@@ -344,7 +344,7 @@ class TestWhatGoesWrong:
         run(body)
 
     @pytest.mark.parametrize("length", [50, 300])
-    def test_a_source_that_is_gone_or_cut_off_fails_its_group(self, length: int) -> None:
+    def test_a_source_that_is_missing_or_cut_off_fails_its_group(self, length: int) -> None:
         async def body(bed: Bed) -> None:
             names = await many(bed, objects=4, length=length)
             chosen = options(5000)

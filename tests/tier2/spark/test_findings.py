@@ -241,7 +241,7 @@ def test_an_old_object_of_an_epoch_its_store_has_not_come_to_is_an_orphan_and_a_
 
 
 @pytest.mark.parametrize("listed", [[], [Listed(X, 100)]])
-def test_of_a_snapshot_that_is_not_the_last_word_only_what_is_missing_or_orphaned_cannot_be_told(
+def test_of_a_snapshot_before_the_last_only_what_is_missing_or_orphaned_cannot_be_known(
     listed: Sequence[Listed],
 ) -> None:
     known, wrong = ([] if listed else [Known(X, 100)]), Known(name_of(5), 100)

@@ -118,7 +118,7 @@ def told(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     return {row["object"]: (row["kind"], row["severity"]) for row in rows}
 
 
-def test_each_folder_is_judged_by_its_grammar(spark: SparkSession, world: World) -> None:
+def test_each_folder_is_checked_by_its_grammar(spark: SparkSession, world: World) -> None:
     expected = plant(world)
     world.snapshot()
     result = stopped(spark, world, store_id=STORE_ID)

@@ -137,7 +137,7 @@ def test_events_are_walked_from_the_border_and_filtered(
 
 
 @given(EVENTS.filter(bool), st.data(), PIECES)
-def test_a_border_that_is_none_is_told_by_who_reaches_over_it(
+def test_a_border_that_is_none_is_reported_by_who_reaches_over_it(
     events: list[bytes], data: st.DataObject, pieces: list[int]
 ) -> None:
     framed = frame_events(events)

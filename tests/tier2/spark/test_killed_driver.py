@@ -30,7 +30,7 @@ STAGED, INLINE = 500, 1 << 18
 """What tasks hand to the driver: with so little they stage, and the driver merges."""
 
 
-def landed_bytes(store: blocking.SegmentStore) -> int:
+def committed_bytes(store: blocking.SegmentStore) -> int:
     return sum(info.length for info in store.list_segments() if info.name in NAMES)
 
 
@@ -38,8 +38,8 @@ def wait_for_rows(driver: Driver, store: blocking.SegmentStore) -> None:
     """Until more of them have landed, perhaps in one segment alone: the checkpoint hardly knows it
     yet.
     """
-    before = landed_bytes(store)
-    driver.wait_for(lambda: landed_bytes(store) > before, look_s=0.002)
+    before = committed_bytes(store)
+    driver.wait_for(lambda: committed_bytes(store) > before, look_s=0.002)
 
 
 def expected(segment: int, batches: int) -> list[int]:

@@ -158,7 +158,7 @@ def test_files_that_go_while_they_are_listed_are_left_out(
     put_all(f"file://{tmp_path}", ["00/a/x", "00/b", "00/c/x"])
     found = listing._entries
 
-    def and_gone(root: str, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
+    def and_deleted(root: str, folder: str) -> list[tuple[str, os.DirEntry[str]]]:
         entries = found(root, folder)
         if folder == "00/":
             (tmp_path / "00/b").unlink()
@@ -166,7 +166,7 @@ def test_files_that_go_while_they_are_listed_are_left_out(
             (tmp_path / "00/c").rmdir()
         return entries
 
-    monkeypatch.setattr(listing, "_entries", and_gone)
+    monkeypatch.setattr(listing, "_entries", and_deleted)
     assert [each.name for each in content(list_shard(f"file://{tmp_path}", 0))] == ["00/a/x"]
 
 

@@ -281,7 +281,7 @@ def left_behind(folder: Path, store_id: str, count: int = ORPHANS) -> set[Path]:
     return made
 
 
-def until_gone(paths: set[Path], *, but_for: int = 0) -> None:
+def until_deleted(paths: set[Path], *, but_for: int = 0) -> None:
     deadline = time.monotonic() + 60
     while sum(path.exists() for path in paths) > but_for:
         assert time.monotonic() < deadline
@@ -289,7 +289,7 @@ def until_gone(paths: set[Path], *, but_for: int = 0) -> None:
 
 
 @pytest.mark.parametrize(("held", "slices"), share([(0, 4), (0, 1), (1000, 1)], 2, 5))
-def test_orphans_are_condemned_and_the_driver_is_handed_numbers(
+def test_orphans_are_marked_for_deletion_and_the_driver_is_handed_numbers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: int, slices: int
 ) -> None:
     monkeypatch.setattr(second_scan, "SLICE_SUSPECTS", -(-ORPHANS // slices))
@@ -365,10 +365,10 @@ def test_what_a_run_does_not_ask_for_is_reported_and_goes_with_later_runs(
 
     for condemned, left in ((40, 30), (30, 0), (0, 0)):
         assert one_run() == (condemned, left)
-        until_gone(paths, but_for=left)
+        until_deleted(paths, but_for=left)
 
 
-def test_an_owner_that_goes_before_it_answers_is_told_and_the_next_one_carries_it_out(
+def test_an_owner_that_goes_before_it_answers_is_reported_and_the_next_one_carries_it_out(
     tmp_path: Path,
 ) -> None:
     location = tmp_path / "store"
@@ -405,7 +405,7 @@ def test_an_owner_that_goes_before_it_answers_is_told_and_the_next_one_carries_i
     ] * 2
     assert all(path.exists() for path in paths)
     with blocking.open(location, **LIVE):
-        until_gone(paths)
+        until_deleted(paths)
 
 
 @pytest.mark.spark_versions("orphans")
@@ -423,4 +423,4 @@ def test_by_spark_it_is_the_same(
     assert {name for kind, name in found(result.table)} == {
         str(path.relative_to(folder)) for path in paths
     }
-    until_gone(paths)
+    until_deleted(paths)

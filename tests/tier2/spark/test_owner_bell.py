@@ -31,7 +31,7 @@ RARELY: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-def test_a_reconciliation_waits_for_no_look(tmp_path: Path, elsewhere: bool) -> None:
+def test_a_reconciliation_waits_for_no_check(tmp_path: Path, elsewhere: bool) -> None:
     place = tmp_path / ("elsewhere" if elsewhere else "store/tier2")
     settings = {**RARELY, "tier2": place.as_uri()} if elsewhere else RARELY
     with blocking.open(tmp_path / "store", **settings) as store:

@@ -199,7 +199,7 @@ def test_rows_of_a_sorted_listing_are_distinguished_from_their_borders(rules: st
     assert found.schema.equals(LISTING)
 
 
-def test_what_borders_cannot_tell_is_checked_row_by_row() -> None:
+def test_what_borders_do_not_show_is_checked_row_by_row() -> None:
     table = listed(["ab/1", "ab/2"])
     rules = RULES["file"]
     assert conform_sorted(table, rules, TOPS) is not None

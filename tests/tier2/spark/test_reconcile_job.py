@@ -128,7 +128,7 @@ def test_every_class_by_spark_and_the_same_again_in_a_second_run(
     )
 
 
-def test_without_a_look_into_objects_only_tables_tell(world: World) -> None:
+def test_without_a_check_of_objects_tables_alone_report(world: World) -> None:
     expected = plant(world)
     kinds = {"wrong_identity", "bad_checksum", "unreadable"}
     result = stopped(LocalSpark(), world)
@@ -488,7 +488,7 @@ def test_the_owner_leaves_alone_what_it_has_a_reason_for(
     assert answer.left_alone == {answer.shown_left[name]: 1}
 
 
-def test_an_owner_that_is_away_ends_as_could_not_tell(world: World) -> None:
+def test_an_owner_that_is_away_ends_as_undecided(world: World) -> None:
     world.snapshot()
     result = reconcile(LocalSpark().as_spark(), world.url, timeout_s=0.2)
     assert result.verdict == Exit.UNDECIDED

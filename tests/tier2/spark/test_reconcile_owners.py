@@ -115,7 +115,7 @@ def test_a_store_that_was_never_exported_says_by_its_first_container_how_many_it
     run(case)
 
 
-def test_who_does_not_answer_in_time_is_told_of_and_his_old_snapshot_counts_for_nothing() -> None:
+def test_an_owner_without_an_answer_in_time_is_reported_and_its_old_snapshot_not_used() -> None:
     async def case(beside: Beside) -> None:
         for number in range(CONTAINERS):
             await beside.export(number)

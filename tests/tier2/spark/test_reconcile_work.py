@@ -152,7 +152,7 @@ def test_an_object_of_an_open_proposal_is_in_flight_however_old(world: World) ->
     assert found(dry_run(world, open_names=[name])[0]) == {("in_flight", name)}
 
 
-def test_an_object_that_went_while_it_was_looked_into_is_reported(world: World) -> None:
+def test_an_object_that_went_while_it_was_inspected_is_reported(world: World) -> None:
     name = world.names()[0]
 
     def between() -> Mapping[int, Manifest]:
@@ -253,7 +253,7 @@ def test_parts_hold_every_shard_once(parts: int) -> None:
     assert not shards_of_part(parts, parts)
 
 
-def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_look(world: World) -> None:
+def test_what_a_listing_of_another_time_lacks_is_left_to_a_third_check(world: World) -> None:
     lost, replaced, kept = world.names(0)[0], world.names(0)[1], world.names(0)[2]
     listers = Listers(
         lambda some: [LISTING.empty_table() for _ in some], lambda: [LISTING.empty_table()]

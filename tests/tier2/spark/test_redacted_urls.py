@@ -117,13 +117,13 @@ def test_a_command_line_of_a_job_with_a_secret_is_refused_for_everybody_sees_it(
     assert "s3cret" not in said
 
 
-def test_a_compaction_tells_nobody_the_password(guarded: str) -> None:
+def test_a_compaction_shows_nobody_the_password(guarded: str) -> None:
     planned = plan_compaction(guarded, snapshots="newest")
     assert planned.summary.url == "guarded://bob@h/data"
     assert "s3cret" not in compaction_report.summary_text(planned.summary, planned.rows)
 
 
-def test_a_reconciliation_tells_nobody_the_password(guarded: str) -> None:
+def test_a_reconciliation_shows_nobody_the_password(guarded: str) -> None:
     result = reconcile(LocalSpark().as_spark(), guarded, snapshots="newest")
     assert result.summary.url == "guarded://bob@h/data"
     assert "s3cret" not in str(dataclasses.asdict(result.summary))

@@ -124,7 +124,7 @@ def test_thousands_that_are_missing_are_counted_once_each_and_are_no_rows(
         )
 
 
-def test_what_an_owner_deletes_between_the_looks_is_not_missing_and_what_it_puts_is_no_orphan(
+def test_deletions_between_the_scans_are_not_missing_and_puts_are_no_orphans(
     world: World, handed: list[pa.Table]
 ) -> None:
     lost, deleted = world.names(0)[:3], world.names(0)[5:8]

@@ -102,7 +102,7 @@ def forgiving(
 
 
 @pytest.mark.parametrize(("form", "first"), [("lines", b"1"), ("raw", b"1\n")])
-def test_deletion_that_overtakes_is_told_or_passed_over(
+def test_deletion_that_overtakes_is_reported_or_passed_over(
     world: MergingWorld, form: str, first: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.append("s", b"1\n2\n3\n4\n")
@@ -193,7 +193,7 @@ def test_one_whose_turn_never_came_is_lost_from_its_beginning(world: MergingWorl
     assert {row["segment"] for row in forgiving(world, end)[1]} == {"big"}
 
 
-def test_a_name_made_again_does_not_hide_what_the_first_one_lost(world: MergingWorld) -> None:
+def test_a_name_created_again_does_not_hide_what_the_first_one_lost(world: MergingWorld) -> None:
     world.append("s", b"1\n2\n3\n")
     world.export()
     end, _ = step(world, START, 2)
@@ -238,7 +238,7 @@ def test_what_waits_in_a_container_without_news_waits_on(world: MergingWorld) ->
         step(world, after, 2)
 
 
-def test_an_offset_from_before_is_read_and_told_more_from_then_on(world: MergingWorld) -> None:
+def test_an_offset_from_before_is_read_and_extended_from_then_on(world: MergingWorld) -> None:
     world.append("s", b"1\n2\n3\n4\n")
     world.export()
     end, _ = step(world, START, 2)
@@ -440,7 +440,7 @@ class Life:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_limited_stream_tells_exactly_what_is_lost(world: MergingWorld, seed: int) -> None:
+def test_a_limited_stream_reports_exactly_what_is_lost(world: MergingWorld, seed: int) -> None:
     life = Life(world, random.Random(seed))
     for _ in range(50):
         match life.rng.randrange(7):

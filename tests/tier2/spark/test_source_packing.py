@@ -364,7 +364,7 @@ def test_objects_compacted_meanwhile_are_asked_for_together(
     assert len(looks) == 1
 
 
-def test_what_is_gone_or_damaged_in_a_group_is_told_by_its_name(world: SourceWorld) -> None:
+def test_what_is_missing_or_damaged_in_a_group_is_reported_by_its_name(world: SourceWorld) -> None:
     object_name = world.flush({name: f"{name}\n".encode() for name in ("a", "b", "c")})
     world.flush({name: f"{name}\n".encode() for name in ("d", "e")})
     world.export()

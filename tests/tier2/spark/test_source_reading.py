@@ -273,7 +273,7 @@ def test_an_object_that_was_replaced_is_found_by_the_newest_snapshot(world: Sour
 
 @pytest.mark.parametrize("form", ["raw", "lines"])
 @pytest.mark.parametrize("how", ["truncated", "deleted"])
-def test_what_is_lost_between_plan_and_read_is_told_by_its_range(
+def test_what_is_lost_between_plan_and_read_is_reported_by_its_range(
     world: SourceWorld, form: str, how: str
 ) -> None:
     world.append("s", b"0123456\n" * 10, range(0, 80, 8))

@@ -349,7 +349,7 @@ def test_events_by_chunks_end_where_chunks_do(world: SourceWorld) -> None:
     assert batches > 3
 
 
-def test_truncation_that_overtakes_is_told_or_passed_over(world: SourceWorld) -> None:
+def test_truncation_that_overtakes_is_reported_or_passed_over(world: SourceWorld) -> None:
     world.append("s", b"1\n2\n3\n4\n", [2, 4, 6])
     world.export()
     reader = stream_of(world, segment="s", format="lines", maxBytesPerTrigger=2)
@@ -377,7 +377,7 @@ def test_truncation_that_overtakes_is_told_or_passed_over(world: SourceWorld) ->
     assert step(forgiving, passed) == (passed, [])
 
 
-def test_a_name_made_again_is_another_segment(world: SourceWorld) -> None:
+def test_a_name_created_again_is_another_segment(world: SourceWorld) -> None:
     world.append("s", b"first\n")
     world.export()
     reader = stream_of(world, segment="s", format="lines")

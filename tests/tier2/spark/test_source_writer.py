@@ -115,7 +115,7 @@ class TestBatch:
         assert served.lines() == rows(1000) + rows(10, "more")
         assert served.names() == ["x"]
 
-    def test_a_large_batch_lands_by_a_merge_whose_pieces_go(
+    def test_a_large_batch_is_committed_by_a_merge_whose_pieces_go(
         self, session: SparkSession, served: Served
     ) -> None:
         write(numbers(session, 30_000, 3), served, inlineBytes=1000)
@@ -164,7 +164,7 @@ class TestBatch:
             write(frame, served, inlineBytes=1000)
         assert "x" not in served.names() or served.read() == b""
 
-    def test_with_a_query_id_lands_once_however_often_it_is_run(
+    def test_with_a_query_id_is_committed_once_however_often_it_is_run(
         self, session: SparkSession, served: Served
     ) -> None:
         for partitions, inline in ((3, 1000), (2, 100_000), (5, 1000)):
@@ -301,7 +301,7 @@ def stream(session: SparkSession, served: Served, tmp_path: Path) -> Stream:
 
 class TestStream:
     @pytest.mark.spark_versions("write streams")
-    def test_rows_land_once_over_restarts_and_replays_with_other_partitions(
+    def test_rows_are_committed_once_over_restarts_and_replays_with_other_partitions(
         self, stream: Stream
     ) -> None:
         partitions = [2, 3, 1]

@@ -25,7 +25,7 @@ def is_cached(path: Path) -> bool:
         os.close(descriptor)
 
 
-def can_tell(folder: Path) -> bool:
+def can_report(folder: Path) -> bool:
     """Whether its file system says what is cached: those whose files are nowhere but in memory do
     not.
     """
@@ -49,6 +49,6 @@ def test_what_is_synced_stays_cached_or_not(disk: OsDisk, stays: bool, tmp_path:
     file.pwrite([data[:100], data[100:]], 0)
     file.sync()
     file.close()
-    if can_tell(tmp_path):
+    if can_report(tmp_path):
         assert is_cached(path) is stays
     assert path.read_bytes() == data

@@ -163,7 +163,7 @@ def test_what_is_not_there_is_distinguished_and_is_no_finding(world: World) -> N
     assert (checked.findings, checked.missing, checked.objects) == ([], [world.names()[4]], 5)
 
 
-def test_garbage_is_not_looked_into(world: World) -> None:
+def test_garbage_is_not_inspected(world: World) -> None:
     world.garbage(0)
     assert check(world).findings == []
 
@@ -208,7 +208,7 @@ def check_failing(world: World, names: Sequence[str], times: int) -> ObjectsChec
     return results[0]
 
 
-def test_an_object_that_can_be_had_later_is_looked_into(world: World) -> None:
+def test_an_object_that_can_be_had_later_is_inspected(world: World) -> None:
     checked = check_failing(world, world.names(), ATTEMPTS - 1)
     assert (checked.findings, checked.objects) == ([], 6)
 

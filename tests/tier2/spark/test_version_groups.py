@@ -79,7 +79,7 @@ def run(folder: Path) -> dict[str, Count | None]:
     return dict(counted((folder / "outcomes").read_text(encoding="utf-8")))
 
 
-def test_each_group_is_told_also_of_a_run_whose_process_died(tmp_path: Path) -> None:
+def test_each_group_is_reported_also_of_a_run_whose_process_died(tmp_path: Path) -> None:
     found = run(tmp_path)
     assert found == {
         "whole": Count(passed=2),
@@ -106,7 +106,7 @@ def test_each_group_is_told_also_of_a_run_whose_process_died(tmp_path: Path) -> 
 
 
 @slow(20)
-def test_every_mark_names_a_group_that_is_looked_for(tmp_path: Path) -> None:
+def test_every_mark_names_a_group_that_is_searched_for(tmp_path: Path) -> None:
     outcomes = tmp_path / "outcomes"
     plugin = (
         "-p",

@@ -175,7 +175,7 @@ def test_limits_of_a_stream_are_refused_where_there_are_none(
 
 
 @pytest.mark.spark_versions("streams")
-def test_a_reader_that_is_told_no_start_goes_on_where_it_was(
+def test_a_reader_that_gets_no_start_goes_on_where_it_was(
     world: SourceWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As Spark 4.0 and 4.1 ask, whatever this release is."""

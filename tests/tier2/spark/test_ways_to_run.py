@@ -239,7 +239,7 @@ class Shop:
         """Those of them that no owner has answered."""
         return [entry.key.message_id for entry in self._entries() if entry.answer is None]
 
-    def made_objects(self) -> list[str]:
+    def created_objects(self) -> list[str]:
         """Objects that attempts of the job have put."""
         return asyncio.run(self._made())
 
@@ -362,7 +362,7 @@ def test_speculation_leaves_one_proposal_for_each_group_and_garbage_that_is_know
     proposals = Counter(shop.proposals())
     assert len(proposals) == SEGMENTS
     assert set(proposals.values()) == {1}
-    assert len(shop.made_objects()) == SEGMENTS + 1
+    assert len(shop.created_objects()) == SEGMENTS + 1
     check_contents(shop.store)
 
 

@@ -103,7 +103,7 @@ two; 700 rows are two appends.
 
 
 @pytest.mark.parametrize(("tasks", "lasting"), share(product([SMALL, MIXED], [True, False]), 3, 4))
-def test_an_epoch_lands_in_the_order_of_its_partitions(
+def test_an_epoch_is_committed_in_the_order_of_its_partitions(
     tmp_path: Path, tasks: Tasks, lasting: bool
 ) -> None:
     async def main() -> None:
@@ -126,7 +126,7 @@ def test_an_epoch_lands_in_the_order_of_its_partitions(
 
 
 @pytest.mark.parametrize(("first", "second"), share(product([MIXED, SMALL], [SMALL, MIXED]), 3, 4))
-def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
+def test_an_epoch_that_was_committed_is_dropped_however_it_is_cut_the_next_time(
     tmp_path: Path, first: Tasks, second: Tasks
 ) -> None:
     async def main() -> None:
@@ -157,7 +157,7 @@ def test_an_epoch_that_landed_is_dropped_however_it_is_cut_the_next_time(
 
 
 @pytest.mark.parametrize("tasks", [SMALL, MIXED])
-def test_two_drivers_at_once_land_one_epoch_once(tmp_path: Path, tasks: Tasks) -> None:
+def test_two_drivers_at_once_commit_one_epoch_once(tmp_path: Path, tasks: Tasks) -> None:
     async def main() -> None:
         folder = str(tmp_path / "s")
         async with (
@@ -251,7 +251,7 @@ def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path)
     run(main())
 
 
-def test_a_staged_segment_that_is_not_what_was_reported_lands_nothing(tmp_path: Path) -> None:
+def test_a_staged_segment_that_is_not_what_was_reported_commits_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         async with (
@@ -267,7 +267,7 @@ def test_a_staged_segment_that_is_not_what_was_reported_lands_nothing(tmp_path: 
     run(main())
 
 
-def test_segments_are_made_only_if_asked_for(tmp_path: Path) -> None:
+def test_segments_are_created_only_if_asked_for(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         async with (
@@ -400,7 +400,7 @@ def test_what_waits_for_many_staged_segments_is_bounded(
     assert 0 < most <= 200
 
 
-def test_two_reports_of_one_partition_land_nothing(tmp_path: Path) -> None:
+def test_two_reports_of_one_partition_commit_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         async with (
@@ -416,7 +416,7 @@ def test_two_reports_of_one_partition_land_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lasting", [True, False])
-def test_an_epoch_has_landed_whether_or_not_its_leftovers_can_be_deleted(
+def test_an_epoch_is_committed_whether_or_not_its_leftovers_can_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: bool
 ) -> None:
     async def refused(client: LocalClient, name: str) -> bool:

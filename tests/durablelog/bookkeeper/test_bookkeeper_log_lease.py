@@ -63,7 +63,7 @@ def test_an_idle_owner_whose_ledger_was_deleted_and_forgotten_acknowledges_nothi
 
 
 @pytest.mark.parametrize("claimed_after_s", [0.0, LEASE_S / 2, LEASE_S - 1])
-def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(
+def test_an_owner_with_a_valid_lease_finds_its_ledger_fenced(
     claimed_after_s: float,
 ) -> None:
     """The ages are counted from the last check, and from the claim: whatever lies between them."""
@@ -88,7 +88,7 @@ def test_an_owner_that_is_still_sure_of_its_record_finds_its_ledger_fenced(
     run(scenario())
 
 
-def test_a_busy_owner_looks_now_and_then_and_an_idle_one_no_more_often() -> None:
+def test_a_busy_owner_checks_now_and_then_and_an_idle_one_no_more_often() -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         log = await world.opened(process, ledger_bytes=1 << 20)
@@ -126,7 +126,7 @@ def test_an_idle_owner_that_was_overtaken_learns_it_by_itself() -> None:
     run(scenario())
 
 
-def test_an_idle_owner_outlives_an_outage_of_its_record_and_looks_again() -> None:
+def test_an_idle_owner_outlives_an_outage_of_its_record_and_checks_again() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()
@@ -142,7 +142,7 @@ def test_an_idle_owner_outlives_an_outage_of_its_record_and_looks_again() -> Non
     run(scenario())
 
 
-def test_changes_of_the_record_are_looks_as_well() -> None:
+def test_changes_of_the_record_are_checks_as_well() -> None:
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         log = await world.opened(process, ledger_bytes=1 << 20)
@@ -269,7 +269,7 @@ def test_ledgers_of_an_owner_s_own_go_at_once_and_those_of_earlier_ones_later() 
     run(scenario())
 
 
-def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_lives_long_enough() -> None:
+def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_is_alive_long_enough() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         for number in range(5):

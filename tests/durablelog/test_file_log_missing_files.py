@@ -92,7 +92,7 @@ def test_a_folder_that_goes_in_the_middle_is_named(tmp_path: Path, way: str) -> 
 
 
 @pytest.mark.parametrize("way", ["truncate, looking at the frame", "read"])
-def test_a_file_that_a_later_owner_removed_in_the_middle_is_told_as_that_owner(
+def test_a_file_that_a_later_owner_removed_in_the_middle_is_reported_as_that_owner(
     tmp_path: Path, way: str
 ) -> None:
     work, ending = WAYS[way]

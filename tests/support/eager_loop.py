@@ -20,20 +20,20 @@ _BOUND_S = 90.0
 """Of real time."""
 
 
-class _HurriedSelector(selectors.DefaultSelector):
+class _EagerSelector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         return super().select(timeout / SPEED if timeout is not None and timeout > 0 else timeout)
 
 
-class HurriedLoop(asyncio.SelectorEventLoop):
+class EagerLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
-        super().__init__(_HurriedSelector())
+        super().__init__(_EagerSelector())
 
     def time(self) -> float:
         return super().time() * SPEED
 
 
-def run_hurried(main: Coroutine[Any, Any, T]) -> T:
+def run_eagerly(main: Coroutine[Any, Any, T]) -> T:
     """`asyncio.run` on such a loop, with a bound: a call that hangs fails its test instead of the
     whole run.
     """
@@ -42,5 +42,5 @@ def run_hurried(main: Coroutine[Any, Any, T]) -> T:
         async with asyncio.timeout(_BOUND_S * SPEED):
             return await main
 
-    with asyncio.Runner(loop_factory=HurriedLoop) as runner:
+    with asyncio.Runner(loop_factory=EagerLoop) as runner:
         return runner.run(bounded())

@@ -119,7 +119,7 @@ def test_what_lies_before_damage_counts_and_the_place_is_said() -> None:
     in_bucket(case)
 
 
-def test_a_block_whose_end_is_missing_is_told_by_its_header() -> None:
+def test_a_block_whose_end_is_missing_is_reported_by_its_header() -> None:
     async def case(storage: MemoryObjectStorage) -> None:
         blocks = [(1, 0, 100, "a"), (2, 7, 300, "b"), (3, 0, 100, "c")]
         stored = await put(storage, blocks)
@@ -148,7 +148,7 @@ def test_blocks_that_cannot_be_in_their_object_are_not_believed() -> None:
     in_bucket(case)
 
 
-def test_a_passing_outage_is_waited_for_and_a_lasting_one_ends_the_survey() -> None:
+def test_a_passing_outage_is_waited_for_and_a_lasting_one_ends_the_scan() -> None:
     async def case(storage: MemoryObjectStorage) -> None:
         stored, *_ = [await put(storage, [(1, 0, 9, "a")]) for _ in range(8)]
         storage.fail("list", 2)

@@ -148,7 +148,7 @@ def test_one_export_after_all_else_answers_all_who_asked() -> None:
     owned(body)
 
 
-def test_an_export_with_a_bug_sets_all_requests_aside() -> None:
+def test_an_export_with_a_bug_defers_all_requests() -> None:
     async def body(o: Owner) -> None:
         calls: list[int] = []
 
