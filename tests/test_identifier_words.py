@@ -19,6 +19,7 @@ PACKAGES = (
     "tier2",
     "recovery",
     "bench",
+    "tests",
 )
 LEFT = Path(__file__).with_name("old_identifiers.txt")
 """Names that still have such a word, one a line. It only shrinks: a name that is no more is taken
