@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 
 from durablelog.operation_codec import OperationFormatError, decode_text, encode_text
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
@@ -208,7 +209,9 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
     position += _COUNT.size
     for _ in range(count):
         key, value = _ATTRIBUTE.unpack_from(data, position)
-        segment.attributes[key] = value
+        # Older versions kept it as a value.
+        if value != ATTRIBUTE_UNSET:
+            segment.attributes[key] = value
         position += _ATTRIBUTE.size
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size

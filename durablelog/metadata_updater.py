@@ -45,6 +45,7 @@ from segmentstore.contracts.attributes import (
     AttributeConditionError,
     AttributeKey,
     KeyedUpdate,
+    apply_values,
     resolve_updates,
 )
 from segmentstore.contracts.errors import (
@@ -102,7 +103,9 @@ class PendingSegment:
             self.removed = base.merged_into is not None
             """Deleted or merged away."""
         self.attributes: dict[AttributeKey, int] = {}
-        """Values accepted and not yet committed; they hide the committed ones."""
+        """Values accepted and not yet committed, ATTRIBUTE_UNSET for a removal; they hide the
+        committed ones.
+        """
         self.in_flight = 0
         """Operations accepted and not yet committed."""
         self.parts: list[bytes] | None = None
@@ -423,7 +426,7 @@ class MetadataUpdater:
         segment.encoded = None
         pending.in_flight -= 1
         if operation.attributes:
-            segment.attributes.update(operation.attributes)
+            apply_values(segment.attributes, operation.attributes)
             if pending.idle:
                 pending.attributes.clear()
 
@@ -437,7 +440,7 @@ class MetadataUpdater:
         target = self._touch(operation.target_id, operation)
         source = self._touch(operation.source_id, operation)
         if operation.attributes:
-            target.attributes.update(operation.attributes)
+            apply_values(target.attributes, operation.attributes)
         if metadata.names.get(source.name) == source.segment_id:
             del metadata.names[source.name]
         source.sealed = True
@@ -454,7 +457,7 @@ class MetadataUpdater:
     def _commit_create(self, operation: CreateOperation) -> None:
         segment_id = operation.sequence_number
         segment = SegmentMetadata(segment_id, operation.name, operation.timestamp_ms)
-        segment.attributes.update(operation.attributes or {})
+        apply_values(segment.attributes, operation.attributes or {})
         self.metadata.segments[segment_id] = segment
         self.metadata.names[operation.name] = segment_id
         self.pending[segment_id].base = segment
@@ -463,7 +466,7 @@ class MetadataUpdater:
 
     def _commit_update_attributes(self, operation: UpdateAttributesOperation) -> None:
         segment = self._touch(operation.segment_id, operation)
-        segment.attributes.update(operation.attributes or {})
+        apply_values(segment.attributes, operation.attributes or {})
         self._settle(operation.segment_id)
 
     def _commit_truncate(self, operation: TruncateOperation) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     AppendTooLargeError,
@@ -87,6 +87,7 @@ __version__ = "0.1.0"
 
 # Written out: type checkers read it, and compute nothing.
 __all__ = [
+    "ATTRIBUTE_UNSET",
     "AppendOutcomeUnknownError",
     "AppendTooLargeError",
     "AttributeUpdate",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from segmentstore import AttributeUpdate, SegmentInfo, UpdateType
+from segmentstore import ATTRIBUTE_UNSET, AttributeUpdate, SegmentInfo, UpdateType
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import with_readable_store, with_store
@@ -196,7 +196,8 @@ def attrs(
         typer.Option(
             "--set",
             metavar="ID=VALUE",
-            help="Update this attribute first; may be given many times.",
+            help="Update this attribute first; may be given many times. The value `unset` "
+            "removes it.",
         ),
     ] = None,
     update_type: Annotated[
@@ -213,7 +214,7 @@ def attrs(
 ) -> None:
     """Show a segment's attributes; with --set, update them first, all or none.
 
-    ID is a UUID, VALUE a signed 64-bit number.
+    ID is a UUID, VALUE a signed 64-bit number, or `unset`, which removes the attribute.
     """
     changes = [_parse_update(text, update_type, expected) for text in updates or ()]
 
@@ -240,9 +241,10 @@ def _parse_update(text: str, type_name: str, expected: int | None) -> AttributeU
     if not equals:
         _usage(f"--set {text}: ID=VALUE is needed")
     try:
-        return AttributeUpdate(uuid.UUID(name), update_type, int(value), expected)
+        number = ATTRIBUTE_UNSET if value == "unset" else int(value)
+        return AttributeUpdate(uuid.UUID(name), update_type, number, expected)
     except ValueError:
-        _usage(f"--set {text}: ID is a UUID and VALUE a whole number")
+        _usage(f"--set {text}: ID is a UUID and VALUE a whole number, or `unset`")
 
 
 def _usage(message: str) -> NoReturn:

@@ -10,12 +10,17 @@ import enum
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 AttributeKey = bytes
 """16 bytes: the big-endian form of the attribute's UUID."""
 
 VALUE_MIN = -(2**63)
 VALUE_MAX = 2**63 - 1
+ATTRIBUTE_UNSET: Final = VALUE_MIN
+"""Says "no value": as the value of an update it removes the attribute, as its expected value it
+means that there is none. No attribute has it. (Pravega: `NULL_ATTRIBUTE_VALUE`.)
+"""
 
 
 class UpdateType(enum.IntEnum):
@@ -33,14 +38,15 @@ class UpdateType(enum.IntEnum):
     ACCUMULATE = 4
     """Add to the value that is there; absent counts as 0."""
     REPLACE_IF_EQUALS = 5
-    """Set, only if the value there equals `expected`; `expected=None` means absent."""
+    """Set, only if the value there equals `expected`; None or ATTRIBUTE_UNSET means absent."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttributeUpdate:
     """One change of one attribute.
 
-    `value` is signed 64-bit; `expected` is checked by REPLACE_IF_EQUALS alone.
+    `value` is signed 64-bit; ATTRIBUTE_UNSET removes the attribute. `expected` is
+    checked by REPLACE_IF_EQUALS alone.
     """
 
     id: uuid.UUID
@@ -78,7 +84,8 @@ def resolve_updates(
     """The values the updates lead to, all or nothing.
 
     Later updates of one call see earlier ones. `pending` holds values accepted but not yet durable
-    and hides `current`. Raises AttributeConditionError at the first condition that does not hold.
+    and hides `current`. ATTRIBUTE_UNSET in `pending` and in the result means a removal. Raises
+    AttributeConditionError at the first condition that does not hold.
     """
     result: dict[AttributeKey, int] = {}
     for key, update_type, value, expected in updates:
@@ -87,8 +94,19 @@ def resolve_updates(
             there = pending.get(key)
             if there is None:
                 there = current.get(key)
+        if there == ATTRIBUTE_UNSET:
+            there = None
         result[key] = _resolve_one(key, update_type, value, expected, there)
     return result
+
+
+def apply_values(attributes: dict[AttributeKey, int], values: Mapping[AttributeKey, int]) -> None:
+    """Make resolved values true: those of ATTRIBUTE_UNSET are removed."""
+    attributes.update(values)
+    if ATTRIBUTE_UNSET in values.values():
+        for key, value in values.items():
+            if value == ATTRIBUTE_UNSET:
+                del attributes[key]
 
 
 def _resolve_one(
@@ -101,15 +119,13 @@ def _resolve_one(
             raise AttributeConditionError(key, there, f"{value} is not greater")
         return value
     if update_type is UpdateType.REPLACE_IF_EQUALS:
-        if there != expected:
+        if there != (None if expected == ATTRIBUTE_UNSET else expected):
             raise AttributeConditionError(key, there, f"expected {expected}")
         return value
     if update_type is UpdateType.ACCUMULATE:
         total = value + (there or 0)
-        if not VALUE_MIN <= total <= VALUE_MAX:
-            raise AttributeConditionError(
-                key, there, f"adding {value} leaves the signed 64-bit range"
-            )
+        if not ATTRIBUTE_UNSET < total <= VALUE_MAX:
+            raise AttributeConditionError(key, there, f"adding {value} leaves the range of values")
         return total
     if there is not None:
         raise AttributeConditionError(key, there, "already has a value")

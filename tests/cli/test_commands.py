@@ -114,6 +114,8 @@ def test_attributes(store: Path) -> None:
     assert segmentstore(*swap, 4).code == ExitCode.REFUSED
     assert segmentstore(*swap, 5).code == ExitCode.DONE
     assert str(ID).encode() in segmentstore("attrs", store, "logs/a").out
+    removed = segmentstore("attrs", store, "logs/a", "--set", f"{ID}=unset", "--json")
+    assert removed.json() == {}
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -186,6 +187,14 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
     assert restored.names == {"logs/wéb": 5}
     assert list(restored.garbage.items()) == list(metadata.garbage.items())
     assert restored.deletion_clock == metadata.deletion_clock
+
+
+def test_an_attribute_of_an_older_version_that_now_means_no_value_is_left_out() -> None:
+    metadata = _metadata()
+    metadata.segments[5].attributes[b"b" * 16] = ATTRIBUTE_UNSET
+    metadata.segments[5].encoded = None
+    restored = decode_checkpoint(encode_checkpoint(metadata))
+    assert restored.segments[5].attributes == {b"a" * 16: -5}
 
 
 def test_every_cut_of_a_checkpoint_is_refused() -> None:

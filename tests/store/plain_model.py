@@ -158,10 +158,13 @@ class PlainModel:
                 UpdateType.NONE: there is not None,
                 UpdateType.REPLACE: False,
                 UpdateType.REPLACE_IF_GREATER: there is not None and update.value <= there,
-                UpdateType.ACCUMULATE: not -(2**63) <= total < 2**63,
-                UpdateType.REPLACE_IF_EQUALS: there != update.expected,
+                UpdateType.ACCUMULATE: not -(2**63) < total < 2**63,
+                UpdateType.REPLACE_IF_EQUALS: there
+                != (None if update.expected == -(2**63) else update.expected),
             }[update.type]
             if refused:
                 raise RefusedError(BadAttributeUpdateError)
-            values[update.id] = total
+            values.pop(update.id, None)
+            if total != -(2**63):
+                values[update.id] = total
         return values

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from segmentstore import (
+    ATTRIBUTE_UNSET,
     AttributeUpdate,
     BadAttributeUpdateError,
     InvalidArgumentError,
@@ -20,11 +21,12 @@ from segmentstore import (
 )
 from tests.store.harness import attribute, open_tiny, read_all, run
 
-HIGH, LOW = 2**63 - 1, -(2**63)
+HIGH, LOW = 2**63 - 1, 1 - 2**63
+UNSET = ATTRIBUTE_UNSET
 A, B, C = attribute(1), attribute(2), UUID(int=2**128 - 1)
 
 CASES = [
-    # type, value there, value, expected -> value after; None after = refused
+    # type, value there, value, expected -> value after, UNSET = no value; None after = refused
     (UpdateType.NONE, None, 5, None, 5),
     (UpdateType.NONE, 4, 5, None, None),
     (UpdateType.REPLACE, None, 5, None, 5),
@@ -37,13 +39,26 @@ CASES = [
     (UpdateType.ACCUMULATE, 4, -5, None, -1),
     (UpdateType.ACCUMULATE, HIGH, 1, None, None),
     (UpdateType.ACCUMULATE, LOW, -1, None, None),
-    (UpdateType.ACCUMULATE, HIGH, LOW, None, -1),
+    (UpdateType.ACCUMULATE, HIGH, LOW, None, 0),
+    (UpdateType.ACCUMULATE, 5, UNSET, None, 5 - 2**63),
+    (UpdateType.ACCUMULATE, None, UNSET, None, None),
     (UpdateType.REPLACE_IF_EQUALS, None, 5, None, 5),
     (UpdateType.REPLACE_IF_EQUALS, 4, 5, 4, 5),
     (UpdateType.REPLACE_IF_EQUALS, 4, 5, None, None),
     (UpdateType.REPLACE_IF_EQUALS, 4, 5, 3, None),
     (UpdateType.REPLACE_IF_EQUALS, None, 5, 0, None),
     (UpdateType.REPLACE_IF_EQUALS, 0, 5, None, None),
+    (UpdateType.NONE, None, UNSET, None, UNSET),
+    (UpdateType.NONE, 4, UNSET, None, None),
+    (UpdateType.REPLACE, 4, UNSET, None, UNSET),
+    (UpdateType.REPLACE, None, UNSET, None, UNSET),
+    (UpdateType.REPLACE_IF_GREATER, 4, UNSET, None, None),
+    (UpdateType.REPLACE_IF_GREATER, None, UNSET, None, UNSET),
+    (UpdateType.REPLACE_IF_EQUALS, 4, UNSET, 4, UNSET),
+    (UpdateType.REPLACE_IF_EQUALS, 4, UNSET, 3, None),
+    (UpdateType.REPLACE_IF_EQUALS, None, 5, UNSET, 5),
+    (UpdateType.REPLACE_IF_EQUALS, 4, 5, UNSET, None),
+    (UpdateType.REPLACE_IF_EQUALS, None, UNSET, UNSET, UNSET),
 ]
 
 
@@ -86,7 +101,8 @@ def test_each_update_type_alone_and_with_an_append(
             else:
                 await call()
             left = there if after is None else after
-            assert await store.get_attributes("x") == ({} if left is None else {A: left})
+            expected_left = {} if left in {None, UNSET} else {A: left}
+            assert await store.get_attributes("x") == expected_left
             assert (await store.get_info("x")).length == (
                 4 if with_append and after is not None else 0
             )
@@ -181,6 +197,49 @@ def test_values_live_through_checkpoint_and_restart(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_removal_counts_before_it_is_durable_and_after_a_restart(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await make(store, 1)
+            removal = AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, UNSET, 1)
+            absent = AttributeUpdate(A, UpdateType.NONE, 2)
+            await asyncio.gather(
+                store.append("x", b"one", attributes=[removal]),
+                store.append("x", b"two", attributes=[absent]),
+                store.update_attributes("x", [AttributeUpdate(A, UpdateType.ACCUMULATE, 3)]),
+                store.update_attributes("x", [AttributeUpdate(A, UpdateType.REPLACE, UNSET)]),
+                store.update_attributes("x", [AttributeUpdate(B, UpdateType.NONE, 7)]),
+            )
+            assert await store.get_attributes("x") == {B: 7}
+            await store.checkpoint()
+            await store.update_attributes("x", [AttributeUpdate(B, UpdateType.REPLACE, UNSET)])
+        for _ in range(2):
+            async with open_tiny(tmp_path / "s") as store:
+                assert await store.get_attributes("x") == {}
+
+    run(main())
+
+
+def test_a_writer_that_is_removed_begins_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await store.create_segment("x")
+            writer = store.writer("x", C)
+            await writer.append(b"5", 5)
+            removal = AttributeUpdate(C, UpdateType.REPLACE, UNSET)
+            # All on its way at once: the removal is seen by what comes behind it.
+            repeated = writer.append(b"repeated", 5)
+            removed = store.append("x", b"-", attributes=[removal])
+            again, lower = writer.append(b"5", 5), writer.append(b"repeated", 4)
+            assert await repeated is None
+            assert (await removed, await again, await lower) == (1, 2, None)
+            assert await store.get_attributes("x") == {C: 5}
+            await store.update_attributes("x", [removal])
+            assert store.writer("x", C).last_event_number == -1
+
+    run(main())
+
+
 def test_many_attributes_are_more_than_a_frame_holds(tmp_path: Path) -> None:
     async def main() -> None:
         updates = [
@@ -209,7 +268,7 @@ BAD: list[Sequence[object]] = [
     [AttributeUpdate(5, UpdateType.REPLACE, 1)],  # type: ignore[arg-type]
     [AttributeUpdate(A, 2, 1)],  # type: ignore[arg-type]
     [AttributeUpdate(A, UpdateType.REPLACE, HIGH + 1)],
-    [AttributeUpdate(A, UpdateType.REPLACE, LOW - 1)],
+    [AttributeUpdate(A, UpdateType.REPLACE, UNSET - 1)],
     [AttributeUpdate(A, UpdateType.REPLACE, 1.0)],  # type: ignore[arg-type]
     [AttributeUpdate(A, UpdateType.REPLACE, None)],  # type: ignore[arg-type]
     [AttributeUpdate(A, UpdateType.REPLACE_IF_EQUALS, 1, "1")],  # type: ignore[arg-type]

@@ -47,13 +47,13 @@ payloads = st.binary(max_size=60) | st.integers(0, 700).map(
     lambda length: bytes(i * 7 % 251 for i in range(length))
 )
 attribute_ids = st.integers(1, 3).map(attribute)
-values = st.integers(-3, 3) | st.sampled_from([2**63 - 1, -(2**63)])
+values = st.integers(-3, 3) | st.sampled_from([2**63 - 1, 1 - 2**63, -(2**63)])
 updates = st.builds(
     AttributeUpdate,
     id=attribute_ids,
     type=st.sampled_from(list(UpdateType)),
     value=values,
-    expected=st.none() | st.integers(-3, 3),
+    expected=st.none() | st.integers(-3, 3) | st.just(-(2**63)),
 )
 update_lists = st.lists(updates, min_size=1, max_size=3)
 writer_ids = st.integers(101, 102).map(attribute)

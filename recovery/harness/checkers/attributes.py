@@ -20,7 +20,13 @@ from uuid import UUID
 
 from recovery.harness.checkers.contents import Chain
 from recovery.harness.checkers.index import HistoryIndex, Incarnation
-from recovery.harness.checkers.registers import Register, steps_of, updates_by_id, way_of
+from recovery.harness.checkers.registers import (
+    Register,
+    steps_of,
+    updates_by_id,
+    value_of,
+    way_of,
+)
 from recovery.harness.checkers.search import Budget, Step, end_states, windows
 from recovery.harness.history import Call, CallKind, CallOutcome, Observation, Update, Violation
 from segmentstore.contracts.attributes import UpdateType
@@ -166,7 +172,7 @@ def _from_anything(
     change = updates[only.call.number]
     if any(way_of(update) is UpdateType.ACCUMULATE for update in change):
         return None
-    return {(change[-1].value,): None}
+    return {(value_of(change[-1].value),): None}
 
 
 def _one_client(window: Sequence[Step[Register]]) -> bool:

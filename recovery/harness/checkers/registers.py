@@ -15,6 +15,7 @@ from recovery.harness.checkers.index import HistoryIndex, Incarnation
 from recovery.harness.checkers.search import Step
 from recovery.harness.history import Call, CallKind, CallOutcome, Update
 from segmentstore.contracts.attributes import (
+    ATTRIBUTE_UNSET,
     AttributeConditionError,
     KeyedUpdate,
     UpdateType,
@@ -50,6 +51,11 @@ def updates_by_id(incarnation: Incarnation) -> dict[UUID, list[tuple[Call, tuple
     return found
 
 
+def value_of(resolved: int) -> int | None:
+    """What an attribute is after an update that led to `resolved`; None where that removes it."""
+    return None if resolved == ATTRIBUTE_UNSET else resolved
+
+
 def applying(updates: tuple[Update, ...]) -> Callable[[Register], Register | None]:
     """What the updates of one call make of a register; None where a condition does not hold."""
     keyed: list[KeyedUpdate] = [
@@ -57,8 +63,9 @@ def applying(updates: tuple[Update, ...]) -> Callable[[Register], Register | Non
     ]
 
     def act(state: Register) -> Register | None:
+        there = {} if state[0] is None else {_KEY: state[0]}
         try:
-            return (resolve_updates(keyed, {} if state[0] is None else {_KEY: state[0]}, {})[_KEY],)
+            return (value_of(resolve_updates(keyed, there, {})[_KEY]),)
         except AttributeConditionError:
             return None
 

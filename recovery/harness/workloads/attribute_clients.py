@@ -9,6 +9,7 @@ from uuid import UUID
 
 from recovery.harness.history import Update
 from recovery.harness.workloads.bench import ClientBench
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.errors import BadAttributeUpdateError, TierUnavailableError
 
 _BASE: Final = 1 << 64
@@ -57,7 +58,9 @@ async def keep_registers(bench: ClientBench) -> None:
         number += 1
         kind = bench.random.random()
         if kind < 0.25:
-            await _update(bench, name, Update(own, "REPLACE", value))
+            removes = number % 4 == 0
+            update = Update(own, "REPLACE", ATTRIBUTE_UNSET if removes else value)
+            await _update(bench, name, update)
         elif kind < 0.5:
             await _update(
                 bench,
