@@ -58,9 +58,7 @@ async def keep_registers(bench: ClientBench) -> None:
         number += 1
         kind = bench.random.random()
         if kind < 0.25:
-            removes = number % 4 == 0
-            update = Update(own, "REPLACE", ATTRIBUTE_UNSET if removes else value)
-            await _update(bench, name, update)
+            await _update(bench, name, Update(own, "REPLACE", value))
         elif kind < 0.5:
             await _update(
                 bench,
@@ -81,9 +79,12 @@ async def keep_registers(bench: ClientBench) -> None:
             last = Update(
                 own, "REPLACE_IF_EQUALS", value + 1, value if bench.rng(0.7) else value - 1
             )
-            await _update(
-                bench, name, Update(other, "ACCUMULATE", 1), Update(own, "REPLACE", value), last
+            first = (
+                Update(other, "REPLACE", ATTRIBUTE_UNSET)
+                if number % 4 == 0
+                else Update(other, "ACCUMULATE", 1)
             )
+            await _update(bench, name, first, Update(own, "REPLACE", value), last)
         if bench.rng(0.2):
             await bench.pause(0.02)
 
