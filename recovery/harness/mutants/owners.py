@@ -78,7 +78,12 @@ OWNERS: Final = (
                 "if False:",
             ),
         ),
-        Hunt(settings={**BUSY}, cycles=_TAKEOVERS, seeds_max=120),
+        # Longer files: what a sleeping owner has on its way must fit the file that it has.
+        Hunt(
+            settings={**BUSY, "log_file_bytes": 20_880},
+            cycles=_TAKEOVERS,
+            seeds_max=120,
+        ),
         bugs=("B1",),
     ),
     Mutant(
