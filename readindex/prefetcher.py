@@ -10,7 +10,7 @@ Rules:
   begins none that has no room in memory or no budget; it is tried again whenever a fetch ends
   (`_hungry`);
 - only sequential readers wait for the budget; what others fetch is charged to it, within bounds;
-- a sequential reader that has not come on for `stream_idle_s` is ended by a timer, which runs only
+- a sequential reader that has not read for `stream_idle_s` is ended by a timer, which runs only
   while there are such readers.
 """
 
@@ -219,15 +219,15 @@ class Prefetcher:
         loop = asyncio.get_running_loop()
         reader = self._readers.advance(segment_id, offset, end_offset, loop.time(), missed=missed)
         if reader.sequential and self._idle_timer is None and not self._closed:
-            self._idle_timer = loop.call_later(self._config.stream_idle_s, self._let_idle_go)
+            self._idle_timer = loop.call_later(self._config.stream_idle_s, self._end_idle)
         return reader
 
-    def _let_idle_go(self) -> None:
+    def _end_idle(self) -> None:
         loop = asyncio.get_running_loop()
-        self._readers.idle_before(loop.time() - self._config.stream_idle_s)
+        self._readers.end_idle(loop.time() - self._config.stream_idle_s)
         self._idle_timer = None
         if self._readers.running:
-            self._idle_timer = loop.call_later(self._config.stream_idle_s / 2, self._let_idle_go)
+            self._idle_timer = loop.call_later(self._config.stream_idle_s / 2, self._end_idle)
         self._feed()
 
     # --- the budget ---
