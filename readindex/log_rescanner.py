@@ -177,7 +177,8 @@ class LogRescanner:
         except asyncio.CancelledError:
             self._resolve(wants, ContainerStoppedError(self._container_id))
             raise
-        except Exception as error:  # noqa: BLE001 -- handed on, whatever it is: a reader must not wait for ever
+        except Exception as error:  # noqa: BLE001
+            # Handed on, whatever it is: a reader must not wait for ever.
             self._resolve(wants, error)
         else:
             self._resolve(wants, None)

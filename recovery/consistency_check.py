@@ -5,7 +5,7 @@ No I/O.
 `recovery.store_check` reads and calls them. Rules of this file:
 
 - a finding is *harmful* when an acknowledged byte is missing, wrong, or not provably right;
-  everything else worth telling (a torn tail, garbage, an orphan) is a *note*;
+  everything else worth reporting (a torn tail, garbage, an orphan) is a *note*;
 - one cause gives one finding where it can, with the place an operator has to check;
 - nothing is concluded from metadata that could not be rebuilt.
 """

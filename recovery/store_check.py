@@ -60,7 +60,7 @@ async def check_store(
     memory: MemoryStorages | None = None,
     store_id: str | None = None,
 ) -> list[Finding]:
-    """Everything wrong with, or worth telling of, the store whose containers' logs and Tier 2 (or
+    """Everything wrong with, or worth reporting of, the store whose containers' logs and Tier 2 (or
     its URL) these are.
 
     With its `store_id` objects of unknown owner are distinguished from orphans. `logs` has every

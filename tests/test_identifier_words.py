@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,6 +92,7 @@ def identifiers(tree: ast.Module) -> Iterator[str]:
         yield from (target.id for target in targets if isinstance(target, ast.Name))
 
 
+@functools.cache
 def found() -> set[str]:
     names: set[str] = set()
     for package in PACKAGES:

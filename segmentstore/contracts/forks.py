@@ -13,8 +13,8 @@ and none of its threads. Rules of this file:
 - a handler takes no lock and waits for nothing: any lock may have been held by a thread that is not
   in the child.
 
-A child that was made behind Python's back (by C code that forks without telling the interpreter) is
-not seen.
+A child that was made behind Python's back (by C code that forks unknown to the interpreter) is not
+seen.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _boot_id() -> bytes:
 
 
 def thread_executor(name: str, threads: int) -> Executor:
-    """A bounded pool of real threads; `threads=1` gives a serial lane.
+    """A bounded pool of real threads; `threads=1` gives a serial executor.
 
     Raises ForkedStoreError in a forked child.
     """

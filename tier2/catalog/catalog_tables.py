@@ -48,7 +48,7 @@ def build_tables_of(copy: CatalogCopy) -> CatalogTables:
     listed, order = _objects_but_blocks(copy)
     index_of = {record.name: index for index, record in enumerate(copy.objects)}
     places = pa.array([index_of[chunk.object_name] for chunk in copy.chunks], _INT)
-    # The order of an order is where each has gone.
+    # The order of an order is where each now is.
     object_index = pc.sort_indices(order).take(places)
     chunks = _chunks(copy, listed, object_index)
     return CatalogTables(_segments(copy), chunks, _with_blocks(listed, chunks, object_index))

@@ -10,7 +10,7 @@ ledger would have the same bookies. Rules of this file:
 - a ledger is reported again while it is so: it may not be in use yet, as one that was made ahead,
   or have no entry;
 - the next ledger may have the same bookie all the same, where placement allows no other. So from
-  one telling to the next it takes longer each time: else there would be another ledger each second.
+  one report to the next it takes longer each time: else there would be another ledger each second.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from durablelog.bookkeeper.ledger_store import BookieFigures, LedgerError
 from segmentstore.contracts.owned_tasks import own_task
 
 FIRST_PAUSE_S: Final = 5.0
-"""From the first telling to the second."""
+"""From the first report to the second."""
 PAUSE_S_MAX: Final = 600.0
 _MIB: Final = 1 << 20
 

@@ -4,8 +4,8 @@ run of a store.
 Which kinds of ends a store meets comes from a deck that is shuffled by the seed, so that every kind
 has its turn. Exact system calls are made to fail by `strace`. Rules of this file:
 
-- a system call is counted in each thread by itself: every lane of the store is a thread, so "the
-  third rename" is that of one lane, not of whichever came first;
+- a system call is counted in each thread by itself: the store works in several threads, so "the
+  third rename" is that of one thread, not of whichever came first;
 - a killed call never happened: it is killed where it enters the system.
 """
 

@@ -2,8 +2,8 @@
 outside.
 
 What runs in a thread in production runs here in small steps between the callbacks of the event
-loop, in an order and at times that the seed decides: so two owners, or the log's lane and its loop,
-meet in every way they can. Rules of this file:
+loop, in an order and at times that the seed decides: so two owners, or the log's writer and its
+loop, meet in every way they can. Rules of this file:
 
 - a pool of n "threads" runs at most n jobs at once, first come first served; it belongs to one
   process;

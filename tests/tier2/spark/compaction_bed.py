@@ -41,7 +41,8 @@ def options(target: int = 1000, **more: object) -> CompactionOptions:
         "block_bytes": 400,
         "min_input_files": 2,
     }
-    return CompactionOptions(target_file_size_bytes=target, **(chosen | more))  # type: ignore[arg-type] # by name
+    values = chosen | more
+    return CompactionOptions(target_file_size_bytes=target, **values)  # type: ignore[arg-type]
 
 
 class Bed:

@@ -38,7 +38,7 @@ class LocalSession:
     def as_spark(self) -> SparkSession:
         return cast("SparkSession", self)
 
-    def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802 - Spark's
+    def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802
         return LocalFrame(self, [table], None)
 
 
@@ -71,7 +71,7 @@ class LocalFrame:
             None,
         )
 
-    def mapInArrow(self, function: Function, schema: str) -> LocalFrame:  # noqa: N802 - Spark's
+    def mapInArrow(self, function: Function, schema: str) -> LocalFrame:  # noqa: N802
         assert "`group_id` string" in schema
         return LocalFrame(self._session, self._partitions, function)
 

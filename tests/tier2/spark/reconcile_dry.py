@@ -144,7 +144,7 @@ class LocalSpark:
             self, [pa.table({"id": pa.array([number], pa.int64())}) for number in range(end)]
         )
 
-    def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802 - Spark's
+    def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802
         return LocalFrame(self, [table])
 
 
@@ -173,7 +173,9 @@ class LocalFrame:
             [table.filter(pc.equal(by, pa.scalar(each, pa.int32()))) for each in range(number)],
         )
 
-    def mapInArrow(self, task: Callable[[Batches], Batches], schema: str) -> LocalFrame:  # noqa: N802 - Spark's
+    def mapInArrow(  # noqa: N802
+        self, task: Callable[[Batches], Batches], schema: str
+    ) -> LocalFrame:
         return LocalFrame(self._session, self._partitions, task, schema)
 
     def toArrow(self) -> pa.Table:  # noqa: N802 - Spark's

@@ -276,7 +276,9 @@ class TestRefused:
         of_a = sources[0]
 
         class Meanwhile(LocalSession):
-            def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802 - Spark's
+            def createDataFrame(  # noqa: N802 - Spark's
+                self, table: pa.Table, schema: str = ""
+            ) -> LocalFrame:
                 if not self.actions and lost:
                     (place.tier2 / of_a).unlink()
                 elif not self.actions:

@@ -38,7 +38,7 @@ def options(target: int = 1000, **more: object) -> CompactionOptions:
         "older_than_ms": 1000,
         "extent_bytes": EXTENT,
     } | more
-    return CompactionOptions(target_file_size_bytes=target, **given)  # type: ignore[arg-type] # by name
+    return CompactionOptions(target_file_size_bytes=target, **given)  # type: ignore[arg-type]
 
 
 class Catalog:

@@ -417,7 +417,9 @@ class TestWhatGoesWrong:
         async def body() -> None:
             bed = virtual_bed()
             await many(bed, length=length)
-            bed.storage.fail(method, times=3, after_effect=after_effect)  # type: ignore[attr-defined] # memory
+            bed.storage.fail(  # type: ignore[attr-defined] # memory
+                method, times=3, after_effect=after_effect
+            )
             results = await bed.compact(options(5000))
             assert [(result.outcome, result.first) for result in results] == [("proposed", True)]
             assert len(await bed.objects()) == 1, "one name, however often it was put"

@@ -15,7 +15,10 @@ from urllib.parse import quote_plus
 
 import pyarrow as pa
 import pytest
-from fsspec.implementations.memory import MemoryFile, MemoryFileSystem  # type: ignore[import-untyped]
+from fsspec.implementations.memory import (  # type: ignore[import-untyped]
+    MemoryFile,
+    MemoryFileSystem,
+)
 
 from recovery.harness.services.s3_servers import Moto, S3Proxy, S3Server, credentials
 from recovery.harness.services.sftp_server import Sftp

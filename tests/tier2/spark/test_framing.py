@@ -5,7 +5,7 @@ where it begins.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -205,7 +205,9 @@ def test_a_row_that_is_too_long_is_named_by_its_place_in_any_pieces(pieces: list
 
 
 def test_a_sealed_segment_that_ends_inside_of_an_event() -> None:
-    make: Callable[[], Framer] = lambda: EventFramer(BASE, BASE + 99, record_bytes_max=99)  # noqa: E731
+    def make() -> Framer:
+        return EventFramer(BASE, BASE + 99, record_bytes_max=99)
+
     data = frame_events([b"whole", b"cut"])[:-1]
     assert rows_of(make(), data, BASE, [3], complete=False) == [(BASE, b"whole")]
     with pytest.raises(

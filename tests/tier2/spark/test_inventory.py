@@ -197,7 +197,8 @@ def s3_csv(listed: Sequence[Row]) -> bytes:
         f'"bucket","{PREFIX}gone+a%2Bb%20c","v3","true","true","","2026-01-01T00:00:00.000Z","",""'
     )
     lines.append(
-        f'"bucket","{PREFIX}there+a%2Bb%20c","v3","true","false","5","2026-01-01T00:00:00.000Z","",""'
+        f'"bucket","{PREFIX}there+a%2Bb%20c","v3","true","false","5",'
+        '"2026-01-01T00:00:00.000Z","",""'
     )
     return gzip.compress("\n".join(lines).encode())
 

@@ -382,7 +382,9 @@ def test_an_owner_that_goes_before_it_answers_is_reported_and_the_next_one_carri
         steps.append(1)
 
     class Stopping(LocalSpark):
-        def createDataFrame(self, table: pa.Table, schema: str = "") -> LocalFrame:  # noqa: N802 - Spark's
+        def createDataFrame(  # noqa: N802 - Spark's
+            self, table: pa.Table, schema: str = ""
+        ) -> LocalFrame:
             if steps and stores:
                 stores.pop().close()
             return super().createDataFrame(table, schema)

@@ -379,7 +379,8 @@ def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
 
     def wait(running: StreamingQuery, seconds: float) -> None:
         # Raises what the query died of.
-        assert not running.awaitTermination(seconds)  # type: ignore[arg-type] # it takes milliseconds, whatever it says
+        # It takes milliseconds, whatever its type says.
+        assert not running.awaitTermination(seconds)  # type: ignore[arg-type]
 
     def batches(what: str) -> int:
         return len(list((tmp_path / "checkpoint" / what).glob("[0-9]*")))

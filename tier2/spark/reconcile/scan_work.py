@@ -166,7 +166,8 @@ def by_shard(batches: _Batches) -> Iterator[tuple[str, pa.Table]]:
     held: list[pa.RecordBatch] = []
     shard = ""
     for batch in batches:
-        runs = pc.run_end_encode(batch.column("shard"))  # type: ignore[attr-defined] # not in the stubs
+        # It is not in the stubs.
+        runs = pc.run_end_encode(batch.column("shard"))  # type: ignore[attr-defined]
         start = 0
         for value, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
             if held and value != shard:

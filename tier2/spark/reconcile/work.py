@@ -114,7 +114,7 @@ class Site:
     as a whole.
     """
     checks_objects: bool = False
-    """Objects are looked into: what that tells of them no listing needs to tell."""
+    """Objects are inspected: what that shows of them no listing needs to show."""
     shown: int | None = None
     """Findings that a row of work hands on; None: all. All are counted."""
     asking: Asking | None = None
