@@ -38,6 +38,8 @@ REWRITTEN = (
     "docs/testing-services.md",
     "docs/benchmarks.md",
     "docs/findings.md",
+    "docs/found-by-attack.md",
+    "docs/found-by-crash-testing.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     *sorted(f"docs/formats/{page.name}" for page in (ROOT / "docs/formats").glob("*.md")),
