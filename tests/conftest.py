@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
-from tests.support.suites import examples, sized
+from tests.support.suites import cost, examples, sized
 
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
 settings.register_profile(
@@ -69,17 +69,17 @@ def shared_bookkeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Book
 
 def group_of(item: pytest.Item, spark_parts: int) -> Group | None:
     """With which tests it runs in one worker: those of a module that have a cluster of their own,
-    those that share Spark or BookKeeper, or none.
+    those that share Spark or BookKeeper, or none. What is long by its mark is a group of its own.
     """
     module = item.nodeid.partition("::")[0]
     if item.get_closest_marker("cluster") is not None:
         return Group(module, 5.0)
     fixtures = getattr(item, "fixturenames", ())
     if "spark" in fixtures:
-        return Group(f"spark {zlib.crc32(module.encode()) % spark_parts}", 1.0)
+        return Group(f"spark {zlib.crc32(module.encode()) % spark_parts}", 3.0)
     if "shared_bookkeeper" in fixtures:
         return Group("shared_bookkeeper", 0.5)
-    return Group(item.nodeid, 10.0) if item.get_closest_marker("sized") is not None else None
+    return Group(item.nodeid, cost(item)) if item.get_closest_marker("sized") is not None else None
 
 
 @pytest.hookimpl(trylast=True)
