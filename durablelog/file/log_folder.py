@@ -159,6 +159,7 @@ class LogFolder:
             raise TierUnavailableError("tier1", detail)
 
     def _open(self, file_bytes: int) -> None:
+        self._file_bytes_min = min(self._file_bytes_min, file_bytes)
         make_directories(self.disk, self.directory)
         self._lock = lock_log(self.directory, self.disk)
         before, scan = self._scan()
@@ -389,7 +390,9 @@ class LogFolder:
         """
         try:
             for file in files:
-                if not self.reserve.whole or not self._spares.keep(file, self.epoch):
+                if not self.reserve.whole or not self._spares.keep(
+                    file, self.epoch, self._file_bytes_min
+                ):
                     remove_if_there(self.disk, file.path)
             if files:
                 self.disk.sync_directory(self.directory)

@@ -8,6 +8,8 @@ its work. Rules:
   may still hold its own files open and write to them late, never to one of ours; and every frame
   such a file holds is of our epoch and below the truncation point, hence below the `first_sequence`
   of the file it becomes;
+- only a file as large as the smallest that is made becomes one: a file that was begun for want of
+  room may have found room for one frame, and the next frame would be written without any;
 - a spare lies under a temporary name, which any opening removes; so a crash at any point costs the
   spare alone.
 """
@@ -39,18 +41,26 @@ class SpareFiles:
     def __len__(self) -> int:
         return len(self._paths)
 
-    def keep(self, file: LogFile, epoch: int) -> bool:
+    def keep(self, file: LogFile, epoch: int, bytes_min: int) -> bool:
         """Make a spare of a file that the durable state has left behind; False if it is not fit or
         not wanted.
 
-        `epoch` is the owner's. The caller syncs the folder. Raises OSError.
+        `epoch` is the owner's; a smaller file than `bytes_min` is not fit. The caller syncs the
+        folder. Raises OSError.
         """
-        if not file.rolled or len(self._paths) >= SPARES_MAX:
+        if not file.rolled or len(self._paths) >= SPARES_MAX or self._size(file) < bytes_min:
             return False
         path = os.path.join(self._directory, spare_name(epoch, file.number))
         self._disk.rename(file.path, path)
         self._paths.append(path)
         return True
+
+    def _size(self, file: LogFile) -> int:
+        opened = self._disk.open(file.path)
+        try:
+            return opened.size()
+        finally:
+            opened.close()
 
     def take(self, path: str) -> PreparedFile | None:
         """A spare under its new temporary name `path`, ready for `GroupWriter.roll`; None if there

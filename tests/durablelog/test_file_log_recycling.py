@@ -22,7 +22,8 @@ from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
     file_name,
 )
-from durablelog.file.spare_files import SPARES_MAX
+from durablelog.file.log_scanner import LogFile
+from durablelog.file.spare_files import SPARES_MAX, SpareFiles
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.disk import DiskFile, OsDisk, OsFile
 from segmentstore.contracts.errors import NotPrimaryError, SegmentStoreError, TierUnavailableError
@@ -404,3 +405,15 @@ class History:
         assert len(found) >= len(self.addresses)
         self.frames = [data for data, _ in found]
         self.addresses = [address for _, address in found]
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_file_that_is_too_small_for_frames_is_not_written_over(
+    tmp_path: Path, missing: int
+) -> None:
+    """Begun on a full disk it may have room for one small frame."""
+    path = tmp_path / file_name(1)
+    path.write_bytes(bytes(FILE_BYTES - missing))
+    file = LogFile(1, str(path), 1, 2, FILE_HEADER_LENGTH, FILE_BYTES - missing, rolled=True)
+    kept = SpareFiles(str(tmp_path), OsDisk()).keep(file, 1, FILE_BYTES)
+    assert (kept, spares(tmp_path) == []) == (not missing, bool(missing))
