@@ -35,7 +35,7 @@ from durablelog.durable_data_log import (
     LogRange,
 )
 from durablelog.file.file_preparer import FilePreparer, Need
-from durablelog.file.group_writer import GroupWriter, WrittenGroup
+from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH, PAYLOAD_BYTES_MAX
 from durablelog.file.log_reading import LogReading, read_ranges
@@ -315,7 +315,7 @@ class FileLog(DurableDataLog):
                 if not fits or self._rolls_early(writer):
                     prepared = preparer.take()
                     if prepared is not None:
-                        writer.roll(prepared)
+                        self._roll(writer, prepared, stays=fits)
                         fits = True
                     elif not fits:
                         self._post(self._writer_needs, "file", "")
@@ -335,7 +335,7 @@ class FileLog(DurableDataLog):
                     prepared = preparer.take()
                     if prepared is None:
                         raise
-                    writer.roll(prepared)
+                    self._roll(writer, prepared, stays=False)
                     continue
                 group = writer.write(self._take_group(writer))
                 if not self._queue:
@@ -350,6 +350,16 @@ class FileLog(DurableDataLog):
         except Exception as error:  # noqa: BLE001
             # Whatever it is, the futures must not wait for ever.
             self._post(self._fail, self._failure_of("writing", self._folder.reason(error)))
+
+    def _roll(self, writer: GroupWriter, prepared: PreparedFile, *, stays: bool) -> None:
+        """Go on in a prepared file; if it gets no name, in the present one where that `stays`."""
+        try:
+            writer.roll(prepared)
+        except NoRoomError as error:
+            detail = f"beginning a log file in {self._folder.directory}: {error}"
+            self._post(self._preparer.lost, prepared, detail)
+            if not stays:
+                raise
 
     def _rolls_early(self, writer: GroupWriter) -> bool:
         """What was shipped by the room of the present file has its place in the next one, too."""

@@ -100,6 +100,11 @@ class FilePreparer:
             self.prepared = None
         return prepared
 
+    def lost(self, prepared: PreparedFile, shortage: str) -> None:
+        """A file that was taken got no name, for want of room, and is there no more."""
+        self.ready_bytes -= prepared.room
+        self.put_off(shortage)
+
     def begin(self, loop: asyncio.AbstractEventLoop, helper: Executor, *, short: bool) -> None:
         """The log is open: from now on files may be asked for.
 

@@ -532,3 +532,29 @@ def test_what_is_shipped_has_its_place_though_the_first_file_is_left_early(
         await log.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 20))
+
+
+def test_a_prepared_file_that_gets_no_name_has_no_place_for_anything(world: FileWorld) -> None:
+    def no_room() -> None:
+        raise OSError(errno.ENOSPC, "no room for a name")
+
+    async def scenario() -> None:
+        world.disk = disk = SmallDisk()
+        log = await opened(world)
+        prepared = asyncio.Event()
+        log.on_room = prepared.set
+        await append_all(log, range(1))
+        await prepared.wait()
+        disk.full, disk.before_link = True, no_room
+        # The present file has room for it.
+        await log.append([bytes(1)])
+        shipped = []
+        while not log.full:
+            shipped.append(log.append([bytes(PAYLOAD_BYTES_MAX)]))
+        # The reserve has room for the last ones.
+        await asyncio.gather(*shipped[:-RESERVE_FRAMES])
+        disk.full, disk.before_link = False, lambda: None
+        await asyncio.gather(*shipped)
+        await log.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
