@@ -73,10 +73,10 @@ def test_whatever_may_be_wanted_is_left_alone_and_the_answer_says_why() -> None:
             o.plant(on_its_way, age_ms=OLD_MS): "it is on its way",
             o.plant(
                 _name(o, "flush"), age_ms=OLD_MS
-            ): "it is of the running epoch: its owner looks after it",
+            ): "it is of the running epoch: its owner manages it",
             o.plant(
                 _name(o, "consolidation"), age_ms=OLD_MS
-            ): "it is of the running epoch: its owner looks after it",
+            ): "it is of the running epoch: its owner manages it",
             o.plant(
                 o.compaction_name(epoch=4), age_ms=OLD_MS
             ): "it is of an epoch after the running one, 3",

@@ -61,7 +61,7 @@ def test_who_joined_a_store_that_is_taken_back_begins_no_log_in_it(
         await found_or_join(MemoryNodes(world.tree), ROOT, maker)
         with pytest.raises(TierUnavailableError) as caught:
             await world.open(tmp_path / "joined")
-        assert "taken back" in str(caught.value)
+        assert "withdrew it" in str(caught.value)
         assert not world.tree.names_under(f"{ROOT}/containers")
         assert not (tmp_path / "joined" / "store.toml").exists()
         assert world.all_closed()
