@@ -197,7 +197,8 @@ class DurableDataLog(ABC):
         Costs a check of the log's state.
         """
 
-    def let_go(self) -> None:  # noqa: B027 - where nothing keeps others out, there is nothing to do
+    # Where nothing keeps others out, there is nothing to do.
+    def release_lock(self) -> None:  # noqa: B027
         """Give back what keeps others from opening the log, for an owner whose event loop is
         closed; it is not used again.
 

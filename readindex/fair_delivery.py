@@ -65,13 +65,13 @@ class FairDelivery:
         await future
 
     def close(self) -> None:
-        """Let all go who wait. Idempotent."""
+        """Resume all readers that wait. Idempotent."""
         self._closed = True
         if self._next is not None:
             self._next.cancel()
             self._next = None
         while self._waiting:
-            _let_go(self._waiting.popleft()[0])
+            _resume(self._waiting.popleft()[0])
 
     def _turn(self) -> None:
         """Hand out a portion; what has been spent without asking is forgiven."""
@@ -87,7 +87,7 @@ class FairDelivery:
             if not future.done():
                 released += count
                 self._spent += count
-            _let_go(future)
+            _resume(future)
         # Behind those just woken in the same turn: when it runs they have done what they do with
         # their bytes.
         self._next = loop.call_soon(self._handed_out)
@@ -105,6 +105,6 @@ class FairDelivery:
             self._next = loop.call_soon(self._turn)
 
 
-def _let_go(future: asyncio.Future[None]) -> None:
+def _resume(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)

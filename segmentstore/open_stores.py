@@ -76,9 +76,9 @@ class OpenStore:
         try:
             self.loop.call_soon_threadsafe(self._begin)
         except RuntimeError:
-            self.let_go()
+            self.release_locks()
 
-    def let_go(self) -> None:
+    def release_locks(self) -> None:
         """Its event loop is closed: give back the locks.
 
         Whoever opens the store next fences what may still run.
@@ -96,7 +96,7 @@ class OpenStore:
             future = asyncio.run_coroutine_threadsafe(closing, self.loop)
         except RuntimeError:
             closing.close()
-            self.let_go()
+            self.release_locks()
             return
         async with asyncio.timeout(TIMEOUT_S):
             await asyncio.wait((asyncio.wrap_future(future),))
@@ -140,7 +140,7 @@ async def make_way(location: str) -> bool:
     again = len(found) < count
     for entry in found:
         if entry.loop.is_closed():
-            entry.let_go()
+            entry.release_locks()
         elif entry.ending or _is_interactive():
             if not entry.ending:
                 text = (

@@ -95,7 +95,7 @@ class ProposalCommitter:
             reason = f"{name} has {stored.size} bytes, {proposal.object.size} were proposed"
             return refusal(proposal.key, "refused_checksum", reason)
         if name not in metadata.objects and self._clock.time_ms() - stored.modified_ms > AGE_MAX_MS:
-            await self._let_go(name, stored)
+            await self._release(name, stored)
             return refusal(proposal.key, "expired", f"{name} is older than 24 hours")
         try:
             await check_headers(self._storage, proposal, fits)
@@ -133,10 +133,10 @@ class ProposalCommitter:
             proposal, checked, is_live=proposal.object.name in self._source.metadata.objects
         )
         if answer.verdict in {"refused_changed", "refused_unknown_segment"} and stored is not None:
-            await self._let_go(proposal.object.name, stored)
+            await self._release(proposal.object.name, stored)
         return answer
 
-    async def _let_go(self, name: str, stored: StoredObject) -> None:
+    async def _release(self, name: str, stored: StoredObject) -> None:
         """Have the log say that an object, which every later owner would refuse too, is garbage."""
         metadata = self._source.metadata
         if not is_of_store(name, self._tag) or await self._sweeper.shared_with() is not None:

@@ -120,7 +120,7 @@ class BookKeeperLog(DurableDataLog):
             fail=self._fail,
         )
         self._remover = LedgerDeleter(ledgers, runtime.random, self._notes)
-        self._succession = LedgerRollover(
+        self._rollover = LedgerRollover(
             calls=self._calls,
             keeper=self._keeper,
             pipeline=self._pipeline,
@@ -208,7 +208,7 @@ class BookKeeperLog(DurableDataLog):
                 await asyncio.wait(tasks)
             await self._lease.close()
             # Before the remover: a move to the next ledger that is under way hands it what goes.
-            await self._succession.close(
+            await self._rollover.close(
                 self._pipeline.ledger.writer if self._pipeline.begun else None
             )
             await self._remover.close()
@@ -244,10 +244,10 @@ class BookKeeperLog(DurableDataLog):
 
     def _ledger_finished(self) -> None:
         if self._failure is None:
-            self._succession.finished()
+            self._rollover.finished()
 
     def _ledger_nearly_full(self) -> None:
-        self._succession.prepare()
+        self._rollover.prepare()
 
     def _futures_settled(self) -> None:
         self.on_settled()
@@ -279,19 +279,19 @@ class BookKeeperLog(DurableDataLog):
             )
         except NotPrimaryError:
             unlisted = keeper.surely_unlisted(begun.writer.ledger_id)
-            self._succession.let_go(
+            self._rollover.release(
                 self._calls.discard(begun.writer) if unlisted else begun.writer.close()
             )
             raise
         except (Exception, asyncio.CancelledError):
-            self._succession.let_go(begun.writer.close())
+            self._rollover.release(begun.writer.close())
             raise
         ledger = WrittenLedger(item, begun.writer)
         self._failure = None
         self._remover.take(keeper.record)
         note_size(keeper.record, self._notes)
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
-        self._succession.begin(ledger)
+        self._rollover.begin(ledger)
         self._lease.begin()
 
     async def _truncate(self, address: LogAddress) -> None:
@@ -394,7 +394,7 @@ class BookKeeperLog(DurableDataLog):
         if self._failure is None:
             self._failure = lambda: error
             self._lease.stop()
-            self._succession.stop()
+            self._rollover.stop()
             self._remover.stop()
             self._pipeline.fail_all(self._failure)
             self.on_failed(error)

@@ -137,7 +137,7 @@ class LedgerReader:
                 await self._check_failure(item, number, error, backoff.failures)
                 await asyncio.sleep(pause_s)
             finally:
-                await _let_go(batches)
+                await _close_batches(batches)
 
     async def _seal(self, item: LedgerItem) -> None:
         if item.ledger_id in self._sealed:
@@ -204,8 +204,8 @@ class LedgerReader:
             ) from error
 
 
-async def _let_go(batches: AsyncIterator[Sequence[memoryview]] | None) -> None:
-    """Tell an iterator that was left in the middle."""
+async def _close_batches(batches: AsyncIterator[Sequence[memoryview]] | None) -> None:
+    """Close an iterator that was left in the middle."""
     close = getattr(batches, "aclose", None)
     if close is not None:
         await close()

@@ -74,7 +74,7 @@ class LedgerRollover:
         self._moving = False
         self._move: asyncio.Task[None] | None = None
         self._preparation: asyncio.Task[BegunLedger | None] | None = None
-        self._letting_go: list[asyncio.Task[None]] = []
+        self._releasing: list[asyncio.Task[None]] = []
         self._barren: Waiting | None = None
 
     def begin(self, ledger: WrittenLedger) -> None:
@@ -105,11 +105,11 @@ class LedgerRollover:
             move.cancel()
             await asyncio.wait([move])
         if current is not None:
-            self.let_go(current.close())
+            self.release(current.close())
         if self._preparation is not None:
-            self.let_go(self._discard_prepared(self._preparation))
+            self.release(self._discard_prepared(self._preparation))
             self._preparation = None
-        tasks, self._letting_go = self._letting_go, []
+        tasks, self._releasing = self._releasing, []
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
             for task in late:
@@ -131,7 +131,7 @@ class LedgerRollover:
                     self._go_on(ledger)
                     continue
                 if self._stopped:
-                    self.let_go(self._calls.discard(begun.writer))
+                    self.release(self._calls.discard(begun.writer))
                     return
                 item = await list_ledger(
                     self._keeper,
@@ -144,12 +144,12 @@ class LedgerRollover:
                 following, begun = WrittenLedger(item, begun.writer), None
                 self._remover.take(self._keeper.record)
                 note_size(self._keeper.record, self._notes)
-                self.let_go(ledger.writer.close())
+                self.release(ledger.writer.close())
                 self._entered(following)
                 self._pipeline.attach(following)
         except asyncio.CancelledError:
             if begun is not None:
-                self.let_go(begun.writer.close())
+                self.release(begun.writer.close())
             raise
         except SegmentStoreError as error:
             self._give_up(error, begun)
@@ -250,7 +250,7 @@ class LedgerRollover:
             unlisted = isinstance(error, NotPrimaryError) and self._keeper.surely_unlisted(
                 begun.writer.ledger_id
             )
-            self.let_go(self._calls.discard(begun.writer) if unlisted else begun.writer.close())
+            self.release(self._calls.discard(begun.writer) if unlisted else begun.writer.close())
 
     # --- what is left behind ----------------------------------------------------------------------
 
@@ -263,10 +263,10 @@ class LedgerRollover:
         if prepared is not None:
             await self._calls.discard(prepared.writer)
 
-    def let_go(self, work: Coroutine[Any, Any, None]) -> None:
+    def release(self, work: Coroutine[Any, Any, None]) -> None:
         """Have it done beside everything else; `close` waits for it."""
-        self._letting_go = [task for task in self._letting_go if not task.done()]
-        self._letting_go.append(own_task(work, name="let-go-of-ledger"))
+        self._releasing = [task for task in self._releasing if not task.done()]
+        self._releasing.append(own_task(work, name="release-ledger"))
 
     def _custom(self) -> dict[str, bytes]:
         record = self._keeper.record

@@ -191,7 +191,7 @@ class HeldNodes:
         self._held[path] = data
         self._tree.hold(path, data, self._session)
 
-    def let_go(self, path: str) -> None:
+    def release(self, path: str) -> None:
         """Remove it."""
         self._held.pop(path, None)
         self._tree.drop(path)
@@ -261,9 +261,9 @@ class MemoryNodes(MetadataNodes):
         self._held.hold(path, data)
         await self._end(planted, path)
 
-    async def let_go(self, path: str) -> None:
+    async def release(self, path: str) -> None:
         planted = await self._begin("release", path)
-        self._held.let_go(path)
+        self._held.release(path)
         await self._end(planted, path)
 
     async def address(self) -> str:

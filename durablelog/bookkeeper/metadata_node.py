@@ -101,7 +101,7 @@ class MetadataNodes(ABC):
         """
 
     @abstractmethod
-    async def let_go(self, path: str) -> None:
+    async def release(self, path: str) -> None:
         """Remove a node that is held, and hold it no more; nothing happens if it is missing."""
 
     async def address(self) -> str:

@@ -58,7 +58,7 @@ class NodeHolder:
         self._wanted[path] = data
         await self._bring_about(path)
 
-    async def let_go(self, path: str) -> None:
+    async def release(self, path: str) -> None:
         """Have it no more.
 
         Raises what `remove` raises, NodeUnavailableError if the client is closed meanwhile.

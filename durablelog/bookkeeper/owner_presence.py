@@ -137,7 +137,7 @@ class OwnerPresence:
         """Be seen no more. What does not succeed soon ends with the session."""
         try:
             async with asyncio.timeout(_LEAVE_S):
-                await self._nodes.let_go(owner_path(self._owners, container_id, tag))
+                await self._nodes.release(owner_path(self._owners, container_id, tag))
         except (NodeUnavailableError, NodeRefusedError, NodeConflictError, TimeoutError):
             pass
 

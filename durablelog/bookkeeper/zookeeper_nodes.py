@@ -207,8 +207,8 @@ class ZookeeperNodes(MetadataNodes):
     async def hold(self, path: str, data: bytes) -> None:
         await self._holder.hold(path, data)
 
-    async def let_go(self, path: str) -> None:
-        await self._holder.let_go(path)
+    async def release(self, path: str) -> None:
+        await self._holder.release(path)
 
     async def address(self) -> str:
         if not self._address and self._executor is not None and self._closing is None:

@@ -273,7 +273,7 @@ class FileLog(DurableDataLog):
             helper.shutdown(wait=False)
             writer_thread.shutdown(wait=False)
 
-    def let_go(self) -> None:
+    def release_lock(self) -> None:
         self._stopping.append(True)
         self._folder.unlock()
 

@@ -189,7 +189,7 @@ class BookKeeperStore:
         """
         batches = self._readings.pop(number, None) if not self._left else None
         if batches is not None:
-            self._wait(_let_go(batches))
+            self._wait(_close_batches(batches))
 
     async def _close(self) -> None:
         """Nothing is asked for any more; what still goes on ends first."""
@@ -199,7 +199,7 @@ class BookKeeperStore:
             await asyncio.wait(list(self._under_way))
         try:
             for batches in self._readings.values():
-                await _let_go(batches)
+                await _close_batches(batches)
         finally:
             self._readings.clear()
             try:
@@ -267,7 +267,7 @@ async def _next(batches: AsyncGenerator[T, None]) -> T | None:
     return await anext(batches, None)
 
 
-async def _let_go(batches: AsyncGenerator[list[FrameReport], None]) -> None:
+async def _close_batches(batches: AsyncGenerator[list[FrameReport], None]) -> None:
     await batches.aclose()
 
 

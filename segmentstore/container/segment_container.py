@@ -333,9 +333,9 @@ class SegmentContainer:
         """Give back what keeps others from opening the log, for an owner whose event loop is
         closed; nothing of the container is used again.
 
-        As `DurableDataLog.let_go`.
+        As `DurableDataLog.release_lock`.
         """
-        self._log.let_go()
+        self._log.release_lock()
 
     def check_running(self) -> None:
         """Raise ContainerStoppedError or NotPrimaryError unless the container serves."""

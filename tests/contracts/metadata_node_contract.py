@@ -267,8 +267,8 @@ class MetadataNodeContract(ABC):
             await holder.hold(self.path("owners/one"), b"one")  # as after a lost reply
             assert await other.read(self.path("owners/one")) == NodeContent(b"one", 0)
             assert list(await other.children(self.path("owners"))) == ["one", "two"]
-            await holder.let_go(self.path("owners/one"))
-            await holder.let_go(self.path("owners/one"))
+            await holder.release(self.path("owners/one"))
+            await holder.release(self.path("owners/one"))
             assert list(await other.children(self.path("owners"))) == ["two"]
             assert isinstance(await holder.address(), str)
             await holder.close()

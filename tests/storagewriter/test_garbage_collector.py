@@ -215,7 +215,7 @@ def test_garbage_of_an_older_version_is_counted_from_the_first_owner_on() -> Non
     run_virtual(main())
 
 
-def test_what_the_log_let_go_of_behind_a_reading_is_left_for_the_next() -> None:
+def test_what_the_log_released_behind_a_reading_is_left_for_the_next() -> None:
     """A log that is slow must not make an object older than it is."""
 
     async def body(c: FakeContainer) -> None:

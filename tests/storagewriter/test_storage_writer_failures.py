@@ -268,7 +268,7 @@ class TestChangesDuringAFlight:
             flush = asyncio.ensure_future(c.writer.flush())
             await asyncio.sleep(EPSILON_S)
             c.delete(a)
-            _let_go(c)
+            _heal(c)
             await flush
             assert c.segment(b).storage_length == 50
             assert c.writer.unflushed_bytes == 0
@@ -287,7 +287,7 @@ class TestChangesDuringAFlight:
             c.delete(a)
             await asyncio.sleep(EPSILON_S)
             assert flush.done()
-            _let_go(c)
+            _heal(c)
             await asyncio.sleep(60)
             assert set(c.storage.bucket.objects) == set(c.metadata.garbage)
             assert c.object_count == 1
@@ -308,7 +308,7 @@ class TestChangesDuringAFlight:
             c.append(a, 50)
             c.truncate(a, offset)
             c.check_covered()
-            _let_go(c)
+            _heal(c)
             await first
             await c.writer.flush()
             assert c.segment(a).storage_length == 100
@@ -416,7 +416,7 @@ def _hold(c: FakeContainer, *, after_read: bool) -> None:
         c.read_gate = asyncio.Event()
 
 
-def _let_go(c: FakeContainer) -> None:
+def _heal(c: FakeContainer) -> None:
     c.storage.heal()
     if c.read_gate is not None:
         c.read_gate.set()

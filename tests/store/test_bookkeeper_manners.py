@@ -197,7 +197,7 @@ def test_a_store_that_nobody_can_close_any_more_keeps_nobody_out(
     async def main() -> None:
         one = await world.ask(tmp_path / "one")
         await one.create_segment("a")
-        register(one._parts).let_go()  # as where its event loop is closed
+        register(one._parts).release_locks()  # as where its event loop is closed
         looking = MemoryNodes(world.tree)
         while await looking.children(owners_path(ROOT)):  # noqa: ASYNC110
             await asyncio.sleep(0.001)  # a thread says good-bye

@@ -302,7 +302,7 @@ def test_a_folder_is_open_in_one_process(tmp_path: Path) -> None:
     run(main())
 
 
-def test_services_that_do_not_answer_are_unavailable_and_everything_is_let_go_of(
+def test_services_that_do_not_answer_are_unavailable_and_everything_is_released(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

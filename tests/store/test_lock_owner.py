@@ -68,7 +68,7 @@ def test_a_lock_whose_owner_could_not_be_written_is_a_lock(
     OsDisk().lock(str(tmp_path / "lock")).close()
 
 
-def test_a_lock_that_is_let_go_of_is_free(tmp_path: Path) -> None:
+def test_a_released_lock_is_free(tmp_path: Path) -> None:
     held = OsDisk().lock(str(tmp_path / "lock"))
     del held
     OsDisk().lock(str(tmp_path / "lock")).close()

@@ -130,7 +130,7 @@ def test_of_an_object_that_is_cut_what_is_there_is_right_and_the_rest_is_beyond_
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize("flipped", [None, 3, 200, 300, 2000])
 @pytest.mark.parametrize("piece_bytes", [300, 600, 2000])
-def test_a_piece_is_let_go_before_the_next_is_fetched(
+def test_a_piece_is_released_before_the_next_is_fetched(
     piece_bytes: int, flipped: int | None, threads: bool
 ) -> None:
     place = Place(extent_bytes=256, payloads=[(1, 0, bytes(4000)), (2, 0, bytes(3000))])

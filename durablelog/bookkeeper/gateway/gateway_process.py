@@ -93,7 +93,7 @@ class GatewayProcess:
                     env={**os.environ, TOKEN_VARIABLE: token},
                 )
                 # A forked child that kept the other end of its input would keep it alive.
-                forks.in_child(self, _let_go)
+                forks.in_child(self, _keep_from_child)
         except BaseException:
             shutil.rmtree(self._folder, ignore_errors=True)
             raise
@@ -187,7 +187,7 @@ class GatewayProcess:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _let_go(gateway: GatewayProcess) -> None:
+def _keep_from_child(gateway: GatewayProcess) -> None:
     # A connection of py4j's that is collected is shut down, the parent's end of it too.
     forks.keep_for_ever(gateway)
     stdin = gateway._process.stdin  # noqa: SLF001 - of this module

@@ -186,8 +186,8 @@ class _Nodes(MetadataNodes):
     async def hold(self, path: str, data: bytes) -> None:
         await self._inner.hold(path, data)
 
-    async def let_go(self, path: str) -> None:
-        await self._inner.let_go(path)
+    async def release(self, path: str) -> None:
+        await self._inner.release(path)
 
     async def address(self) -> str:
         return await self._inner.address()

@@ -73,8 +73,8 @@ class SimulatedNodes(MetadataNodes):
         # Nothing that must be right depends on it: no fault point is kept for it.
         await self._call(path, lambda: self._held.hold(path, data))
 
-    async def let_go(self, path: str) -> None:
-        await self._call(path, lambda: self._held.let_go(path))
+    async def release(self, path: str) -> None:
+        await self._call(path, lambda: self._held.release(path))
 
     async def address(self) -> str:
         return "simulated"

@@ -235,7 +235,7 @@ def test_a_close_that_is_cancelled_goes_on(tmp_path: Path) -> None:
         nodes = ZookeeperNodes(ZookeeperSettings(hosts=[nobody(tmp_path)]), Runtime())
         await nodes.open()
         holding = asyncio.gather(nodes.hold("/x", b""), return_exceptions=True)
-        letting = asyncio.gather(nodes.let_go("/x"), return_exceptions=True)
+        letting = asyncio.gather(nodes.release("/x"), return_exceptions=True)
         await asyncio.sleep(0)
         closing = asyncio.ensure_future(nodes.close())
         await asyncio.sleep(0)

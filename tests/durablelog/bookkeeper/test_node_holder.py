@@ -64,7 +64,7 @@ def test_what_is_held_is_created_again_in_each_session() -> None:
         service.expire()
         await rest()
         assert service.nodes == {"a": b"me", "b": b"me"}
-        await service.holder.let_go("a")
+        await service.holder.release("a")
         service.expire()
         await rest()
         assert service.nodes == {"b": b"me"}
@@ -73,7 +73,7 @@ def test_what_is_held_is_created_again_in_each_session() -> None:
 
 
 @pytest.mark.parametrize("turns", range(8))
-def test_letting_go_in_the_middle_of_a_renewal_leaves_nothing(turns: int) -> None:
+def test_a_release_in_the_middle_of_a_renewal_leaves_nothing(turns: int) -> None:
     async def scenario() -> None:
         service = Service()
         for name in ("a", "b"):
@@ -81,7 +81,7 @@ def test_letting_go_in_the_middle_of_a_renewal_leaves_nothing(turns: int) -> Non
         service.expire()
         for _ in range(turns):
             await asyncio.sleep(0)
-        await asyncio.gather(service.holder.let_go("a"), service.holder.let_go("b"))
+        await asyncio.gather(service.holder.release("a"), service.holder.release("b"))
         await rest()
         assert service.nodes == {}
 
@@ -105,14 +105,14 @@ def test_a_session_that_ends_in_the_middle_of_a_renewal_is_renewed_whole(turns: 
     run(scenario())
 
 
-def test_letting_go_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
+def test_a_release_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
     async def scenario() -> None:
         service = Service()
         await service.holder.hold("a", b"me")
         service.answers.clear()
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
-                await service.holder.let_go("a")
+                await service.holder.release("a")
         assert service.nodes == {"a": b"me"}
         service.answers.set()
         await rest()
@@ -121,13 +121,13 @@ def test_letting_go_that_nobody_waits_for_any_more_is_done_all_the_same() -> Non
     run(scenario())
 
 
-def test_letting_go_that_failed_is_done_with_the_next_connection() -> None:
+def test_a_release_that_failed_is_done_with_the_next_connection() -> None:
     async def scenario() -> None:
         service = Service()
         await service.holder.hold("a", b"me")
         service.fails = True
         with pytest.raises(NodeUnavailableError):
-            await service.holder.let_go("a")
+            await service.holder.release("a")
         service.fails = False
         assert service.nodes == {"a": b"me"}
         service.holder.connected()  # of the same session
@@ -137,14 +137,14 @@ def test_letting_go_that_failed_is_done_with_the_next_connection() -> None:
     run(scenario())
 
 
-def test_letting_go_that_failed_is_done_again_without_a_new_connection() -> None:
+def test_a_release_that_failed_is_done_again_without_a_new_connection() -> None:
     async def scenario() -> None:
         service = Service()
         for name in ("a", "b"):
             await service.holder.hold(name, b"me")
         service.fails = True
         with pytest.raises(NodeUnavailableError):
-            await service.holder.let_go("a")
+            await service.holder.release("a")
         await asyncio.sleep(100 * AGAIN_MAX_S)
         assert 100 <= service.calls <= 300, "ever more rarely"
         service.fails = False
@@ -158,13 +158,13 @@ def test_letting_go_that_failed_is_done_again_without_a_new_connection() -> None
     run(scenario())
 
 
-def test_a_close_ends_the_tries_to_let_go() -> None:
+def test_a_close_ends_the_tries_to_release() -> None:
     async def scenario() -> None:
         service = Service()
         await service.holder.hold("a", b"me")
         service.fails = True
         with pytest.raises(NodeUnavailableError):
-            await service.holder.let_go("a")
+            await service.holder.release("a")
         await service.holder.close()
         calls = service.calls
         await asyncio.sleep(100 * AGAIN_MAX_S)
@@ -173,11 +173,11 @@ def test_a_close_ends_the_tries_to_let_go() -> None:
     run(scenario())
 
 
-def test_a_node_is_held_again_after_it_was_let_go_of() -> None:
+def test_a_node_is_held_again_after_it_was_released() -> None:
     async def scenario() -> None:
         service = Service()
         await service.holder.hold("a", b"one")
-        await asyncio.gather(service.holder.let_go("a"), service.holder.hold("a", b"two"))
+        await asyncio.gather(service.holder.release("a"), service.holder.hold("a", b"two"))
         await rest()
         assert service.nodes == {"a": b"two"}
 
@@ -190,7 +190,7 @@ def test_a_close_ends_what_waits() -> None:
         await service.holder.hold("a", b"me")
         service.answers.clear()
         service.holder.connected()
-        letting = asyncio.gather(service.holder.let_go("a"), return_exceptions=True)
+        letting = asyncio.gather(service.holder.release("a"), return_exceptions=True)
         await asyncio.sleep(0)
         await service.holder.close()
         (outcome,) = await letting

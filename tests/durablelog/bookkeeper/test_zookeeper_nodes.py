@@ -366,7 +366,7 @@ def test_who_releases_while_the_node_is_created_for_a_new_session_leaves_none(
         await holder.open()
         holding = asyncio.ensure_future(holder.hold(path, b"me"))
         await holder.reached.wait()  # of the node of the session before
-        letting = asyncio.ensure_future(holder.let_go(path))
+        letting = asyncio.ensure_future(holder.release(path))
         await asyncio.sleep(0)
         # The session answers in order: whatever was asked for by now has been done.
         assert await holder.read(path) is None
