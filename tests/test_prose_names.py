@@ -27,6 +27,7 @@ PAGES = (
 )
 """Pages that name nothing but what is here."""
 ELSEWHERE: Final = {
+    "NULL_ATTRIBUTE_VALUE": "a constant of Pravega",
     "jute.maxbuffer": "a property of ZooKeeper",
     "rewrite_data_files": "a procedure of Iceberg",
     "sshfs": "a package for fsspec",

@@ -140,7 +140,7 @@ def test_a_marker_that_is_missing_is_put_back(place: Place, tmp_path: Path) -> N
     assert run(_nothing(location)) == []
     place.delete(marker)
     (said,) = run(_nothing(location))
-    assert "the marker of this store was gone" in said
+    assert "the marker of this store was missing" in said
     assert marker in place.names()
     assert run(_nothing(location)) == []
 
@@ -150,7 +150,7 @@ def test_a_marker_that_is_missing_is_put_back(place: Place, tmp_path: Path) -> N
             await store.collect_garbage()
             return store.stats()["health"]
 
-    assert "the marker of this store was gone" in run(live())[0]
+    assert "the marker of this store was missing" in run(live())[0]
     assert marker in place.names()
 
     # Commands that open the store for a moment say it too: nobody sees the health of that opening.
@@ -158,5 +158,5 @@ def test_a_marker_that_is_missing_is_put_back(place: Place, tmp_path: Path) -> N
     shown = segmentstore("verify", location)
     assert (shown.code, "marker-missing" in shown.out.decode()) == (ExitCode.DONE, True)
     (note,) = segmentstore("gc", location, "--json").json()["notes"]
-    assert "the marker of this store was gone" in note
+    assert "the marker of this store was missing" in note
     assert "nothing found" in segmentstore("verify", location).out.decode()
