@@ -24,6 +24,7 @@ def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
     return shared_bookkeeper
 
 
+@slow(8)
 def test_all_sides_of_a_round_of_frames_carry_entries_of_the_same_size(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:

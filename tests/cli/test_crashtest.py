@@ -382,6 +382,7 @@ def test_crash_points_are_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbers["recoveries"] > numbers["states with violations"] == 0
 
 
+@slow(8)
 @pytest.mark.usefixtures("lying_disk")
 def test_a_broken_state_comes_with_the_command_that_makes_it_again() -> None:
     result = segmentstore(*ENUMERATE, "--depth", 1, "--jobs", 1, "--json")

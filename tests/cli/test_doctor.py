@@ -16,6 +16,7 @@ from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from segmentstore.cli import doctor_command
 from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import segmentstore
+from tests.support.suites import slow
 
 JAVA = ("Java", "Java compiler", "Maven")
 
@@ -93,6 +94,7 @@ def test_a_store_on_bookkeeper_needs_what_is_missing(on_bookkeeper: Path) -> Non
     assert b"something that is needed is missing" in segmentstore("doctor", on_bookkeeper).out
 
 
+@slow(7)
 def test_a_missing_extra_matters_to_a_store_that_uses_it(
     plain_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

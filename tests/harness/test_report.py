@@ -20,6 +20,7 @@ from recovery.harness.reporting.parts import Shown, simulated
 from recovery.harness.reporting.report import Parts, measure, shares
 from recovery.harness.simulation.fault_points import TABLE
 from recovery.harness.workloads.catalogue import WORKLOADS
+from tests.support.suites import slow
 
 DEFAULT = SimulatedPart(
     "default", "s-default", 100, 900, 1100, 50_000, 20_000, 7200.0, 36.25, 0, 10.0, 2
@@ -109,6 +110,7 @@ class StepClock:
         return self.now_ms
 
 
+@slow(5)
 def test_simulated_runs_end_with_their_time_and_are_counted() -> None:
     shown = simulated("default", "report", 1.0, jobs=1, clock=StepClock())
     assert shown.part.runs > 0

@@ -31,6 +31,7 @@ from recovery.harness.services.server import (
 from recovery.harness.services.sftp_server import Sftp
 from recovery.harness.services.shared import shared_server
 from tests.support.processes import is_alive
+from tests.support.suites import share, slow
 
 KINDS: list[type[StorageServer]] = [
     S3Proxy,
@@ -75,7 +76,7 @@ def listens(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", share(KINDS, 4, 3))
 def test_a_server_is_at_the_same_place_after_a_crash_with_what_it_keeps(
     kind: type[StorageServer], tmp_path: Path
 ) -> None:
@@ -184,6 +185,7 @@ def test_one_server_serves_a_whole_process() -> None:
     assert first.running
 
 
+@slow(15)
 def test_an_installation_that_is_whole_is_not_touched() -> None:
     install(lambda _: None)  # sources of the gateway may have changed
     before = sorted(services_folder().iterdir())

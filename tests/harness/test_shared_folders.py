@@ -29,7 +29,7 @@ def violations_of(plan: Plan, mutant: Mutant | None = None) -> list[str]:
         gc.collect()
 
 
-@pytest.mark.parametrize("tier2", ["object", "file"])
+@pytest.mark.parametrize("tier2", share(["object", "file"], 2, 6))
 @pytest.mark.parametrize("number", share(range(3), 3, 6))
 def test_drawn_process_runs_delete_nothing_of_the_other_store(number: int, tier2: str) -> None:
     drawn = draw_plan(f"shared/{number}", "everything", cycles=4)

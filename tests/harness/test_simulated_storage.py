@@ -23,6 +23,7 @@ from tests.contracts.object_storage_contract import (
     unique_id,
 )
 from tests.harness.fake_process import DiedError, FakeProcess, FakeWorld, fake_world
+from tests.support.suites import share
 from tier2.object_storage import (
     ObjectExistsError,
     ObjectNotFoundError,
@@ -351,7 +352,8 @@ def test_a_slow_request_takes_seconds(
 
 
 @pytest.mark.parametrize(
-    ("point", "least_s", "most_s"), [("object.burst", 1, 30), ("object.away", 600, 600)]
+    ("point", "least_s", "most_s"),
+    share([("object.burst", 1, 30), ("object.away", 600, 600)], 2, 6),
 )
 def test_for_a_while_every_request_is_refused_whoever_asks(
     point: str,

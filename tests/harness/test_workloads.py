@@ -130,6 +130,7 @@ def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
     }
 
 
+@slow(8)
 def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
     everything = two_process_runs(tmp_path / "a", WORKLOADS["everything"], 500)
     lifecycle = two_process_runs(tmp_path / "b", WORKLOADS["lifecycle"], 300)

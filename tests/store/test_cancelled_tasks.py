@@ -24,6 +24,7 @@ from segmentstore.contracts.owned_tasks import own_task, owned_tasks
 from segmentstore.contracts.runtime import Runtime
 from tests.store.bookkeeper_world import BookKeeperWorld
 from tests.store.harness import open_tiny, read_all, run
+from tests.support.suites import share
 
 Open = Callable[..., Awaitable[SegmentStore]]
 
@@ -118,7 +119,7 @@ async def cancelled_at(open_store: Open, turns: int, *, flushing: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "bookkeeper"])
-@pytest.mark.parametrize("flushing", [True, False])
+@pytest.mark.parametrize("flushing", share([True, False], 2, 3))
 def test_all_tasks_cancelled_under_load(tmp_path: Path, kind: str, flushing: bool) -> None:
     async def main() -> None:
         for turns in TURNS:

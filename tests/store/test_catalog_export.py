@@ -32,6 +32,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_lazy, open_tiny, run
 from tests.support.loop_clock import LoopClock
+from tests.support.suites import share
 from tests.tier2.catalog.metadata_maker import STORE_ID, make_metadata
 from tier2.catalog.catalog_reading import read_table
 from tier2.catalog.catalog_snapshots import list_snapshots, manifest_named, newest_snapshots
@@ -112,7 +113,7 @@ async def tables_of(storage: ObjectStorage, manifest: Any) -> CatalogTables:
     )
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", share(range(4), 4, 2))
 def test_a_snapshot_is_the_log_replayed_to_its_sequence_number_whatever_is_written_beside_it(
     tmp_path: Path, seed: int
 ) -> None:

@@ -26,6 +26,7 @@ from tests.cli.shell import segmentstore as command
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld
 from tests.store.harness import open_lazy, read_all, run, until
 from tests.support.guarded_files import SECRET, GuardedFileSystem, register
+from tests.support.suites import share
 
 TIER2_URLS = [
     f"sftp://me:{SECRET}@127.0.0.1:1/data/x",
@@ -113,7 +114,7 @@ def test_a_tier1_url_with_a_secret_makes_no_store(
     assert not (tmp_path / "s").exists()
 
 
-@pytest.mark.parametrize("url", TIER2_URLS)
+@pytest.mark.parametrize("url", share(TIER2_URLS, 4, 0.3))
 def test_a_command_line_with_a_secret_is_refused_and_not_repeated(url: str, tmp_path: Path) -> None:
     results = [command("restore", url, tmp_path / "new")]
     if ":/" in url:

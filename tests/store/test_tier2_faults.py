@@ -44,7 +44,7 @@ from tests.store.harness import TINY, WorldDisk, read_all, until
 from tests.support.eager_loop import SPEED, run_eagerly
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part
 from tests.support.folders import files_below
-from tests.support.suites import share
+from tests.support.suites import share, slow
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.request_statistics import Operation
 
@@ -286,7 +286,7 @@ DOUBTS: dict[str, Fault] = {
 }
 
 
-@pytest.mark.parametrize("fault", share(DOUBTS.values(), 6, 10), ids=DOUBTS)
+@pytest.mark.parametrize("fault", share(DOUBTS.values(), 7, 10), ids=DOUBTS)
 def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
     tmp_path: Path, s3: FaultyS3, fault: Fault
 ) -> None:
@@ -305,7 +305,7 @@ def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
 
 @pytest.mark.parametrize(
     "fault",
-    share([Truncate(), Truncate(lying=True), FlipBit("reply")], 2, 8),
+    share([Truncate(), Truncate(lying=True), FlipBit("reply")], 3, 8),
     ids=["short", "lying", "bit"],
 )
 def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(
@@ -326,6 +326,7 @@ def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(
     through_trouble(tmp_path, s3, trouble, cache_bytes_max=16 * 1024)
 
 
+@slow(26)
 def test_a_server_that_is_killed_and_restarted(tmp_path: Path) -> None:
     with (
         S3Proxy(tmp_path / "server") as server,

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.suites import slow
+
 HERE = Path(__file__).parent
 SAMPLES = {"sample_right.py": "sample_right.py", "sample_wrong.py": "sample_wrong.py.txt"}
 """By their names in the program of the user."""
@@ -42,6 +44,7 @@ def user_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@slow(8)
 def test_mypy_sees_what_a_user_sees(user_code: Path) -> None:
     command = [
         sys.executable,

@@ -31,6 +31,7 @@ from recovery.harness.services.pausing import pause_process
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.support.open_sockets import open_sockets
+from tests.support.suites import share
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,7 @@ class EndedByItsSuccess(GatewayLedgerStore):
         return link
 
 
-@pytest.mark.parametrize("end", ["cancelled", "closed"])
+@pytest.mark.parametrize("end", share(["cancelled", "closed"], 2, 3))
 def test_an_attempt_to_connect_that_succeeds_for_nobody_is_undone(
     cluster: BookKeeperCluster, end: str
 ) -> None:

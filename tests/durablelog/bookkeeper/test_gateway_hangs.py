@@ -83,6 +83,7 @@ def test_a_gateway_that_says_nothing_to_a_call_is_ended_and_the_next_call_starts
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+@slow(15)
 def test_a_gateway_that_hangs_is_noticed_though_nobody_asks_it_anything(
     cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.suites import slow
+from tests.support.suites import share, slow
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, PAYLOAD, World
 from tier2.spark.common.command_options import Exit
@@ -71,7 +71,7 @@ def prepare(world: World, path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize("check", ["none", "headers"])
+@pytest.mark.parametrize("check", share(["none", "headers"], 2, 3))
 @pytest.mark.parametrize("listing", ["none", "behind the loss", "before the loss"])
 def test_thousands_that_are_missing_are_counted_once_each_and_are_no_rows(
     world: World, handed: list[pa.Table], tmp_path: Path, check: str, listing: str

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from segmentstore.contracts.events import frame_events
 from tests.store.harness import open_tiny
-from tests.support.suites import share, size, sized
+from tests.support.suites import share, size, slow
 from tests.tier2.spark.source_world import SourceWorld
 from tier2.spark.data_source import register
 from tier2.spark.source.versions import PUSHDOWN
@@ -241,6 +241,7 @@ def test_text_that_is_none_and_times_of_rows(session: SparkSession, world: Sourc
     assert sorted(bytes(row["value"]) for row in raw.collect()) == [b"b\xff", b"one"]
 
 
+@slow(8)
 def test_a_stream_of_so_many_rows_says_what_is_left(
     session: SparkSession, world: SourceWorld, tmp_path: Path
 ) -> None:
@@ -338,8 +339,8 @@ def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     assert len(committed) > 5
 
 
-@sized(25)
-@pytest.mark.parametrize("form", share(["lines", "raw"], 2, 25))
+@slow(25)
+@pytest.mark.parametrize("form", ["lines", "raw"])
 def test_a_stream_stopped_at_random_and_started_again_gives_each_row_once(
     session: SparkSession, world: SourceWorld, tmp_path: Path, form: str
 ) -> None:

@@ -323,6 +323,7 @@ class TestStream:
         assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
+    @slow(12)
     @pytest.mark.spark_versions("write streams")
     def test_a_query_that_fails_goes_on_where_it_was(self, stream: Stream, tmp_path: Path) -> None:
         flag = tmp_path / "fail"

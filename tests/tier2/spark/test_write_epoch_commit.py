@@ -19,7 +19,7 @@ import tier2.spark.sink.epoch_commit
 from segmentstore import InvalidNameError, SegmentStore
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, read_all, run
-from tests.support.suites import share
+from tests.support.suites import share, slow
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
 from tier2.spark.sink.epoch_commit import (
     EpochCommitError,
@@ -156,7 +156,7 @@ def test_an_epoch_that_was_committed_is_dropped_however_it_is_cut_the_next_time(
     run(main())
 
 
-@pytest.mark.parametrize("tasks", [SMALL, MIXED])
+@pytest.mark.parametrize("tasks", [SMALL, pytest.param(MIXED, marks=slow(7))])
 def test_two_drivers_at_once_commit_one_epoch_once(tmp_path: Path, tasks: Tasks) -> None:
     async def main() -> None:
         folder = str(tmp_path / "s")
