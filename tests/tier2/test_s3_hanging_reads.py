@@ -72,10 +72,12 @@ async def read(storage: S3ObjectStorage, name: str = "name") -> bytes:
 
 def test_a_second_request_has_the_answer_where_the_first_gets_none(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage) -> None:
-        stall = s3.proxy.fault(Stall(), "get")
-        assert await read(storage) == WHOLE[500:600]
-        now = gets(storage)
-        assert (stall.taken, now.hedges, now.hedges_won, now.in_flight) == (1, 1, 1, 1)
+        # On a busy machine the second request may come first, and meet the stall.
+        while not (now := gets(storage)).hedges_won:
+            stall = s3.proxy.fault(Stall(), "get")
+            assert await read(storage) == WHOLE[500:600]
+            assert stall.taken == 1
+        assert 1 <= now.in_flight <= now.hedges
         assert dict(now.errors) == {}
 
     run(s3, case)

@@ -42,6 +42,7 @@ CONNECTIONS_MAX: Final = 256
 SEEN_MAX: Final = 10_000
 _START_S: Final = 10.0
 _CALL_S: Final = 100.0
+_ACCEPTED_TURNS: Final = 5
 _HOST: Final = "127.0.0.1"
 
 
@@ -205,6 +206,9 @@ class FaultProxy:
         if self._server is not None:
             self._server.close()
             self._server = None
+            # What was accepted just before has no task yet.
+            for _ in range(_ACCEPTED_TURNS):
+                await asyncio.sleep(0)
         connections = dict(self._connections)
         for task, writer in connections.items():
             writer.transport.abort()
