@@ -54,7 +54,6 @@ STORE_PATH: Final = "/segmentstore"
 
 _READY_S: Final = 90.0
 _CHECK_S: Final = 0.05
-_PORT_S: Final = 3.0
 _FORMAT_S: Final = 120.0
 _WATCHDOG: Final = 'cat >/dev/null; exec "$@"'
 
@@ -404,12 +403,7 @@ def _wait_until(absent: Callable[[], Sequence[ServiceProcess]]) -> None:
 
 
 def _require_free(process: ServiceProcess, port: int) -> None:
-    # A process that was killed is dead before its last thread is, which may hold the port.
-    end = time.monotonic() + _PORT_S
-    while not port_is_free(port):
-        if time.monotonic() < end:
-            time.sleep(_CHECK_S)
-            continue
+    if not port_is_free(port):
         raise LocalClusterError(
             f"{process.name} cannot start: port {port} of {HOST} is in use by another "
             "program, and its data belong to it"

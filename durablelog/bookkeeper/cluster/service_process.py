@@ -48,6 +48,12 @@ class _Seen(NamedTuple):
     state: str
     began: str
     """In ticks since the machine booted."""
+    threads: int
+
+    @property
+    def ended(self) -> bool:
+        """Its first thread may end before the others, which still hold its files and ports."""
+        return self.state in {"Z", "X", "x"} and self.threads <= 1
 
 
 class ServiceProcess:
@@ -175,7 +181,7 @@ class ServiceProcess:
             seen = _parsed(Path(f"/proc/{wanted.process}/stat").read_text(encoding="utf-8"))
         except (OSError, ValueError, IndexError):
             return None
-        return seen if seen.began == wanted.began and seen.state not in {"Z", "X", "x"} else None
+        return seen if seen.began == wanted.began and not seen.ended else None
 
     @contextmanager
     def _held(self) -> Iterator[int | None]:
@@ -241,4 +247,4 @@ def _ends(descriptor: int, seconds: float) -> bool:
 def _parsed(line: str) -> _Seen:
     """The line of /proc/<id>/stat; the name in it may hold anything, brackets too."""
     words = line.rpartition(")")[2].split()
-    return _Seen(int(line.split(" ", 1)[0]), words[0], words[19])
+    return _Seen(int(line.split(" ", 1)[0]), words[0], words[19], int(words[17]))

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from durablelog.bookkeeper.cluster.addresses import choose_addresses, load_addresses
+from durablelog.bookkeeper.cluster.addresses import choose_addresses, load_addresses, port_is_free
 from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess
 from durablelog.bookkeeper.ledger_store import LedgerState, Replication
@@ -227,6 +227,29 @@ def test_a_process_outlives_the_program_that_launched_it(tmp_path: Path) -> None
     assert os.getsid(process_id) != os.getsid(0), "the end of a terminal would reach it"
     process.end(signal.SIGKILL)
     assert process.process_id is None
+
+
+def test_a_process_is_alive_until_its_last_thread_has_ended(tmp_path: Path) -> None:
+    program = (
+        "import ctypes, pathlib, signal, socket, sys, threading\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "pathlib.Path(sys.argv[1]).write_text(str(listener.getsockname()[1]))\n"
+        "threading.Thread(target=signal.pause).start()\n"
+        "ctypes.CDLL(None).pthread_exit(None)\n"
+    )
+    process, told = ServiceProcess("half", tmp_path / "half"), tmp_path / "port"
+    process.launch((sys.executable, "-c", program, str(told)))
+    recorded = (process.folder / "process").read_text().split(" ", 1)[0]
+    state = Path("/proc", recorded, "stat")
+    try:
+        while state.read_text().rpartition(")")[2].split()[0] != "Z":
+            assert not process.wait(0.01), process.output()
+        assert process.process_id == int(recorded)
+        assert not port_is_free(int(told.read_text()))
+    finally:
+        process.end(signal.SIGKILL)
+    assert not process.send(signal.SIGKILL), "it is still there"
+    assert port_is_free(int(told.read_text())), "what it held is free when it has ended"
 
 
 def test_a_process_that_got_a_recorded_id_later_is_never_signalled(
