@@ -146,7 +146,7 @@ class Answer:
 def ask(
     proxy: FaultProxy, method: str, path: str, body: bytes | None = None, **headers: str
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     try:
         connection.request(
             method, path, body, {name.replace("_", "-"): value for name, value in headers.items()}
@@ -168,7 +168,7 @@ def ask_again(connection: http.client.HTTPConnection) -> None:
 def test_many_requests_pass_unchanged_over_one_connection(
     proxy: FaultProxy, server: PlainServer
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     data = bytes(range(256)) * 5000
     for number in range(3):
         connection.request("PUT", f"/b/{number}", data[number:])
@@ -202,7 +202,7 @@ def test_replies_end_where_the_server_ends_them(
 
 def test_chunked_requests_pass_streamed_and_held(proxy: FaultProxy, server: PlainServer) -> None:
     for path in ("/b/streamed", "/b/held"):
-        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
         connection.request("PUT", path, iter([b"one", b"-", b"two"]), encode_chunked=True)
         assert connection.getresponse().status == 200
         connection.close()
@@ -212,7 +212,7 @@ def test_chunked_requests_pass_streamed_and_held(proxy: FaultProxy, server: Plai
 
 
 def test_the_proxy_itself_says_100_continue(proxy: FaultProxy, server: PlainServer) -> None:
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as caller:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as caller:
         caller.sendall(
             b"PUT /b/o HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\n"
         )
@@ -234,7 +234,7 @@ def test_the_proxy_itself_says_100_continue(proxy: FaultProxy, server: PlainServ
 def test_what_is_no_message_ends_its_connection_and_nothing_else(
     proxy: FaultProxy, server: PlainServer, sent: bytes
 ) -> None:
-    with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as caller:
+    with socket.create_connection(("127.0.0.1", proxy.port), timeout=60) as caller:
         caller.sendall(sent)
         assert caller.recv(1000) == b""
     assert ask(proxy, "PUT", "/b/o", b"x").status == 200
@@ -370,7 +370,7 @@ def test_a_stalled_request_goes_on_when_it_is_released_unless_its_caller_went(
     proxy: FaultProxy, server: PlainServer
 ) -> None:
     rule = proxy.fault(Stall(), times=2)
-    patient = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    patient = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     patient.request("PUT", "/b/patient", b"x")
     hasty = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=0.01)
     hasty.request("GET", "/b/hasty")
@@ -388,7 +388,7 @@ def test_a_stalled_request_goes_on_when_it_is_released_unless_its_caller_went(
 
 def test_a_stalled_reply_comes_when_it_is_released(proxy: FaultProxy, server: PlainServer) -> None:
     proxy.fault(Stall(after_effect=True))
-    caller = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+    caller = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     caller.request("PUT", "/b/o", b"x")
     while not server.applied:
         ask(proxy, "GET", "/b/o")
@@ -408,7 +408,7 @@ def test_a_server_that_is_missing_refuses_and_comes_back_at_the_same_place(
 ) -> None:
     server.objects["/b/o"] = b"x"
     for _ in range(2):
-        idle = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+        idle = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
         idle.request("GET", "/b/o")
         assert idle.getresponse().read() == b"x"
         proxy.refuse()
@@ -468,7 +468,7 @@ def test_stopping_ends_what_is_stalled_late_or_open(server: PlainServer) -> None
         with pytest.raises(LOST):
             ask(proxy, "PUT", "/b/o", b"x")
         rule = proxy.fault(Stall())
-        stalled = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10)
+        stalled = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
         stalled.request("GET", "/b/o")
         while not rule.taken:
             ask(proxy, "GET", "/b/other")

@@ -26,7 +26,7 @@ from segmentstore import (
 )
 from tests.store.harness import TINY, attribute
 
-WAIT_S = 30
+WAIT_S = 60
 
 
 def open_blocking(location: Path, **options: Any) -> blocking.SegmentStore:

@@ -30,7 +30,7 @@ from segmentstore import (
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, attribute
 
-WAIT_S = 20
+WAIT_S = 60
 EVENTS = 60
 
 

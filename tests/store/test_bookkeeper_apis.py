@@ -27,7 +27,7 @@ from segmentstore.store_thread import StoreThread
 from tests.store.bookkeeper_world import BookKeeperWorld
 from tests.store.harness import attribute, read_all, run, until
 
-WAIT_S = 30
+WAIT_S = 60
 QUEUE_BYTES = 20_000
 IN_FLIGHT_BYTES = 2_000
 FRAME_BYTES = 200

@@ -39,7 +39,7 @@ class BookKeeperStoreMachine(StoreMachine):
         }
 
         async def opened() -> SegmentStore:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 options = {**TINY, **self.options, **shared}
                 return SegmentStore(
                     await open_store(

@@ -397,7 +397,7 @@ def test_a_connection_that_waits_for_its_last_answers_is_closed_with_the_store(
             other.writer.write(bytes(4))
             assert codes(await other.answers(1)) == [Code.MALFORMED]
             await store.close()
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(60):
                 assert await other.reader.read() == b""
 
     run(main())

@@ -108,7 +108,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def reopen(self) -> None:
         async def opened() -> SegmentStore:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await open_tiny(
                     self.location, runtime=Runtime(disk=self.disk), **self.options
                 )
@@ -134,7 +134,7 @@ class StoreMachine(RuleBasedStateMachine):
                 done, _ = await asyncio.wait([future], timeout=HELD_BACK_S)
                 if not done:
                     self.bring_tier2_back()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 return await future
 
         return self.runner.run(call())
@@ -451,7 +451,7 @@ class StoreMachine(RuleBasedStateMachine):
     async def close(self) -> None:
         if self.store is not None:
             store, self.store = self.store, None
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await store.close()
 
     def teardown(self) -> None:
