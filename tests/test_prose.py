@@ -15,36 +15,13 @@ ROOT = Path(__file__).resolve().parent.parent
 WORDS_MAX = 30
 COLUMNS_MAX = 100
 PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery")
-REWRITTEN = (
-    "README.md",
-    "docs/ARCHITECTURE.md",
-    "docs/bookkeeper.md",
-    "docs/tier2.md",
-    "docs/spark.md",
-    "docs/spark-source.md",
-    "docs/spark-writing.md",
-    "docs/limits.md",
-    "docs/restore.md",
-    "docs/reconciliation.md",
-    "docs/compaction.md",
-    "docs/internals.md",
-    "docs/runtime-reference.md",
-    "docs/crash-testing.md",
-    "docs/metrics.md",
-    "docs/glossary.md",
-    "docs/tier2-faults.md",
-    "docs/bookkeeper-faults.md",
-    "docs/testing.md",
-    "docs/testing-services.md",
-    "docs/benchmarks.md",
-    "docs/findings.md",
-    "docs/found-by-attack.md",
-    "docs/found-by-crash-testing.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    *sorted(f"docs/formats/{page.name}" for page in (ROOT / "docs/formats").glob("*.md")),
+FILES = (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests/SCENARIOS.md")
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in FILES
+    if page.name != "0055-catalog.md"  # until the catalog is built
 )
-"""Pages that keep the rules below. A page joins when it is rewritten."""
+"""All pages keep the rules below."""
 MODULES = (
     "segmentstore/__init__.py",
     "segmentstore/blocking.py",
@@ -68,7 +45,8 @@ OLD_WORDS = re.compile(
 deleted, received, mark for deletion, cancel, report and writer thread stand for them.
 """
 ACTOR = re.compile(
-    r"(?:^|[,;:(]\s*|\b(?:and|or|of|by|for|to|from|is|says?|names?|knows?)\s)whom?\b",
+    r"(?:^|[,;:(]\s*|\b(?:and|or|of|by|for|to|from|with|in|on|at|is|but|not|than|asks?|says?"
+    r"|names?|knows?)\s)whom?\b",
     re.IGNORECASE,
 )
 """`who` without a noun before it."""
@@ -135,8 +113,8 @@ def test_no_line_of_a_page_is_too_long() -> None:
     assert long == []
 
 
-@pytest.mark.parametrize("page", REWRITTEN)
-def test_a_rewritten_page_has_short_sentences_and_none_of_the_banned_words(page: str) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_short_sentences_and_none_of_the_banned_words(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     assert long_sentences(text) == []
     assert banned_words(text) == []

@@ -439,7 +439,7 @@ class NotPrimaryError(SegmentStoreError):
 
 class ContainerNotServedError(NotPrimaryError):
     """The segment is in a container that is not in this process's `serve`; nothing was
-    changed. Ask who serves it.
+    changed. Ask the process that serves it.
     """
 
     def __init__(self, container_id: int, serve: str) -> None:
