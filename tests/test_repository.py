@@ -46,6 +46,7 @@ FORMAT_PAGES = (
     "file-log",
     "local-server",
     "mailbox",
+    "metadata-catalog",
     "object-names",
     "operations",
     "scrub-state",

@@ -1,0 +1,263 @@
+"""Values of the metadata catalog, pure. The format's page: docs/formats/metadata-catalog.md.
+
+What a value's key says is not repeated in it. A value is decoded to its last byte or refused: a
+change of it is a new version of the catalog, which the identity record names.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from durablelog.catalog.catalog_keys import GarbageKey, MetadataFormatError
+from durablelog.operation_codec import decode_text, encode_text
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import DeletionClockReading, GarbageObject, MergeRecord
+
+PAGE_CHUNKS_MAX: Final = 128
+"""Chunks of a page."""
+
+_SEGMENT = struct.Struct(">QQQQQBQQI")
+_MERGE = struct.Struct(">QQQ")
+_ID = struct.Struct(">Q")
+_ATTRIBUTE = struct.Struct(">q")
+_PAGE = struct.Struct(">QHH")
+_CHUNK = struct.Struct(">QHQQQ")
+_OBJECT = struct.Struct(">QQQQ")
+_PLACE = struct.Struct(">QQQQ")
+_GARBAGE = struct.Struct(">QQQQ")
+_CLOCK = struct.Struct(">Q16sQ")
+
+_SEALED = 1
+_MERGED = 2
+_NOT_COUNTED = (1 << 64) - 1
+
+
+class SegmentRecord(NamedTuple):
+    """A segment without its chunks and attributes: fields as in SegmentMetadata."""
+
+    segment_id: int
+    name: str
+    created_ms: int
+    last_modified_ms: int
+    start_offset: int
+    length: int
+    storage_length: int
+    sealed: bool
+    merged_into: int | None
+    attribute_count: int
+    """Its records in the table of attributes: their number has a bound, and is not counted out."""
+    merges: tuple[MergeRecord, ...]
+
+
+class ChunkPlace(NamedTuple):
+    """A chunk without what its key says: object, segment and offset."""
+
+    length: int
+    block_offset: int
+    block_segment_id: int
+    block_start_offset: int
+
+
+class LiveObjectRecord(NamedTuple):
+    """An object, and how much of the container's segments lies in it."""
+
+    record: ObjectRecord
+    live_chunks: int
+    live_bytes: int
+
+
+def encode_segment(segment: SegmentRecord) -> bytes:
+    """The value of a SegmentIdKey."""
+    merged = segment.merged_into is not None
+    fixed = _SEGMENT.pack(
+        segment.created_ms,
+        segment.last_modified_ms,
+        segment.start_offset,
+        segment.length,
+        segment.storage_length,
+        (_SEALED if segment.sealed else 0) | (_MERGED if merged else 0),
+        segment.merged_into or 0,
+        segment.attribute_count,
+        len(segment.merges),
+    )
+    merges = (_MERGE.pack(*merge) for merge in segment.merges)
+    return b"".join((fixed, encode_text(segment.name), *merges))
+
+
+def decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
+    """The record of the segment. Raises MetadataFormatError."""
+    with _format_errors(f"segment {segment_id}"):
+        return _decode_segment(segment_id, value)
+
+
+def _decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
+    (
+        created_ms,
+        modified_ms,
+        start_offset,
+        length,
+        storage_length,
+        flags,
+        merged_into,
+        attributes,
+        merge_count,
+    ) = _SEGMENT.unpack_from(value)
+    if flags & ~(_SEALED | _MERGED) or (merged_into and not flags & _MERGED):
+        raise MetadataFormatError(f"flags {flags:#x} with {merged_into}")
+    name, position = decode_text(value, _SEGMENT.size)
+    merges = []
+    for _ in range(merge_count):
+        merges.append(MergeRecord(*_MERGE.unpack_from(value, position)))
+        position += _MERGE.size
+    _check_end(value, position)
+    return SegmentRecord(
+        segment_id,
+        name,
+        created_ms,
+        modified_ms,
+        start_offset,
+        length,
+        storage_length,
+        bool(flags & _SEALED),
+        merged_into if flags & _MERGED else None,
+        attributes,
+        tuple(merges),
+    )
+
+
+def encode_segment_id(segment_id: int) -> bytes:
+    """The value of a NameKey."""
+    return _ID.pack(segment_id)
+
+
+def decode_segment_id(value: bytes) -> int:
+    """The id that a name stands for. Raises MetadataFormatError."""
+    with _format_errors("segment id"):
+        (segment_id,) = _ID.unpack(value)
+    return int(segment_id)
+
+
+def encode_attribute(attribute: int) -> bytes:
+    """The value of a CatalogAttributeKey: any but ATTRIBUTE_UNSET."""
+    if attribute == ATTRIBUTE_UNSET:
+        raise MetadataFormatError("an attribute without a value is not stored")
+    return _ATTRIBUTE.pack(attribute)
+
+
+def decode_attribute(value: bytes) -> int:
+    """The attribute's value. Raises MetadataFormatError."""
+    with _format_errors("attribute"):
+        (attribute,) = _ATTRIBUTE.unpack(value)
+    if attribute == ATTRIBUTE_UNSET:
+        raise MetadataFormatError("an attribute without a value")
+    return int(attribute)
+
+
+def encode_chunk_page(chunks: Sequence[ChunkRecord]) -> bytes:
+    """The value of a ChunkPageKey: 1 to PAGE_CHUNKS_MAX contiguous chunks, by offset."""
+    if not 0 < len(chunks) <= PAGE_CHUNKS_MAX:
+        raise MetadataFormatError(f"a page of {len(chunks)} chunks")
+    numbers: dict[str, int] = {}
+    position, entries = chunks[0].start_offset, []
+    for chunk in chunks:
+        if chunk.start_offset != position:
+            raise MetadataFormatError(f"a chunk at {chunk.start_offset}, not at {position}")
+        position += chunk.length
+        number = numbers.setdefault(chunk.object_name, len(numbers))
+        place = (chunk.block_offset, chunk.block_segment_id, chunk.block_start_offset)
+        entries.append(_CHUNK.pack(chunk.length, number, *place))
+    head = _PAGE.pack(chunks[0].start_offset, len(chunks), len(numbers))
+    return b"".join((head, *map(encode_text, numbers), *entries))
+
+
+def decode_chunk_page(value: bytes) -> list[ChunkRecord]:
+    """The chunks of a page. Raises MetadataFormatError."""
+    with _format_errors("chunk page"):
+        return _decode_chunk_page(value)
+
+
+def _decode_chunk_page(value: bytes) -> list[ChunkRecord]:
+    offset, count, name_count = _PAGE.unpack_from(value)
+    if not 0 < count <= PAGE_CHUNKS_MAX:
+        raise MetadataFormatError(f"{count} chunks")
+    position, names, chunks = _PAGE.size, [], []
+    for _ in range(name_count):
+        name, position = decode_text(value, position)
+        names.append(name)
+    for _ in range(count):
+        length, number, *place = _CHUNK.unpack_from(value, position)
+        chunks.append(ChunkRecord(offset, length, names[number], *place))
+        offset += length
+        position += _CHUNK.size
+    _check_end(value, position)
+    return chunks
+
+
+def encode_object(live: LiveObjectRecord) -> bytes:
+    """The value of an ObjectKey."""
+    return _OBJECT.pack(live.record.size, live.record.created_ms, live.live_chunks, live.live_bytes)
+
+
+def decode_object(name: str, value: bytes) -> LiveObjectRecord:
+    """The object. Raises MetadataFormatError."""
+    with _format_errors(f"object {name}"):
+        size, created_ms, chunks, length = _OBJECT.unpack(value)
+    return LiveObjectRecord(ObjectRecord(name, size, created_ms), chunks, length)
+
+
+def encode_chunk_place(place: ChunkPlace) -> bytes:
+    """The value of a ChunkPlaceKey."""
+    return _PLACE.pack(*place)
+
+
+def decode_chunk_place(value: bytes) -> ChunkPlace:
+    """The rest of the chunk. Raises MetadataFormatError."""
+    with _format_errors("chunk place"):
+        return ChunkPlace(*_PLACE.unpack(value))
+
+
+def encode_garbage(garbage: GarbageObject) -> bytes:
+    """The value of a GarbageKey."""
+    since_ms = _NOT_COUNTED if garbage.since_ms is None else garbage.since_ms
+    record = garbage.record
+    return _GARBAGE.pack(record.size, record.created_ms, garbage.unreferenced_ms, since_ms)
+
+
+def decode_garbage(key: GarbageKey, value: bytes) -> GarbageObject:
+    """The garbage object. Raises MetadataFormatError."""
+    with _format_errors(f"garbage {key.name}"):
+        size, created_ms, unreferenced_ms, since_ms = _GARBAGE.unpack(value)
+    return GarbageObject(
+        ObjectRecord(key.name, size, created_ms),
+        unreferenced_ms,
+        key.sequence_number,
+        None if since_ms == _NOT_COUNTED else since_ms,
+    )
+
+
+def encode_deletion_clock(reading: DeletionClockReading) -> bytes:
+    """The value of a DeletionClockKey."""
+    return _CLOCK.pack(*reading)
+
+
+def decode_deletion_clock(value: bytes) -> DeletionClockReading:
+    """The reading. Raises MetadataFormatError."""
+    with _format_errors("deletion clock"):
+        return DeletionClockReading(*_CLOCK.unpack(value))
+
+
+def _check_end(value: bytes, position: int) -> None:
+    if position != len(value):
+        raise MetadataFormatError(f"{len(value) - position} bytes behind it")
+
+
+@contextmanager
+def _format_errors(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (struct.error, UnicodeDecodeError, IndexError, MetadataFormatError) as error:
+        raise MetadataFormatError(f"malformed {what}: {error}") from error

@@ -1,0 +1,335 @@
+"""Keys and records of the metadata catalog: their order, their ranges, and what is refused."""
+
+from __future__ import annotations
+
+import pathlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durablelog.catalog.catalog_keys import (
+    CatalogAttributeKey,
+    CatalogKey,
+    ChunkPageKey,
+    ChunkPlaceKey,
+    DeletionClockKey,
+    GarbageKey,
+    MetadataFormatError,
+    NameKey,
+    ObjectKey,
+    SegmentIdKey,
+    attribute_range,
+    chunk_page_range,
+    chunk_place_range,
+    decode_key,
+    garbage_range,
+    name_range,
+    object_range,
+    segment_range,
+)
+from durablelog.catalog.catalog_records import (
+    PAGE_CHUNKS_MAX,
+    ChunkPlace,
+    LiveObjectRecord,
+    SegmentRecord,
+    decode_attribute,
+    decode_chunk_page,
+    decode_chunk_place,
+    decode_deletion_clock,
+    decode_garbage,
+    decode_object,
+    decode_segment,
+    decode_segment_id,
+    encode_attribute,
+    encode_chunk_page,
+    encode_chunk_place,
+    encode_deletion_clock,
+    encode_garbage,
+    encode_object,
+    encode_segment,
+    encode_segment_id,
+)
+from durablelog.catalog.key_ranges import StoreKeyRange, prefix_range
+from durablelog.catalog.key_store_records import (
+    IDENTITY_KEY,
+    SEQUENCE_NUMBER_KEY,
+    KeyStoreIdentity,
+    decode_identity,
+    decode_sequence_number,
+    encode_identity,
+    encode_sequence_number,
+)
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.metadata import (
+    DeletionClockReading,
+    GarbageObject,
+    MergeRecord,
+    SegmentMetadata,
+)
+from segmentstore.contracts.segments import NAME_BYTES_MAX
+
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden/metadata-catalog.hex"
+NUMBER_MAX = 2**64 - 1
+
+numbers = st.one_of(st.integers(0, 3), st.integers(0, NUMBER_MAX), st.just(NUMBER_MAX))
+letters = st.one_of(
+    st.sampled_from("ab\x01\x7f\x80\u07ff\uffff\U0010ffff"),
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"),
+)
+names = st.text(letters, min_size=1, max_size=6)
+ids = st.one_of(st.sampled_from([bytes(16), b"\xff" * 16]), st.binary(min_size=16, max_size=16))
+KINDS: dict[type, st.SearchStrategy[Any]] = {
+    SegmentIdKey: st.builds(SegmentIdKey, numbers),
+    NameKey: st.builds(NameKey, names),
+    ChunkPageKey: st.builds(ChunkPageKey, numbers, numbers),
+    CatalogAttributeKey: st.builds(CatalogAttributeKey, numbers, ids),
+    ObjectKey: st.builds(ObjectKey, names),
+    ChunkPlaceKey: st.builds(ChunkPlaceKey, names, numbers, numbers),
+    GarbageKey: st.builds(GarbageKey, numbers, names),
+    DeletionClockKey: st.just(DeletionClockKey()),
+}
+"""In the order of their tables."""
+keys = st.one_of(*KINDS.values())
+
+
+def rank(key: CatalogKey) -> tuple[int, tuple[Any, ...]]:
+    return list(KINDS).index(type(key)), tuple(key)
+
+
+def holds(wanted: StoreKeyRange, key: CatalogKey) -> bool:
+    return wanted.start <= key.encode() < wanted.end
+
+
+@given(keys, keys)
+def test_keys_are_ordered_as_their_tuples_are(one: CatalogKey, other: CatalogKey) -> None:
+    assert (one.encode() < other.encode()) == (rank(one) < rank(other))
+    assert decode_key(one.encode()) == one
+    assert type(decode_key(one.encode())) is type(one)
+    assert one.encode()[0] > 0
+
+
+@given(keys, numbers, names, ids)
+def test_a_range_has_exactly_its_keys(
+    key: CatalogKey, number: int, name: str, attribute_id: bytes
+) -> None:
+    wanted = {
+        segment_range(): isinstance(key, SegmentIdKey),
+        name_range(): isinstance(key, NameKey),
+        name_range(name): isinstance(key, NameKey) and key.name.startswith(name),
+        chunk_page_range(number): isinstance(key, ChunkPageKey) and key.segment_id == number,
+        chunk_page_range(1, number): isinstance(key, ChunkPageKey)
+        and key.segment_id == 1
+        and key.first_offset <= number,
+        attribute_range(number): isinstance(key, CatalogAttributeKey) and key.segment_id == number,
+        attribute_range(1, attribute_id): isinstance(key, CatalogAttributeKey)
+        and key.segment_id == 1
+        and key.attribute_id >= attribute_id,
+        object_range(): isinstance(key, ObjectKey),
+        object_range(name): isinstance(key, ObjectKey) and key.name.startswith(name),
+        chunk_place_range(name): isinstance(key, ChunkPlaceKey) and key.object_name == name,
+        garbage_range(): isinstance(key, GarbageKey),
+        garbage_range(number): isinstance(key, GarbageKey) and key.sequence_number <= number,
+    }
+    assert {where: holds(where, key) for where in wanted} == wanted
+
+
+@given(st.lists(keys, min_size=2, max_size=2))
+def test_what_is_behind_a_key_follows_it(pair: list[CatalogKey]) -> None:
+    first, second = (key.encode() for key in pair)
+    rest = StoreKeyRange(b"\x01", b"\xff").behind(first)
+    assert (rest.start <= second) == (first < second)
+
+
+def test_a_prefix_that_nothing_follows_has_no_range() -> None:
+    with pytest.raises(ValueError, match="no key is behind"):
+        prefix_range(b"\xff\xff")
+
+
+def test_names_have_a_length_and_no_zero_byte() -> None:
+    longest = "é" * (NAME_BYTES_MAX // 2)
+    assert decode_key(NameKey(longest).encode()) == NameKey(longest)
+    assert decode_key(ChunkPlaceKey(longest, 0, 0).encode()) == ChunkPlaceKey(longest, 0, 0)
+    for name in ("", "a\0b", longest + "a", "\ud800"):
+        for key in (NameKey(name), ObjectKey(name), ChunkPlaceKey(name, 1, 2), GarbageKey(1, name)):
+            with pytest.raises(MetadataFormatError):
+                key.encode()
+    with pytest.raises(MetadataFormatError):
+        CatalogAttributeKey(1, b"short").encode()
+
+
+@given(keys, st.binary(max_size=3))
+def test_what_is_no_key_is_refused(key: CatalogKey, more: bytes) -> None:
+    for data in (key.encode()[:-1], key.encode() + more):
+        try:
+            found = decode_key(data)
+        except MetadataFormatError:
+            continue
+        assert found.encode() == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"\x00\x01", b"\x09", b"\xff", b"\x08\x00", b"\x01" + bytes(7), b"\x02", b"\x05"),
+        *(b"\x02a\x00", b"\x02" + b"a" * (NAME_BYTES_MAX + 1), b"\x02\xff", b"\x02\xed\xa0\x80"),
+        *(b"\x03" + bytes(17), b"\x04" + bytes(23), b"\x06a" + bytes(16), b"\x06" + bytes(17)),
+        *(b"\x07" + bytes(8), b"\x07" + bytes(7)),
+    ],
+)
+def test_malformed_keys_are_refused(data: bytes) -> None:
+    with pytest.raises(MetadataFormatError):
+        decode_key(data)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+merges = st.builds(MergeRecord, numbers, numbers, numbers)
+segments = st.builds(
+    SegmentRecord,
+    *(numbers, names, numbers, numbers, numbers, numbers, numbers, st.booleans()),
+    st.one_of(st.none(), numbers),
+    st.integers(0, 2**32 - 1),
+    st.lists(merges, max_size=3).map(tuple),
+)
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> list[ChunkRecord]:
+    position, chunks = draw(st.integers(0, 2**62)), []
+    for _ in range(draw(st.integers(1, 5))):
+        length = draw(st.integers(1, 2**40))
+        place = [draw(numbers) for _ in range(3)]
+        chunks.append(ChunkRecord(position, length, draw(names), *place))
+        position += length
+    return chunks
+
+
+objects = st.builds(ObjectRecord, names, numbers, numbers)
+CODECS: dict[str, tuple[Any, Any, st.SearchStrategy[Any]]] = {
+    "segment": (encode_segment, lambda value, old: decode_segment(old.segment_id, value), segments),
+    "name": (encode_segment_id, lambda value, _: decode_segment_id(value), numbers),
+    "page": (encode_chunk_page, lambda value, _: decode_chunk_page(value), pages()),
+    "attribute": (
+        encode_attribute,
+        lambda value, _: decode_attribute(value),
+        st.integers(ATTRIBUTE_UNSET + 1, 2**63 - 1),
+    ),
+    "object": (
+        encode_object,
+        lambda value, old: decode_object(old.record.name, value),
+        st.builds(LiveObjectRecord, objects, numbers, numbers),
+    ),
+    "place": (
+        encode_chunk_place,
+        lambda value, _: decode_chunk_place(value),
+        st.builds(ChunkPlace, numbers, numbers, numbers, numbers),
+    ),
+    "garbage": (
+        encode_garbage,
+        lambda value, old: decode_garbage(GarbageKey(old.sequence_number, old.record.name), value),
+        st.builds(
+            *(GarbageObject, objects, numbers, numbers),
+            st.one_of(st.none(), st.integers(0, NUMBER_MAX - 1)),
+        ),
+    ),
+    "clock": (
+        encode_deletion_clock,
+        lambda value, _: decode_deletion_clock(value),
+        st.builds(DeletionClockReading, numbers, ids, numbers),
+    ),
+    "identity": (
+        encode_identity,
+        lambda value, _: decode_identity(value),
+        st.builds(KeyStoreIdentity, names, st.integers(0, 2**32 - 1)),
+    ),
+    "number": (encode_sequence_number, lambda value, _: decode_sequence_number(value), numbers),
+}
+
+
+@given(st.sampled_from(sorted(CODECS)), st.data())
+def test_a_record_comes_back_and_no_part_of_it_does(name: str, data: st.DataObject) -> None:
+    encode, decode, records = CODECS[name]
+    record = data.draw(records)
+    value = encode(record)
+    assert decode(value, record) == record
+    for wrong in (value[:-1], value[: len(value) // 2], b"", value + b"\0"):
+        with pytest.raises(MetadataFormatError):
+            decode(wrong, record)
+
+
+@given(st.sampled_from(sorted(CODECS)), st.binary(max_size=120), st.data())
+def test_other_bytes_are_refused_with_our_error(
+    name: str, value: bytes, data: st.DataObject
+) -> None:
+    encode, decode, records = CODECS[name]
+    try:
+        found = decode(value, data.draw(records))
+    except MetadataFormatError:
+        return
+    assert len(encode(found)) <= len(value)
+
+
+def test_a_page_is_contiguous_and_bounded() -> None:
+    chunks = [ChunkRecord(number, 1, "o", 0, 1, 0) for number in range(PAGE_CHUNKS_MAX + 1)]
+    assert decode_chunk_page(encode_chunk_page(chunks[1:])) == chunks[1:]
+    for wrong in ([], chunks, [chunks[0], chunks[2]]):
+        with pytest.raises(MetadataFormatError):
+            encode_chunk_page(wrong)
+
+
+def test_no_attribute_is_stored_without_a_value() -> None:
+    with pytest.raises(MetadataFormatError):
+        encode_attribute(ATTRIBUTE_UNSET)
+    with pytest.raises(MetadataFormatError):
+        decode_attribute(ATTRIBUTE_UNSET.to_bytes(8, "big", signed=True))
+
+
+def test_a_catalog_of_a_newer_version_is_refused() -> None:
+    value = encode_identity(KeyStoreIdentity("s", 1))
+    with pytest.raises(MetadataFormatError, match="version 2"):
+        decode_identity(b"\x00\x02" + value[2:])
+
+
+def test_a_record_has_the_scalar_fields_of_a_segment() -> None:
+    fields = set(SegmentRecord._fields) - {"attribute_count"}
+    assert fields <= set(SegmentMetadata.__slots__)
+
+
+def test_golden_keys_and_records() -> None:
+    """The format of docs/formats/metadata-catalog.md: it changes with the version alone."""
+    segment = SegmentRecord(
+        *(5, "logs/wéb", 1000, 2000, 10, 100, 60, False, None, 1),
+        (MergeRecord(70, 30, 9),),
+    )
+    merged = SegmentRecord(9, "txn", 2000, 2000, 0, 30, 0, True, 5, 0, ())
+    chunks = [
+        ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0),
+        ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40),
+    ]
+    live = LiveObjectRecord(ObjectRecord("00/3/1/flush-x", 300, 11), 1, 40)
+    garbage = GarbageObject(ObjectRecord("00/3/1/flush-z", 5, 6), 7, 98, None)
+    samples = [
+        (IDENTITY_KEY, encode_identity(KeyStoreIdentity("000102030405060708090a0b0c0d0e0f", 3))),
+        (SEQUENCE_NUMBER_KEY, encode_sequence_number(99)),
+        (SegmentIdKey(5).encode(), encode_segment(segment)),
+        (SegmentIdKey(9).encode(), encode_segment(merged)),
+        (NameKey("logs/wéb").encode(), encode_segment_id(5)),
+        (ChunkPageKey(5, 0).encode(), encode_chunk_page(chunks)),
+        (CatalogAttributeKey(5, b"a" * 16).encode(), encode_attribute(-5)),
+        (ObjectKey("00/3/1/flush-x").encode(), encode_object(live)),
+        (
+            ChunkPlaceKey("00/3/1/flush-x", 5, 0).encode(),
+            encode_chunk_place(ChunkPlace(40, 0, 5, 0)),
+        ),
+        (GarbageKey(98, "00/3/1/flush-z").encode(), encode_garbage(garbage)),
+        (
+            DeletionClockKey().encode(),
+            encode_deletion_clock(DeletionClockReading(1, bytes(range(16)), 2)),
+        ),
+    ]
+    assert samples == sorted(samples)
+    text = "".join(f"{key.hex()} {value.hex()}\n" for key, value in samples)
+    assert GOLDEN.read_text() == text
