@@ -19,6 +19,7 @@ from tests.support.suites import share
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "mutant", share([*MUTANTS[6:], *MUTANTS[:6]], 24, 4), ids=lambda mutant: mutant.name
 )
