@@ -6,8 +6,8 @@ from __future__ import annotations
 class CheckpointPolicy:
     """Counts what the log has taken since the last checkpoint.
 
-    Due after `operations_max` operations or `bytes_max` bytes, whichever comes first, but never
-    before the log has grown by `_SHARE` times the last checkpoint's own size: checkpoints of a
+    Due after `operations_max` operations or `bytes_max` bytes, whichever comes first. But the log
+    must have grown by `_SHARE` times the last checkpoint's own size before: checkpoints of a
     container with much metadata must not become most of what is written.
     """
 

@@ -3,8 +3,8 @@
 What every implementation promises (proved by tests/contracts/durable_data_log_contract.py):
 
 - `open` fences: once it has returned, an earlier owner of the same log can never acknowledge
-  another append ("cannot tell" counts as fenced, NotPrimaryError). An implementation that can know
-  a live owner may refuse instead (StoreInUseError).
+  another append (an unknown outcome counts as fenced, NotPrimaryError). An implementation that can
+  know a live owner may refuse instead (StoreInUseError).
 - appends are acknowledged in order, and only when they and all before them are durable;
 - the first append that fails fails all later ones, for good: there is no retry at this layer;
 - each opening has an epoch higher than all before it; each frame has the next frame sequence
@@ -92,7 +92,7 @@ class DurableDataLog(ABC):
 
     on_settled: Callable[[], None] = staticmethod(_nothing)
     """Called after futures of `append` have been resolved, once for all that were resolved together
-    and in the same turn of the loop: the sequencer commits from here, a turn earlier than a
+    and in the same turn of the loop. The sequencer commits from here, a turn earlier than a
     future's own callbacks would come.
     """
 
@@ -163,8 +163,8 @@ class DurableDataLog(ABC):
         """Frames from `start`, or from the truncation point, to the tail as it is now, in batches.
 
         May be called while appends go on: gives at least what was acknowledged when it was called.
-        A frame's payload stays valid while it is referenced. Whoever leaves before the end closes
-        it. Raises DataCorruptionError, naming the place.
+        A frame's payload stays valid while it is referenced. A caller that leaves before the end
+        closes it. Raises DataCorruptionError, naming the place.
         """
 
     @property
@@ -193,8 +193,8 @@ class DurableDataLog(ABC):
         """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
         that cannot be known.
 
-        For who misses something he should have found: it may have been truncated by a new owner.
-        Costs a check of the log's state.
+        For a reader that misses an expected frame: it may have been truncated by a new owner. Costs
+        a check of the log's state.
         """
 
     # Where nothing keeps others out, there is nothing to do.

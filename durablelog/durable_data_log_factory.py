@@ -102,7 +102,7 @@ class OrphanDeletion:
 class DurableDataLogFactory(ABC):
     """Tier 1 of one store. All methods but `abandon` are called on one event loop.
 
-    The defaults are those of a place that belongs to one folder: the folder's store.toml is the
+    The defaults are those of a place that belongs to one folder. The folder's store.toml is the
     store's identity there, and the process that holds the folder's lock is the only owner.
     """
 

@@ -1,11 +1,11 @@
 """Requests in, numbered operations packed into frames out. The hot path of every append.
 
 Theory of operation. Appends that wait are gathered by segment: all appends of one segment that
-share a frame become *one* operation (segments are byte streams: a run of plain appends and one
-append of their concatenation are the same thing, and the frame makes them durable together or not
-at all). Anything else first closes the groups that are open, so the order of operations on a
-segment is the order of the calls; and since groups never leave their frame, no crash can show a
-later call of a caller without an earlier one.
+share a frame become *one* operation. Segments are byte streams, so a run of plain appends and one
+append of their concatenation are the same. And the frame decides together whether they are durable.
+Anything else first closes the groups that are open, so the order of operations on a segment is the
+order of the calls. Groups never leave their frame, so no crash can show a later call of a caller
+without an earlier one.
 
 Invariant: the open groups plus what the builder holds fit the current frame. An append that does
 not fit begins a new frame; one that fits no frame is an operation of its own that spans several. A
@@ -54,7 +54,7 @@ made per append.
 
 
 class OperationRequest:
-    """An operation that is not an append, and who waits for it."""
+    """An operation that is not an append, and the future of its caller."""
 
     __slots__ = ("future", "operation", "queued_bytes")
 

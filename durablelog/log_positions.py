@@ -66,7 +66,7 @@ class LogPositions:
     def scan_start(self, sequence_number: int) -> LogAddress | None:
         """Where to begin reading so as to meet the operation whole; None for the log's beginning.
 
-        One marker earlier than the one at or below: an operation may begin frames before the one it
+        One marker earlier than the one at or below. An operation may begin frames before the one it
         ends in, and the frame a marker names may begin in the middle of an operation.
         """
         index = bisect_right(self._markers, sequence_number, key=_sequence_of) - 2

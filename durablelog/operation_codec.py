@@ -151,7 +151,7 @@ def append_data_start(operation: AppendOperation) -> int:
 def segment_of_append(data: Buffer) -> int | None:
     """The segment that an encoded append is of; None for any other operation.
 
-    For who searches for few of many: < 0.5 us.
+    For a search for few of many: < 0.5 us.
     """
     if data[0] != AppendOperation.type_id or len(data) < _PREFIX.size + _APPEND_BODY.size:
         return None

@@ -2,18 +2,17 @@
 order.
 
 Theory of operation. There is one queue and no task: `append` and `submit` enqueue when they are
-called, `_pump` packs whatever waits into frames and hands them to the log, `_frames_done` commits
+called. `_pump` packs whatever waits into frames and hands them to the log. `_frames_done` commits
 them in order, resolves their futures and pumps again. A full frame is shipped at once (up to a
-bound of frames and bytes in flight); a part-filled one only while fewer than two are in flight, so
-that under load frames grow by themselves. Operations of the storage writer go by a queue of their
-own, past the throttle: they are what relieves it. A checkpoint is taken when nothing is in flight,
-so it is the committed metadata and no more. While the throttle holds callers back, requests of
-segments that use little go on (`fair_admission`): only then may requests of two segments be carried
-out in another order than that of their calls.
+bound of frames and bytes in flight). A part-filled one is shipped only while fewer than two are in
+flight, so that under load frames grow by themselves. Operations of the storage writer go by a queue
+of their own, past the throttle: they are what relieves it. A checkpoint is taken when nothing is in
+flight, so it is the committed metadata and no more. While the throttle holds callers back, requests
+of segments that use little continue (`fair_admission`). Only then may requests of two segments be
+carried out in another order than that of their calls.
 
-A frame that fails fails everything behind it, once and for all: pending metadata is rolled back,
-what was on its way is reported as unknown, what was not is reported as not done, and the container
-stops.
+A frame that fails fails everything behind it, once and for all. Pending metadata is rolled back,
+operations in flight are reported as unknown, all others as not done, and the container stops.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ class AppendOperation(Operation):
     segment_id: int
     offset: int
     data: Buffer
-    """In replay a view into a frame: whoever keeps it, keeps the frame."""
+    """In replay a view into a frame: a holder of it keeps the frame."""
     attributes: dict[AttributeKey, int] | None = None
     address: LogAddress | None = None
     """Of the first byte of `data` in the log, the others follow; known in replay alone."""
@@ -123,14 +123,14 @@ class CheckpointOperation(Operation):
 class StorageUpdateOperation(Operation):
     """What an upload made true: the only thing that makes chunks visible and moves storage_length.
 
-    `chunks` are in flush order; one that its segment no longer wants (deleted, truncated past it)
+    `chunks` are in flush order. One that its segment no longer wants (deleted, truncated past it)
     is passed over, and an object none of whose chunks was wanted becomes garbage at once. `links`
     are (target id, source id) of merges whose source is whole in Tier 2: its chunks become the
     target's.
 
-    An object the metadata know already, live or garbage, is passed over: so objects alone, without
+    An object the metadata know already, live or garbage, is passed over. So objects alone, without
     chunks, say that what Tier 2 holds of them is garbage, and can never harm a live one. One upload
-    of many chunks may be reported by several operations, each naming the object; once it is
+    of many chunks may be reported by several operations, each naming the object. Once it is
     garbage, chunks in it are passed over: their segments still owe these bytes to Tier 2.
     """
 
@@ -192,8 +192,8 @@ class DeletionClockOperation(Operation):
     """How far the owner has counted: garbage that the log released up to `through` is counted from
     here on.
 
-    `through` is the committed sequence number of the moment at which the clock was read, so what
-    became garbage while this operation was on its way is left for the next one.
+    `through` is the committed sequence number of the moment at which the clock was read. So garbage
+    that arises while this operation is on its way is left for the next one.
     """
 
     type_id: ClassVar[int] = 13

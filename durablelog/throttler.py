@@ -1,11 +1,11 @@
 """How long new work must wait before it is taken from the queue. Pure.
 
-Of the four sources of DESIGN 4.5 (and Pravega's ThrottlerCalculator) two are delays, and live here:
-cache and un-flushed operations; and a log that has no room for more than what makes room. They do
-not add up: the largest wins. Each rises linearly from a target share of its bound to the maximum.
-The other two need no timer: the log's queue is bounded by the frames and bytes the operation
-processor keeps in flight, and batching comes from its keeping a part-filled frame back while two
-are in flight (docs/decisions/0004-batching-by-holding-frames.md).
+Of the four sources of DESIGN 4.5 (and Pravega's ThrottlerCalculator) two are delays, and are
+computed here: cache and un-flushed operations. So is the pause of a log that has room only for
+operations that free room. They do not add up: the largest wins. Each rises linearly from a target
+share of its bound to the maximum. The other two need no timer. The log's queue is bounded by the
+frames and bytes the operation processor keeps in flight. Batching comes from its keeping a
+part-filled frame back while two are in flight (docs/decisions/0004-batching-by-holding-frames.md).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Implemented by tier2's block reader.
 
-And who is told how that went: `FetchWatch`, implemented by who keeps what was found lost.
+Reports of fetches: `FetchWatch`, implemented by the part that keeps losses.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class BlockSource(Protocol):
 
 
 class FetchWatch(Protocol):
-    """Told of each fetch from Tier 2 when it has ended.
+    """Receives each fetch from Tier 2 when it has ended.
 
     Calls come from the event loop, and must be quick.
     """

@@ -71,7 +71,7 @@ class ReadIndexConfig:
     read-ahead.
     """
     fetch_attempts: int = 3
-    """Tries of one fetch before its readers are told that Tier 2 is not available."""
+    """Tries of one fetch before its readers get an error that Tier 2 is not available."""
     fetch_backoff_s: float = 0.05
     """Pause before the second try; doubles from try to try, with jitter."""
     stream_idle_s: float = 10.0

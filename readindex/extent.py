@@ -18,7 +18,7 @@ from collections import OrderedDict
 
 
 class Home(enum.Enum):
-    """Who accounts for the extent, and which of its fields are in use."""
+    """The account of the extent, and which of its fields are in use."""
 
     TAIL = "tail"
     """In memory, counted by TailMemory."""
@@ -31,7 +31,7 @@ class Home(enum.Enum):
     LOGGED = "logged"
     """In the log alone, at `places`; `data` is None. Gone once Tier 2 has it."""
     REMOVED = "gone"
-    """Removed from its index; whoever still holds it must let go."""
+    """Removed from its index; any other holder must release it."""
 
 
 class Extent:

@@ -2,14 +2,14 @@
 loop (loop).
 
 A reader that goes through fetched bytes finds them all in memory and would run on without ever
-giving the loop away: 64 MiB of copies are a pause of 10 ms for every append; and where the loop
+giving the loop away. 64 MiB of copies are a pause of 10 ms for every append. And where the loop
 never rests, the threads that write the log wait for the interpreter lock. Rules:
 
-- what is handed out is counted; whoever takes more than what is left of a turn's portion waits,
+- delivered bytes are counted; a reader that takes more than what is left of a turn's portion waits,
   first come first served;
 - each turn lets go as many as make up a portion, so many readers get on alike;
-- while somebody appends, the next portion comes only after a pause as long as the last one took, at
-  least `PAUSE_S`: readers then have at most half of the loop, however slow the machine, and the
+- while appends arrive, the next portion comes only after a pause as long as the last one took, at
+  least `PAUSE_S`. Readers then have at most half of the loop, however slow the machine, and the
   rest is a real pause;
 - nobody waits for anything but turns and that pause, and closing lets all go.
 """
@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 
 PAUSE_S = 0.001
-"""What an event loop's timer can tell apart."""
+"""The resolution of an event loop's timer."""
 WRITING_S = 0.1
 """Somebody appends if somebody has within this time."""
 _READS_PER_TURN = 64

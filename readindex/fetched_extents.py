@@ -2,9 +2,9 @@
 
 Each extent is in one of three places, and when room is needed they are emptied in this order:
 
-- *consumed*: a sequential reader has read it to its end. A small stock that only lingers for
-  readers in step with it: beyond an eighth of the bound, or some megabytes, the oldest goes at
-  once, and its memory is used again while it is still warm;
+- *consumed*: a sequential reader has read it to its end. A small amount only lingers for readers in
+  step with it. Beyond an eighth of the bound, or some megabytes, the oldest is evicted at once, and
+  its memory is used again while it is still warm;
 - *loose*: read by somebody who is not sequential, or not wanted by anybody any more. First in,
   first out, but what nobody has read goes first, and what was read twice gets a second life;
 - *held* by a sequential reader: what is ahead of it. It goes last, from those who hold more than

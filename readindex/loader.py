@@ -21,8 +21,8 @@ from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
 
 _CACHED_BLOCKS_PER_READ = 16
 CACHED_BLOCKS_PER_UPLOAD = 128
-"""The same for who wants very many: each asking of the cache is a way to another thread and
-back.
+"""The same for a reader that wants very many: each request to the cache is a way to another thread
+and back.
 """
 
 

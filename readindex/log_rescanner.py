@@ -1,11 +1,11 @@
 """LogRescanner: un-flushed bytes that left memory and cache come back from Tier 1, by one rescan
 for all (loop).
 
-Whoever misses bytes registers a *want*: a reader one, an upload one for each gap in its blocks, all
-before it waits. At most one rescan of the log runs at a time. Bytes it brings go to every want they
-answer directly, so everybody gets on even when memory has no room to keep them. A want is answered
-as soon as it is whole, by a rescan that was under way already when that has not passed its
-beginning yet; else by the next one.
+A reader that misses bytes registers a *want*: a read one, an upload one for each gap in its blocks,
+all before it waits. At most one rescan of the log runs at a time. Bytes it brings go to every want
+they answer directly, so everybody gets on even when memory has no room to keep them. A want is
+answered as soon as it is whole. A rescan that is under way serves it when it has not passed its
+beginning yet; else the next one does.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class LogRescanner:
         return any(not want.pieces and not want.future.done() for want in self._served)
 
     async def close(self) -> None:
-        """Stop; who waits gets ContainerStoppedError."""
+        """Stop; waiting reads get ContainerStoppedError."""
         self._closed = True
         self._resolve([*self._served, *self._waiting], ContainerStoppedError(self._container_id))
         self._waiting.clear()

@@ -1,7 +1,7 @@
 """LoggedBytes: the residence of replayed bytes that only the log has, at known places (loop).
 
 What is replayed lies in the log already. Where the log can be read by place, its larger appends are
-neither kept in memory nor copied to the cache: their extents know where they lie, until Tier 2 has
+neither kept in memory nor copied to the cache. Their extents record their place, until Tier 2 has
 them. Memory goes by places, so these are bounded; what is beyond goes the way of live appends.
 """
 
@@ -80,7 +80,7 @@ class LoggedBytes:
         self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
     ) -> list[bytes] | None:
         """At most `length` bytes from `offset`, which an extent has, out of at most so many extents
-        that follow each other; None if the log does not have the first whole.
+        that follow each other. None if the log does not have the first whole.
         """
         run = index.run_of(Home.LOGGED, offset, length, blocks_max)
         wanted = [

@@ -3,11 +3,11 @@
 Rules:
 
 - a read that continues no other fetches what it wants and no more, in one request, and waits for
-  nothing but its turn; one that continues another fetches the read unit it is in;
+  nothing but its turn. One that continues another fetches the read unit it is in;
 - read-ahead (`_read_ahead`) goes from the end of what a sequential reader has to the end of its
-  window, over the borders of chunks and objects, in GETs of up to a quarter of the window: few and
-  large ones once the reader is well under way. It takes at most three quarters of the fetches and
-  begins none that has no room in memory or no budget; it is tried again whenever a fetch ends
+  window, over the borders of chunks and objects. Its GETs have up to a quarter of the window: few
+  and large ones once the reader is well under way. It takes at most three quarters of the fetches
+  and begins none that has no room in memory or no budget; it is tried again whenever a fetch ends
   (`_hungry`);
 - only sequential readers wait for the budget; what others fetch is charged to it, within bounds;
 - a sequential reader that has not read for `stream_idle_s` is ended by a timer, which runs only

@@ -4,8 +4,8 @@ The commit side is synchronous and called in log order, right after the metadata
 in replay alike. The read side looks in this order: memory, cache, Tier 2 (below storage_length), a
 merged source, and last Tier 1 by a refill. Rules:
 
-- a read of appended bytes that lie in memory awaits nothing; one of fetched bytes gives way to
-  others in the loop when much has been handed out (FairDelivery), and nothing else;
+- a read of appended bytes that lie in memory awaits nothing. One of fetched bytes gives way to
+  others in the loop when much has been delivered (FairDelivery), and nothing else;
 - after every await everything is looked at again: the segment may have been truncated, deleted,
   merged or flushed, and the bytes evicted. The loop ends with bytes or with an error;
 - the bytes of a segment id at an offset never change, so bytes in hand stay right; only whether the
@@ -71,8 +71,8 @@ class ReadIndex:
     """One container's read index. All calls on one event loop.
 
     `refill(wanted)` must rescan the log and call `insert_refilled` with the bytes of these segments
-    that `missing_ranges` lists, in order of offset for each, and may do so for others that will be
-    wanted soon. `wanted` tells of each how many missing bytes are taken without being kept. `cache`
+    that `missing_ranges` lists, in order of offset for each. It may do so for others that will be
+    wanted soon. `wanted` maps each to how many missing bytes are taken without being kept. `cache`
     and `addresses` may be shared with other containers. `unflushed_bytes()` gives all un-flushed
     bytes there are, those included that are not held. `on_spilled()` is called, soon and often,
     when some of the tail has been moved to the cache. `read_log` gives the bytes at places in the
@@ -331,7 +331,7 @@ class ReadIndex:
     # --- the whole ---
 
     def watch(self, watch: FetchWatch) -> None:
-        """Tell of each fetch."""
+        """Report each fetch."""
         self._fetcher.fetches.report_to(watch)
 
     @property

@@ -3,9 +3,9 @@
 How RocksDB is used, and why:
 
 - FIFO compaction: whole files go, oldest first, when all together pass a limit. Blocks are written
-  once and read a few times, so nothing is ever rewritten, and a delete costs nothing: it is
-  forgotten by the account here and its bytes leave with their file. FIFO compaction insists on
-  keeping every table file open, so the number of files is bounded instead: the write buffer, which
+  once and read a few times, so nothing is ever rewritten, and a delete costs nothing. The block is
+  forgotten by the account here and its bytes leave with their file. FIFO compaction requires every
+  table file to stay open, so the number of files is bounded instead. The write buffer, which
   becomes one file, is sized to about 1/64 of the limit.
 - the account here, not RocksDB, decides what is there: an address is found only while fewer than
   `window` bytes were inserted after it, a window RocksDB's own limit always covers.

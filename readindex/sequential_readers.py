@@ -9,8 +9,8 @@ Rules:
   two read units; only then it has a window. A read at a place of its own costs nothing but its
   entry here, which the next ones push out;
 - the window begins at one unit and doubles with each unit read, up to `read_ahead_bytes_max`;
-- what a reader holds (fetched and not wholly read yet) lies between its position and the end of its
-  window, and is never more than its share: sequential readers share three quarters of
+- the bytes of a reader (fetched and not wholly read yet) lie between its position and the end of
+  its window, and are never more than its share. Sequential readers share three quarters of
   `fetched_bytes_max` equally;
 - two readers that come to the same place are one from there on;
 - a reader that has ended (idle, pushed out) is never sequential again.

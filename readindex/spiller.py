@@ -1,9 +1,9 @@
 """Spiller: the one background flow that moves extents from memory into the cache (loop).
 
 Memory is released only after the cache said True. When it said False, nothing is tried for
-`spill_retry_s`; meanwhile the tail may grow to its hard bound, where TailMemory drops instead.
-Who brings bytes faster than they are spilled waits, batch by batch (`step`): replay and rescans
-here, writers by the throttle.
+`spill_retry_s`; meanwhile the tail may grow to its hard bound, where TailMemory drops instead. A
+producer that brings bytes faster than they are spilled waits, batch by batch (`step`): replay and
+rescans here, writers by the throttle.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ class UnflushedReads:
     def _ask(self, block: _Block) -> None:
         """Ask for what is known to be missing.
 
-        That the segment is gone will be told when the rest is taken.
+        The read of the rest reports that the segment is deleted.
         """
         segment = self._metadata.segments.get(block.segment_id)
         if segment is None:

@@ -1,7 +1,7 @@
 """WaitingReads: readers at the tail, woken by the next thing that happens to their segment (loop).
 
-A reader is told nothing but to look again: what it finds then, bytes, an end, or no segment at all,
-is the truth of that moment. Waiting costs one future and one timer, no task.
+A notified reader only checks again: what it finds then, bytes, an end, or no segment at all, is the
+truth of that moment. Waiting costs one future and one timer, no task.
 """
 
 from __future__ import annotations

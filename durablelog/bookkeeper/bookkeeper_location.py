@@ -74,7 +74,7 @@ class BookKeeperLocation:
     else none.
     """
     acl: Access = "open"
-    """Who may see and change the nodes made here: everybody, or their creator."""
+    """Which clients may see and change the nodes created here: all, or their creator."""
     session_timeout_s: int = 10
     """Of the session with ZooKeeper."""
 

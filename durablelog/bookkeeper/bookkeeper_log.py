@@ -1,14 +1,14 @@
 """The log on BookKeeper: Tier 1 on one ledger after another (docs/formats/bookkeeper-log.md).
 
-The parts: the *store* has the record, the *lease* knows how long ago that was ours, the *pipeline*
-has the frames in flight, the *succession* the way from ledger to ledger, the *remover* what was
-truncated. All on one event loop, no thread of our own. How an append goes: `append` numbers the
-frame and sends it, unless the ledger is being changed; results come in batches and resolve futures
-in order.
+The parts: the *store* has the record, the *lease* knows when the record was last confirmed as ours.
+The *pipeline* has the frames in flight, the *rollover* changes from ledger to ledger, the *deleter*
+removes truncated ledgers. All on one event loop, no thread of our own. How an append goes: `append`
+numbers the frame and sends it, unless the ledger is being changed; results come in batches and
+resolve futures in order.
 
 Rules of this file:
 
-- who owns the log is said by the record alone; no failure code is taken for an answer to that;
+- the record alone says which process owns the log; no failure code is taken for an answer to that;
 - the first failure that is for good fails all in flight and all that comes; everything else is
   waited out, and `health` says for what;
 - `close` works at any moment, and ends every task.
@@ -57,12 +57,12 @@ PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 class BookKeeperLog(DurableDataLog):
     """One opening of the log whose record is the node at `path`; it is made if it is not there.
 
-    `presence` says who opens it, and asks before it is taken from a living owner
-    (ContainerOwnedError); None does neither. `ledgers` and `nodes` are shared by the containers of
-    a store: the log closes neither. `payload_bytes_max`: 1 to PAYLOAD_BYTES_MAX (ConfigError).
-    `epoch_min`: the least epoch of this opening, for a log that follows one that was lost. An
-    object is opened once; after `close` make a new one. Beside what the contract says, `open`
-    raises LogDisabledError and ConfigError (another store's node, a newer format, no rights,
+    `presence` announces the opening owner, and checks for a living owner before the log is taken
+    from it (ContainerOwnedError); None does neither. `ledgers` and `nodes` are shared by the
+    containers of a store: the log closes neither. `payload_bytes_max`: 1 to PAYLOAD_BYTES_MAX
+    (ConfigError). `epoch_min`: the least epoch of this opening, for a log that follows one that was
+    lost. An object is opened once; after `close` make a new one. Beside what the contract says,
+    `open` raises LogDisabledError and ConfigError (another store's node, a newer format, no rights,
     another password).
     """
 

@@ -1,11 +1,11 @@
 """BookKeeperLogView: a log on BookKeeper as it stands, read without owning it: nothing is claimed,
 fenced or written.
 
-Whoever owns the log goes on undisturbed. Rules of this file:
+The owner of the log is not disturbed. Rules of this file:
 
-- what is shown was acknowledged: closed ledgers to their ends, the one that is written up to what
-  its writer has told the bookies (LedgerStore.confirmed). Of a writer that was killed the last
-  frames may be missing until the log is opened;
+- what is shown was acknowledged: closed ledgers to their ends, the open one up to what its writer
+  has confirmed to the bookies (LedgerStore.confirmed). Of a writer that was killed the last frames
+  may be missing until the log is opened;
 - what is shown begins with a whole record, the checkpoint, which was acknowledged before its owner
   truncated at it. Bookies may know of its first frames alone: the others are read all the same;
 - a ledger is never recovered from here, whatever its state;

@@ -4,8 +4,8 @@ A frame's header binds it to container, epoch and frame sequence number, and the
 the record says which epoch it must have. Rules of this file:
 
 - the numbers go up by one from frame to frame, across ledgers; a hole is corruption;
-- a frame that was there already, with the same content, is dropped: a writer that was in doubt may
-  have sent it twice; a different one with the same number is corruption;
+- a frame that was there already, with the same content, is dropped: a writer with an unconfirmed
+  frame may have sent it twice. A different one with the same number is corruption;
 - everything that is refused names ledger and entry.
 """
 

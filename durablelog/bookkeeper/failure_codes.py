@@ -55,9 +55,9 @@ class Reaction(Enum):
     """What a log does about it."""
 
     SETTLE = "settle"
-    """The ledger is finished for its writer, and what became of its last entries is unknown: read
-    the record; if it is still ours, recover the ledger, acknowledge what it holds, go on in a new
-    one. If not: NotPrimaryError.
+    """The ledger is finished for its writer, and the outcome of its last entries is unknown. Read
+    the record; if it is still ours, recover the ledger, acknowledge what it holds, continue in a
+    new one. If not: NotPrimaryError.
     """
     RETRY = "retry"
     """Nothing is known, or not now: again, with back-off, after a check of the record where one is
@@ -151,7 +151,7 @@ _TOO_FEW: Final[Mapping[int, Reaction]] = {
 }
 _NO_LEDGER: Final[Mapping[int, Reaction]] = {-7: Reaction.NO_LEDGER, -25: Reaction.NO_LEDGER}
 _NOT_LET_IN: Final[Mapping[int, Reaction]] = {-24: Reaction.REFUSED}
-"""TLS, or who we say we are."""
+"""TLS, or our identity."""
 
 REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
     # Every failed add has ended its ledger, whatever its code.
@@ -221,7 +221,7 @@ NODE_REACTIONS: Final[Mapping[NodeCall, Mapping[NodeAnswer, Reaction]]] = {
         NodeAnswer.REFUSED: Reaction.REFUSED,
     },
 }
-"""Carried out by log_metadata_store.py; the waiting in between by whoever called it."""
+"""Carried out by log_metadata_store.py; the waiting in between by its caller."""
 
 
 def reaction(call: LedgerCall, code: int) -> Reaction:

@@ -2,9 +2,9 @@
 
 Never awaits.
 
-A frame is *queued* until its ledger may take it, then *sent*; its entry number is its place in the
-row of what was sent to that ledger, so of frames in doubt everything is known once somebody has
-found the ledger's end. Rules of this file:
+A frame is *queued* until its ledger may take it, then *sent*. Its entry number is its place in the
+sequence sent to that ledger. So the end of the ledger, once known, decides every unconfirmed frame.
+Rules of this file:
 
 - frames go out in the order of the appends, and to one ledger only: nothing is sent to the next one
   while anything is in flight in the one before;
@@ -92,7 +92,7 @@ class WrittenLedger:
 
 
 _Frame = tuple[asyncio.Future[LogAddress], int, Sequence[Buffer]]
-"""Who waits for it, its length, its header and payload.
+"""The future that waits for it, its length, its header and payload.
 
 A plain tuple: one is made for every append.
 """
@@ -103,7 +103,7 @@ class FramePipeline:
 
     `finished` is called when the current ledger has failed or is full, `nearly_full` some time
     before that, `settled` after futures were resolved. `is_valid` is asked before frames are
-    acknowledged; who answers False calls `acknowledge_held` as soon as that has changed.
+    acknowledged; a caller that answers False calls `acknowledge_held` as soon as that has changed.
     """
 
     def __init__(

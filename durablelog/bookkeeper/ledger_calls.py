@@ -3,9 +3,9 @@ where it does not.
 
 Rules of this file:
 
-- a create that failed may have made a ledger all the same, or may make it yet, and nobody will ever
-  list that: another one is asked for only when the record answers, so that an outage of ZooKeeper
-  leaves one of them behind, and not one for each try;
+- a create that failed may have created a ledger all the same, or may create it later, and it will
+  never be listed. Another one is requested only when the record answers, so that an outage of
+  ZooKeeper leaves one of them behind, and not one for each try;
 - a ledger that was made with another password is a setting to mend: it is said where ours came
   from, never what it is.
 """
@@ -40,7 +40,7 @@ class BegunLedger(NamedTuple):
 
 
 def custom_metadata(store_id: str, container_id: int, epoch: int) -> dict[str, bytes]:
-    """What is written into every ledger of ours: whose it is, for who finds it."""
+    """What is written into every ledger of ours: its owner, for tools that find it."""
     return {
         "application": APPLICATION,
         "store": store_id.encode(),
@@ -52,8 +52,8 @@ def custom_metadata(store_id: str, container_id: int, epoch: int) -> dict[str, b
 def wrong_password(
     why: str, password_from: str = PASSWORD_FROM, *, code: int = _UNAUTHORIZED
 ) -> ConfigError:
-    """For a ledger that Reaction.REFUSED is the reaction to; `code` tells a password from what
-    client_settings are for.
+    """For a ledger that Reaction.REFUSED is the reaction to; `code` distinguishes a password from
+    an error of client_settings.
     """
     if code != _UNAUTHORIZED:
         return not_let_in(why)
@@ -99,8 +99,8 @@ class LedgerCalls:
     async def create_if_enough(
         self, custom: Mapping[str, bytes], waiting: Waiting
     ) -> BegunLedger | None:
-        """As `create`, but None while bookies are too few: for who can go on without a new
-        ledger.
+        """As `create`, but None while bookies are too few: for a caller that can continue without a
+        new ledger.
         """
         return await self._created(custom, waiting, or_none=True)
 

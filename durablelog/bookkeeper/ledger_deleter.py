@@ -2,10 +2,10 @@
 
 A ledger gets here after a record that names it in `removing` was written. Rules of this file:
 
-- recovered first, whatever is known of it: deleting does not fence, and a writer that was forgotten
-  would go on being told that all is well;
+- recovered first, whatever is known of it: deleting does not fence, and a forgotten writer would
+  continue to receive OK;
 - a ledger that this opening did not begin is deleted no sooner than DELETE_AFTER_S after the record
-  became ours: bookies may forget the fence with the ledger, and until then an earlier owner may
+  became ours. Bookies may forget the fence with the ledger, and until then an earlier owner may
   take what they say for an acknowledgement;
 - nothing is deleted while somebody reads;
 - a ledger is deleted when the cluster says so; until then it is tried again, for ever, one at a
@@ -34,8 +34,9 @@ _MOST_S: Final = 60.0
 _SAID_AFTER_TRIES: Final = 3
 DELETE_AFTER_S: Final = 60.0
 """More than LEASE_S (ownership_lease.py), for which an owner acknowledges without another check of
-the record: an entry that an earlier owner gets into a ledger we deleted has its result so late that
-he checks first, and sees our epoch. Twice as much, for clocks that go at different speeds.
+the record. The result of an entry that an earlier owner gets into a ledger we deleted comes so late
+that this owner checks first, and sees our epoch. Twice as much, for clocks that go at different
+speeds.
 """
 
 

@@ -6,8 +6,8 @@ The order is what makes it safe:
    or truncate;
 2. ledgers are recovered from the newest backwards until two that hold something have been: no
    earlier owner can have an append acknowledged after that. (The newest is the only one that may be
-   open; the one before it is fenced as well, should its writer have been forgotten by a bookie that
-   was set up anew);
+   open. The one before it is fenced as well: a bookie that was set up anew may have forgotten its
+   writer);
 3. a new ledger goes into the record by compare-and-set, the ends that were found with it, the empty
    ones out of the list;
 4. only now is anything written.
@@ -124,8 +124,8 @@ async def list_ledger(
 async def _corrupt(
     keeper: LogMetadataStore, waiting: Waiting, item: LedgerItem, detail: str
 ) -> NoReturn:
-    """A later owner may have claimed, truncated and deleted since we read the record: who is none
-    concludes nothing.
+    """A later owner may have claimed, truncated and deleted since we read the record: a process
+    that is not the owner concludes nothing.
     """
     await waiting.for_node(keeper.check)
     raise DataCorruptionError(_ledger_place(item), detail)

@@ -8,8 +8,8 @@ in it is corruption, whatever the reason. Rules of this file:
 - a bookie that does not answer is asked again a few times, from where the reading stands;
 - what is deleted or missing is corruption only if the record is still ours: a new owner may have
   truncated it. While the record does not answer, nothing is concluded;
-- a code that nobody foresaw stops the whole log, as that of an append does: who cannot know what it
-  means does not write on.
+- an unforeseen code stops the whole log, as that of an append does: a writer that cannot interpret
+  it does not write on.
 """
 
 from __future__ import annotations

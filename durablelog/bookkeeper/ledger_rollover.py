@@ -221,7 +221,7 @@ class LedgerRollover:
         return await self._calls.create(self._custom(), waiting)
 
     async def _taken(self, preparation: asyncio.Task[BegunLedger | None]) -> BegunLedger | None:
-        """What was prepared. Given back to who closes if we are stopped meanwhile."""
+        """What was prepared. Returned to the closing caller if we are stopped meanwhile."""
         try:
             return await asyncio.shield(preparation)
         except asyncio.CancelledError:

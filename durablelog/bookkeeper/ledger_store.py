@@ -9,9 +9,9 @@ tests/contracts/ledger_store_contract.py:
 - an entry whose result is OK is durable on an ack quorum, with all entries before it;
 - the first result that is not OK is the ledger's end for its writer: every later result has an
   error too. Of an entry that was not OK nothing is known until somebody has recovered the ledger;
-- `recover` fences: once it has returned, the ledger is closed, its entries are fixed, and no entry
-  beyond them is ever OK for anybody, as long as the ledger is there. Everything that was ever OK is
-  among them. Recovering a closed ledger changes nothing;
+- `recover` fences. Once it has returned, the ledger is closed, its entries are fixed, and no entry
+  beyond them is ever OK for any writer, as long as the ledger is there. Everything that was ever OK
+  is among them. Recovering a closed ledger changes nothing;
 - `delete` does not fence (docs/bookkeeper.md): recover first. Even so the fence may be forgotten
   with the ledger: what a writer gets from then on, OK included, means nothing.
 
@@ -135,9 +135,9 @@ class LedgerWriter(ABC):
     """
 
     on_short: Callable[[str], None]
-    """Called on the loop with a reason, now and then while it is so: a bookie of the ledger gets no
-    entries, there are enough others for a new one, and this one should be followed. It goes on
-    meanwhile. Never called once `close` was called.
+    """Called on the loop with a reason, repeatedly while the state lasts. A bookie of the ledger
+    gets no entries, there are enough others for a new one, and this one should be followed. It goes
+    on meanwhile. Never called once `close` was called.
     """
 
     @abstractmethod
@@ -154,8 +154,8 @@ class LedgerWriter(ABC):
 
         Idempotent, raises nothing.
 
-        A ledger that could not be sealed is whole all the same: who needs its end recovers it.
-        Takes up to a few seconds.
+        A ledger that could not be sealed is whole all the same: a reader that needs its end
+        recovers it. Takes up to a few seconds.
         """
 
 

@@ -2,11 +2,11 @@
 
 JSON that people can read. Pure.
 
-The record is the log: a ledger is part of it if it is listed here, in this order; who may write is
-whose epoch is here. Rules of this file:
+The record is the log: a ledger is part of it if it is listed here, in this order; the owner of the
+epoch here may write. Rules of this file:
 
-- only the last ledger may be open: whoever lists the next one knows the end of the one before, and
-  writes it down;
+- only the last ledger may be open: a writer that lists the next one knows the end of the one
+  before, and records it;
 - a ledger leaves the list into `removing`, and `removing` when it is known to be deleted, so that
   none is forgotten;
 - a record that breaks a rule is corruption and is refused whole; fields that are not known are
@@ -90,7 +90,7 @@ class LogMetadata:
     epoch: int = 0
     """Of the last opening; 0 before the first."""
     owner: LogOwner | None = None
-    """Who that was, for people; None if nobody said."""
+    """That owner, for people; None if it is not recorded."""
     truncation_address: LogAddress = _NEVER
     """Frames below are not part of the log; 0 = never truncated."""
     ledgers: tuple[LedgerItem, ...] = ()

@@ -1,9 +1,9 @@
 """How large the record of a log may grow: ZooKeeper refuses a node of 1 MiB, and breaks the
-connection of who sends one. Pure.
+connection of the client that sends one. Pure.
 
 Rules of this file:
 
-- the record grows with each ledger that is listed, by some 200 bytes, and by nothing else: so
+- the record grows with each ledger that is listed, by some 200 bytes, and by nothing else. So
   listing alone is refused, before anything is sent; claiming and truncating always find room;
 - a roll is refused before an opening is: a log that stopped for want of room can be opened some
   hundred times, and be truncated;
@@ -19,8 +19,8 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.health import HealthNotes
 
 OPENING_BYTES_MAX: Final = 1_000_000
-"""ZooKeeper takes 1,048,575 bytes for a request as a whole, unless it was told otherwise
-(`jute.maxbuffer`).
+"""ZooKeeper takes 1,048,575 bytes for a request as a whole, unless its `jute.maxbuffer` says
+otherwise.
 """
 ROLL_BYTES_MAX: Final = OPENING_BYTES_MAX - 64 * 1024
 _TOPIC: Final = "record"

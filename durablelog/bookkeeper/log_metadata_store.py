@@ -4,8 +4,8 @@ ours.
 The node decides ownership, and nothing else does. Rules of this file:
 
 - what follows on each answer of the node is in failure_codes.py, NODE_REACTIONS;
-- each writing has bytes of its own (tag of the opening, counter), so a writing whose reply was lost
-  is recognised when the node is read again; nothing else is done before that;
+- each write has bytes of its own (tag of the opening, counter). So a write whose reply was lost is
+  recognised when the node is read again; nothing else is done before that;
 - a writing that may still be under way after we gave up on it can only make a later compare-and-set
   fail, which reads again;
 - a record of another epoch is another owner's, whatever it says. A record of our epoch that we did
@@ -49,9 +49,9 @@ _CHANGE_TRIES: Final = 32
 class LogMetadataStore:
     """The record of the node at `path`, for one opening whose tag is `tag`.
 
-    Raises NodeUnavailableError from every call that needs the node (try again: nothing is lost by
-    that), NotPrimaryError, LogDisabledError, DataCorruptionError (what lies there is no record),
-    ConfigError (no rights, a newer format, another store's).
+    Every call that needs the node raises NodeUnavailableError (try again: nothing is lost by that),
+    NotPrimaryError or LogDisabledError. It raises DataCorruptionError if what lies there is no
+    record, and ConfigError for missing rights, a newer format or another store's record.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class LogMetadataStore:
 
         Nobody before us can change it any more.
 
-        `owner` is who we are; `ask` is called with each record that is to be claimed, and raises if
-        that should not be. Also after a NodeUnavailableError from an earlier call: recognises what
-        that one did.
+        `owner` is our identity; `ask` is called with each record that is to be claimed, and raises
+        if it must not be claimed. Also after a NodeUnavailableError from an earlier call:
+        recognises what that one did.
         """
         async with self._changing:
             for _ in range(_CLAIM_TRIES):
@@ -150,9 +150,9 @@ class LogMetadataStore:
         )
 
     def surely_unlisted(self, ledger_id: int) -> bool:
-        """True if it is proven that a ledger of ours did not get into the log, and never will:
-        another owner's record follows one without it, so whatever writing of ours is still under
-        way comes too late.
+        """True if it is proven that a ledger of ours did not get into the log, and never will.
+        Another owner's record follows one without it, so any write of ours that is still under way
+        comes too late.
         """
         record = self.foreign
         if record is None or record.epoch < self.record.epoch:

@@ -1,10 +1,10 @@
-"""Who owns a log, as its record and a node beside it say it.
+"""The owner of a log, according to its record and a node beside it.
 
 Pure. Formats: docs/formats/bookkeeper-log.md.
 
 The record names the owner for people. The node is there as long as the owner's session with
-ZooKeeper lives: by it others tell whether he does. Neither decides who may write: that is the
-record's epoch.
+ZooKeeper lives: by it other processes see whether the owner is alive. Neither decides who may
+write: that is the record's epoch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION: Final = 1
 
 
 class LogOwner(NamedTuple):
-    """Who opened the log last."""
+    """The process that opened the log last."""
 
     host: str
     pid: int

@@ -217,9 +217,7 @@ class HeldNodes:
 
 
 class MemoryNodes(MetadataNodes):
-    """One client of a tree; `process` is who it belongs to, an immortal one of its own by
-    default.
-    """
+    """One client of a tree; `process` is its process, an immortal one of its own by default."""
 
     def __init__(self, tree: NodeTree, process: MemoryProcess | None = None) -> None:
         self._tree = tree

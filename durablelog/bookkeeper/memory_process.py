@@ -6,8 +6,8 @@ For tests of crash windows: count the calls of a run, then repeat the run once p
 process stop there. Rules:
 
 - a dead process does nothing any more: its calls neither happen nor return;
-- a sleeping one does nothing until it is woken: what it asked for happens then, what it is told it
-  gets then;
+- a sleeping one does nothing until it is woken: its requests happen then, and it receives its
+  replies then;
 - the call it stops in happens first or not, as planned; it does not return either way.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 
 class MemoryProcess:
-    """Who calls. Immortal and awake unless set otherwise."""
+    """The calling process. Immortal and awake unless set otherwise."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

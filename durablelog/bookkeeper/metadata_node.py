@@ -6,11 +6,11 @@ Proved by tests/contracts/metadata_node_contract.py. Rules:
 - versions count up by one with each write of a node's lifetime; the first is 0;
 - `write` happens only if the version is still the one given: of two who write at the same version
   one wins;
-- a node that is held (`hold`) is there as long as its holder's session, and goes when that has
-  ended: at once with `close`, a while after the death of the process. Who lost his session and
-  lives gets it back in the next one;
-- a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: who needs to know
-  reads again, and must be able to recognise his own bytes.
+- a node that is held (`hold`) is there as long as its holder's session. It is deleted when that has
+  ended: at once with `close`, a while after the death of the process. A living holder that lost its
+  session gets the node back in the next one;
+- a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: a caller that
+  needs to know reads again, and must be able to recognise its own bytes.
 """
 
 from __future__ import annotations

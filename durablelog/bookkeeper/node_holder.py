@@ -2,10 +2,10 @@
 
 Rules of this file:
 
-- what is wanted is said at once, and brought about one change at a time. A node that is made again
-  for a new session is not made behind the back of whoever releases it;
-- releasing ends only when the node is deleted or the client is closed, also when its caller does
-  not wait any more: what fails is done again, with back-off, and with the next connection.
+- what is wanted is said at once, and brought about one change at a time. A node that is created
+  again for a new session is not created behind a release;
+- a release ends only when the node is deleted or the client is closed, also when its caller does
+  not wait any more. A failed step is done again, with back-off, and with the next connection.
 """
 
 from __future__ import annotations
@@ -136,4 +136,4 @@ class NodeHolder:
 
 
 def _received(_error: BaseException) -> None:
-    """Whoever waits is notified, and it is tried again."""
+    """All waiting callers are notified, and it is tried again."""

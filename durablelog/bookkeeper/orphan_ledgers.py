@@ -8,15 +8,15 @@ them, and nothing but this module searches for them. Rules of this file:
   to be in use;
 - of an epoch below the record's no owner is left who could list it. Of the record's own epoch one
   may be: it is left alone until the next opening;
-- recover before delete: deleting does not fence, and whoever still writes it must learn that he is
-  not the owner;
-- no orphan was ever listed, but for ledgers whose deletion was confirmed: an owner sends the first
-  frame when the record lists the ledger, and it leaves `ledgers` into `removing`, and `removing`
-  when it is deleted. So nobody acknowledges in one, even if bookies forget the fence, and the age
-  of the claim does not matter (as it does in ledger_deleter.py). A ledger of a record that people
-  deleted looks like an orphan: its owner finds that at his next check;
+- recover before delete: deleting does not fence, and a process that still writes it must learn that
+  it is not the owner;
+- no orphan was ever listed, but for ledgers whose deletion was confirmed. An owner sends the first
+  frame when the record lists the ledger; the ledger moves from `ledgers` into `removing`, and
+  leaves that when it is deleted. So nobody acknowledges in one, even if bookies forget the fence,
+  and the age of the claim does not matter (as it does in ledger_deleter.py). A ledger of a record
+  that people deleted looks like an orphan: its owner finds that at his next check;
 - for the same reason an orphan is empty. One that holds entries was listed by a record that was
-  removed or put back since: it may be all that is left of what was acknowledged, so it is reported,
+  removed or put back since. It may be all that is left of what was acknowledged, so it is reported,
   never deleted;
 - what cannot be understood is reported, never deleted. One ledger that cannot be read, of whomever,
   ends no search.
@@ -45,7 +45,7 @@ from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, Or
 
 READS_AT_ONCE: Final = 16
 PROBLEMS_MAX: Final = 100
-"""Told one by one; the rest are counted."""
+"""Reported one by one; the rest are counted."""
 
 
 class LedgerVerdict(Enum):

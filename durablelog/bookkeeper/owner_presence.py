@@ -1,7 +1,8 @@
-"""Good manners between owners: who opens a log says who he is, and asks before he takes it from one
-who is alive.
+"""Presence of owners: a process that opens a log announces itself, and asks before it takes the log
+from a living owner.
 
-Safety does not rest on this: whoever claims the record fences all before him. Rules of this file:
+Safety does not rest on this: a process that claims the record fences all before it. Rules of this
+file:
 
 - an owner holds a node that goes with its session with ZooKeeper, from before its claim until its
   log is closed. Nothing is written to show that it is alive;
@@ -116,8 +117,8 @@ class OwnerPresence:
             await asyncio.sleep(backoff.next_s())
 
     async def announce(self, container_id: int, tag: str) -> LogOwner:
-        """Be seen to be alive, from now on, as the owner whose record is written by this tag; who
-        we are.
+        """Be visible as alive, from now on, as the owner whose record is written by this tag; our
+        identity.
 
         Raises NodeUnavailableError: again, it is done once; ConfigError.
         """

@@ -1,17 +1,17 @@
 """How long ago the record was known to be ours, and another check of it in time: what an
 acknowledgement rests on.
 
-A fence is not enough: bookies may forget it with the ledger that a later owner deleted, make the
-ledger anew for whoever still writes it, and say OK. So a later owner deletes what he did not write
-only DELETE_AFTER_S after his claim (ledger_deleter.py), and every owner acknowledges only if the
-record was his less than LEASE_S ago: of the two one sees the other. Rules of this file:
+A fence is not enough: bookies may forget it with the ledger that a later owner deleted, create the
+ledger anew for a process that still writes it, and say OK. So a later owner deletes ledgers of
+others only DELETE_AFTER_S after its claim (ledger_deleter.py). And every owner acknowledges only if
+the record was its own less than LEASE_S ago: of the two one sees the other. Rules of this file:
 
 - the age of a check counts from its beginning, and is compared when the results are there;
 - checks are begun by results, from half of LEASE_S on, so that a busy log does not wait for one
   while the nodes answer;
 - while nothing is appended there is one as often: an owner that was overtaken learns it by itself;
-- one check a time; while the nodes do not answer it is tried again, as long as it takes. Who owns
-  the log is said by the record alone: a check that finds another epoch ends the log.
+- one check a time; while the nodes do not answer it is tried again, as long as it takes. The record
+  alone says which process owns the log: a check that finds another epoch ends the log.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A store's root node: its identity, made once, by whoever opens it first, and joined by all
-others.
+"""A store's root node: its identity, created once, by the process that opens it first, and joined
+by all others.
 
 The format's page: docs/formats/bookkeeper-store-node.md. One root is one store, for ever: what
 stands in the node is never changed. A store that is restored is made in two steps: the node is
@@ -114,8 +114,8 @@ async def found_or_join(
 
     The identity, and whether the store was made by this very call: a lost reply is resolved by the
     id. An empty node, as an operator makes one to set its access rights, is taken, but not if there
-    are containers below it: their store's name is lost. Who joins has to `pin` before he works.
-    Raises DataCorruptionError, TierUnavailableError and the node errors.
+    are containers below it: their store's name is lost. A process that joins has to `pin` before it
+    works. Raises DataCorruptionError, TierUnavailableError and the node errors.
     """
     data = encode_identity(wished)
     doubt: Exception | None = None

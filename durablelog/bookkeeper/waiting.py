@@ -3,8 +3,8 @@
 Rules of this file:
 
 - every wait says why: `health` has the sentence until what was waited for has come;
-- a log that opens gives up after its patience; a running one never does, but checks its record
-  each time, because whoever took the log over has no reason to wait for it;
+- a log that opens gives up after its timeout. A running one never does, but checks its record each
+  time, because a process that took the log over has no reason to wait for it;
 - a call that leaves something behind each time it is made (a new ledger) is not made again before
   such a check has succeeded.
 """
@@ -35,9 +35,9 @@ async def _check_nothing() -> None:
 class Waiting:
     """One row of tries at one thing; `topic` is its place in the notes.
 
-    `check` is called after each pause and may raise; a node that does not answer is no reason to
-    stop waiting, and none to put the next try off, unless `again` is told so. `deadline`: loop time
-    at which TierUnavailableError is raised instead of waiting on; None for never.
+    `check` is called after each pause and may raise. A node that does not answer is no reason to
+    stop waiting, and none to delay the next try, unless `again` is set. `deadline`: loop time at
+    which TierUnavailableError is raised instead of waiting on; None for never.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ gateway has.
 Those are Java properties (`zookeeper.ssl...`). What they name must be PEM files here: Python reads
 no other key stores. Rules of this file:
 
-- whoever is not trusted is not spoken to, as with Java: names are checked unless the settings say
+- an untrusted server is not spoken to, as with Java: names are checked unless the settings say
   otherwise;
 - why a handshake failed is kept by server: kazoo tries again, and its callers learn that nobody
   answers.
@@ -30,9 +30,7 @@ _NAMES: Final = "zookeeper.ssl.hostnameVerification"
 _ENDED: Final = (ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 Failed = Callable[[str, ssl.SSLError], None]
-"""Told of a server (`host:port`) and what it or we did not like about the other, on kazoo's
-thread.
-"""
+"""Receives a server (`host:port`) and what it or we refused about the other, on kazoo's thread."""
 
 
 class Encryption(NamedTuple):

@@ -11,8 +11,8 @@ Rules of this file:
   checks. Reads are;
 - reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a
   server that lags behind its leader gives yesterday's node. (A leader that was deposed and has not
-  noticed yet, for a few ticks, still answers a sync: who must be certain writes, for a write needs
-  a quorum.);
+  noticed yet, for a few ticks, still answers a sync: a caller that must be certain writes, for a
+  write needs a quorum.);
 - an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held,
   is made again with each new connection; no ownership hangs on it.
 """
@@ -104,7 +104,7 @@ class ZookeeperSettings:
     encryption: ssl.SSLContext | None = None
     """Of TLS; None: in the clear."""
     creator_only: bool = False
-    """Whether nodes made here admit nobody but who made them (CREATOR_ALL); wants `credentials`.
+    """Whether nodes created here admit only their creator (CREATOR_ALL); requires `credentials`.
 
     Else everybody.
     """

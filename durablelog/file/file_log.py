@@ -7,13 +7,13 @@ must not wait behind them for a file, nor they behind the zeros of one.
 
 How an append goes: `append` queues the frame and, if the writer thread is idle, sends it one
 `_drain`. The drain takes all that waits, writes and syncs it, reports to the loop, and goes on
-until nothing waits. It says in its last report that it rests; only the loop clears `_writer_busy`,
-and checks the queue when it does, so no frame is ever left behind between the two.
+until nothing waits. Its last report says that it rests. Only the loop clears `_writer_busy`, and
+checks the queue when it does, so no frame is ever left behind between the two.
 
 A full disk is no failure: frames wait in the queue until there is room, which is searched for again
 and again, at growing intervals (docs/decisions/0030-full-log-disk.md).
 
-Rules of this file: futures are resolved in the order of the appends, on the loop; the first failure
+Rules of this file: futures are resolved in the order of the appends, on the loop. The first failure
 fails all in flight and all that comes; after `close` nothing of ours touches the folder.
 """
 
@@ -58,7 +58,7 @@ GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
 
 KEPT_SHARE: Final = 4
 """While there is no room for the next file, this part (a quarter) of the present one is left to
-operations that make room: a file is prepared from its half on, so appends go on for another
+operations that free room. A file is prepared from its half on, so appends continue for another
 quarter.
 """
 

@@ -6,8 +6,8 @@ elsewhere may have the same folder writable. Rules of this file:
 
 - frames are those that an opening of the log would find; the last ones may never have been
   acknowledged;
-- each reading ends with a check of the state record: an owner elsewhere that opened or truncated
-  the log meanwhile may have removed or reused files under the reading, so all that was read, or
+- each reading ends with a check of the state record. An owner elsewhere that opened or truncated
+  the log meanwhile may have removed or reused files under the reading. Then all that was read, or
   found damaged, counts for nothing.
 """
 

@@ -5,8 +5,8 @@ On the event loop; the work is done on the log's second executor. Rules of this 
 
 - one file at a time; after a try that failed the next one waits, twice as long each time, up to a
   bound;
-- a full disk fails nobody: who needs a file waits, and gets what the reserve has for frames
-  meanwhile;
+- a full disk fails no append: an operation that needs a file waits, and gets what the reserve has
+  for frames meanwhile;
 - any other error fails who needs the file; as long as nobody does, it is only tried again.
 """
 

@@ -32,8 +32,10 @@ class FrameReport(NamedTuple):
     payload_length: int
     durable_through: int
     status: FrameStatus
-    """"ok"; "torn": an incomplete tail nobody was promised; "corrupt": what was durable is missing;
-    "stale": whole, but written by a fenced owner or copied on, and not part of the log."""
+    """"ok"; "torn": an incomplete tail that was never acknowledged; "corrupt": durable bytes are
+    missing; "stale": whole, but not part of the log, because it was written by a fenced owner or
+    copied on.
+    """
     payload: memoryview
     """Stays valid while it is referenced."""
     detail: str

@@ -7,12 +7,12 @@ Blocking; used on the log's writer thread alone. Rules of this file:
   ours;
 - a file gets its name (a link, which never replaces another owner's file) only when its header is
   durable, and the directory is synced before its first frame is acknowledged;
-- a group lies in one file, and a file is begun only when everything before it is durable:
+- a group lies in one file, and a file is begun only when everything before it is durable.
   `durable_through` of a frame is the last frame of the group before, whichever file that lies in;
 - a prepared file may hold frames of a truncated one (spare_files.py): nothing is read from it but
   what was written since it got its name;
 - after an OSError the writer is finished: nothing is written or synced again. A full disk is none
-  while nothing was changed that counts: room for a group is found before it is written (`secure`),
+  while nothing was changed that counts. Room for a group is found before it is written (`secure`),
   and a roll that finds none leaves the current file as it was.
 """
 
@@ -150,9 +150,9 @@ class GroupWriter:
         Raises what `write` raises.
 
         Frames that were found but are not proven durable (a process died before its sync, or the
-        sync failed) are copied into it: what was read back from a cache must not count as being on
-        the disk. The file grows as it is written to; the prepared ones follow when there is
-        something to write.
+        sync failed) are copied into it. Bytes that were read back from a cache must not count as
+        being on the disk. The file grows as it is written to; the prepared ones follow when there
+        is something to write.
         """
         copied = _unconfirmed_frames(self._disk, scan)
         path = os.path.join(self._directory, prepared_name(self._epoch, 0))

@@ -4,8 +4,8 @@ point.
 `open`, `truncate`, `remove` and `close` block and run on the log's executors; the rest is called on
 the event loop and costs nothing. Rules of this file:
 
-- opening searches for corruption before it changes anything; then it fences; then it checks again,
-  for what the old owner may have acknowledged in between; then it begins a file of its own;
+- opening searches for corruption before it changes anything, and then fences. It checks again then,
+  for what the old owner may have acknowledged in between, and begins a file of its own;
 - order of a truncation: address durable in the state, then the files before it removed or kept as
   spares;
 - on a full disk an opening gives up the reserve, then what earlier owners of the log left over, and
@@ -226,9 +226,9 @@ class LogFolder:
 
         Nobody is fenced yet: a living owner may append, roll and truncate during our scan.
 
-        So what looks like corruption, or is missing, is checked again, and believed if the same
-        place looks the same, in the same state: an owner writes in order, so all that a first check
-        saw lies before what a second one comes upon.
+        So apparent corruption, or a missing file, is checked again, and believed if the same place
+        shows the same, in the same state. An owner writes in order, so all that a first check saw
+        lies before what a second one comes upon.
         """
         seen: tuple[LogState, str] | None = None
         for _ in range(_SCANS):
@@ -402,9 +402,9 @@ class LogFolder:
     def next_file(
         self, path: str, length: int, stopping: Sequence[bool], *, zeros: bool
     ) -> PreparedFile:
-        """A file to go on in, at `path`: a spare, or one of `length` bytes, or of a part of that on
-        a disk with little room; first the reserve, if it is not there. Raises NoRoomError,
-        OSError.
+        """A file to continue in, at `path`: a spare, or one of `length` bytes, or of a part of that
+        on a disk with little room. The reserve is created first, if it is missing. Raises
+        NoRoomError, OSError.
         """
         self.reserve.make()
         spare = self._spares.take(path)

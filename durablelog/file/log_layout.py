@@ -6,11 +6,10 @@ Pure. Rules of this file:
 - an address is `file number << 32 | position of the frame's header in that file`; numbers begin at
   1 and grow with time, so addresses are ordered as the frames are, and 0 is no address;
 - a log file begins with a header block that was durable before the file got its name;
-- a log file may have been another one before: what lies behind its frames is zeros or *leftovers*,
-  frames of its own epoch below its `first_sequence`, whole or cut, at any place;
+- a log file may have been another one before. Behind its frames lie zeros or *leftovers*, frames of
+  its own epoch below its `first_sequence`, whole or cut, at any place;
 - `first_sequence` of a file makes every frame in an older file with that number or a higher one
-  stale: it was written by an owner that had been fenced, or was copied on, and nobody may take it
-  for the log.
+  stale. It was written by a fenced owner, or was copied on, and no reader may take it for the log.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class FileHeader(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """The state record: who owns the log and where it begins."""
+    """The state record: the owner of the log and the place where it begins."""
 
     container_id: int
     epoch: int

@@ -8,8 +8,9 @@ Blocking, read-only. The rules (docs/decisions/0002-durable-through.md):
 - frames below a younger file's `first_sequence` were there when that file was begun: missing or
   invalid now, they are corruption;
 - what lay in a file before it was written over is not there (`is_leftover` in log_layout.py);
-- in the youngest file an invalid or missing frame n is corruption exactly when the state, the
-  file's own header, or a frame behind it says that n was durable; otherwise the log ends before n.
+- in the youngest file an invalid or missing frame n is corruption exactly when there is proof that
+  n was durable. The proof is the state, the file's own header, or a frame behind it; otherwise the
+  log ends before n.
 """
 
 from __future__ import annotations

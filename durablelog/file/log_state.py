@@ -1,19 +1,20 @@
 """The state record: epoch and truncation point, and through them the fence.
 
 Each change makes a record of the next version, `state-<version>`; the one of the highest version
-counts. Whoever opens the log for writing makes one too. An owner keeps its own record open: as long
-as the name still leads to it, nobody has opened the log since. Rules of this file:
+counts. A process that opens the log for writing creates one too. An owner keeps its own record
+open: as long as the name still leads to it, nobody has opened the log since. Rules of this file:
 
-- a change is: the record written and synced under a name of its maker's own, linked to the name of
-  the version (which fails if that is taken), directory synced, then the older records removed;
-- that link is the compare-and-set, and the only thing that decides between two owners: a lock can
-  be lost while its owner sleeps, and then a fenced owner that wakes up in the middle of a change
-  must lose all the same;
-- versions are used up by whoever came later, and removed: a link may succeed where its version was
-  long passed. So a change counts only if afterwards the record it follows is still there (later
-  owners remove the oldest first) and its version is the highest; the highest is never removed.
-  Either check alone has a hole: the very first record follows none, and a listing of a large folder
-  is not of one instant;
+- a change has four steps. The record is written and synced under a name of its writer's own, and
+  linked to the name of the version, which fails if that is taken. Then the directory is synced, and
+  the older records removed;
+- that link is the compare-and-set, and alone decides between two owners. A lock can be lost while
+  its owner sleeps, and then a fenced owner that wakes up in the middle of a change must lose all
+  the same;
+- versions are used up by later owners, and removed: a link may succeed where its version was long
+  passed. So a change counts only on two conditions afterwards. The record it follows is still there
+  (later owners remove the oldest first), and its version is the highest; the highest is never
+  removed. Either check alone has a hole: the very first record follows none, and a listing of a
+  large folder is not of one instant;
 - blocking; called on the log's writer thread, or by tools.
 """
 

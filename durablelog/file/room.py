@@ -2,12 +2,12 @@
 no room.
 
 The reserve is a file of zeros. When the disk is full it is given up, so that the log can still
-write what makes room: state records (a truncation, the claim of an opening) and the few frames of
-storage updates and a checkpoint. Rules of this file:
+write what frees room. That is state records (a truncation, the claim of an opening) and the few
+frames of storage updates and a checkpoint. Rules of this file:
 
 - the last `STATE_BYTES` of the reserve are for state records alone; frames never take them;
 - a full disk is `NoRoomError` only where nothing that counts was changed and no file that counts
-  was touched; an error in the middle of a write of frames, or of a sync, stays what it is;
+  was touched. An error in the middle of a write of frames, or of a sync, stays what it is;
 - blocking; used on one thread at a time, but for what says otherwise.
 """
 
@@ -25,7 +25,9 @@ from segmentstore.contracts.disk import Disk, DiskFile, is_full, remove_if_there
 STATE_BYTES: Final = 32 * 1024
 """For state records, and blocks of the folder itself. The least a log goes on with."""
 STATE_STEP: Final = 8 * 1024
-"""Given up at a time for a state record: whoever else waits for room takes what is not needed."""
+"""Given up at a time for a state record: other operations that wait for room take what is not
+needed.
+"""
 CHECKPOINT_BYTES: Final = 64 * 1024
 """The least that is kept for a checkpoint, and for one before it that was cut off."""
 RESERVE_FRAMES: Final = 2

@@ -4,12 +4,12 @@ blocks again.
 Blocking; used on the log's second executor alone, and by the writer thread once that one has ended
 its work. Rules:
 
-- only a file that this very opening began by a roll becomes a spare: an owner that has been fenced
-  may still hold its own files open and write to them late, never to one of ours; and every frame
+- only a file that this very opening began by a roll becomes a spare. An owner that has been fenced
+  may still hold its own files open and write to them late, never to one of ours. And every frame
   such a file holds is of our epoch and below the truncation point, hence below the `first_sequence`
   of the file it becomes;
-- only a file as large as the smallest that is made becomes one: a file that was begun for want of
-  room may have found room for one frame, and the next frame would be written without any;
+- only a file as large as the smallest ordinary one becomes a spare. A file that was begun for want
+  of room may have had room for one frame, and the next frame would be written without any;
 - a spare lies under a temporary name, which any opening removes; so a crash at any point costs the
   spare alone.
 """

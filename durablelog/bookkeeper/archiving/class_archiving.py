@@ -118,7 +118,9 @@ def record_with_a_cluster(folder: Path, scratch: Path) -> None:
 
 
 def _left(folder: Path) -> list[Path]:
-    """What others record in just now; for who is alone: what one left that was killed."""
+    """The folders in which programs record just now. For a process that is alone: the folders that
+    killed programs left.
+    """
     return sorted(folder.glob(f"{RECORDING}*"))
 
 

@@ -3,8 +3,8 @@ stopped.
 
 Rules of this file:
 
-- the folder says everything: whoever opens it (another process, a week later) can go on with what
-  runs there;
+- the folder holds all state: any process that opens it (another one, a week later) can continue
+  with the servers that run there;
 - ready means that every bookie has registered itself in this lifetime, not that its port is open;
 - what a dead bookie left of its registration goes before it starts again: it would serve only 20 s
   later;

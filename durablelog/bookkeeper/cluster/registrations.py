@@ -1,8 +1,8 @@
 """What a cluster's ZooKeeper knows of its bookies, as seen from outside.
 
-A bookie serves once it has registered itself. The registration of a killed one stays for as long as
-its session had left, and the next one at the same address waits for that: so who knows that it is
-dead removes it.
+A bookie serves once it has registered itself. The registration of a killed one stays until its
+session expires, and the next one at the same address waits for that: so a process that knows of the
+death removes it.
 """
 
 from __future__ import annotations

@@ -3,11 +3,11 @@ record in its folder.
 
 Rules of this file:
 
-- the record is written by the process itself before it becomes the server, so that there is no
-  moment in which a server runs that nobody knows of: what the kernel says of it (its id and when it
-  began), and which boot that was;
+- the record is written by the process itself before it becomes the server, so that no server ever
+  runs without a record. It holds what the kernel says of the process (its id and its start), and
+  the boot;
 - a signal goes only to a process that is the recorded one, by a descriptor that cannot come to mean
-  another: an id that was given to somebody else meanwhile is never signalled;
+  another. An id that was reused meanwhile is never signalled;
 - it is nobody's child here, in a session of its own: neither Ctrl-C nor the end of a terminal
   reaches it.
 """
@@ -57,7 +57,7 @@ class _Seen(NamedTuple):
 
 
 class ServiceProcess:
-    """A server process and its folder, whoever started it.
+    """A server process and its folder, whatever process started it.
 
     Not safe for use by several threads at once.
     """

@@ -23,7 +23,7 @@ LOGGING: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterExtras:
-    """What a cluster is set up with beside the usual: its layout, encryption, who may come in.
+    """The settings of a cluster beside the usual ones: its layout, encryption, authentication.
 
     For tests and trials.
     """

@@ -1,7 +1,7 @@
 """A gateway in the foreground, for stores that attach to it:
 `python -m durablelog.bookkeeper.gateway [PORT]`.
 
-Prints its address, and ends with Ctrl-C, SIGTERM, or whoever started it. Its secret is in
+Prints its address, and ends with Ctrl-C, SIGTERM, or its parent. Its secret is in
 SEGMENTSTORE_GATEWAY_TOKEN.
 """
 

@@ -3,7 +3,7 @@ loop.
 
 Rules of this file:
 
-- an append costs a few list operations; the socket is written once per turn of the loop, with as
+- an append costs a few list operations. The socket is written once per turn of the loop, with as
   many parts as the system takes at once, and without a copy of ours but of small entries;
 - entries acknowledged in a row cost one tuple; a writer is notified of all that came with one check
   of the socket in one call;

@@ -2,9 +2,9 @@
 without one of them.
 
 The gateway bounds by itself what is kept for a bookie, and says with each beat how many are in
-trouble (java/segmentstore/Bookies.java). Here that is asked about, kept for `health` and figures,
-and answered: a ledger one of whose bookies misses entries is to be followed by the next one as soon
-as there are enough bookies that are well. If there are not, it goes on with the ack quorum: another
+trouble (java/segmentstore/Bookies.java). This class polls that, keeps it for `health` and metrics,
+and acts on it. A ledger one of whose bookies misses entries is to be followed by the next one as
+soon as there are enough healthy bookies. If there are not, it goes on with the ack quorum: another
 ledger would have the same bookies. Rules of this file:
 
 - a ledger is reported again while it is so: it may not be in use yet, as one that was made ahead,
@@ -89,7 +89,7 @@ class BookieWatch:
         self._pause_s = 0.0
 
     def beat(self, beat: Beat) -> None:
-        """The gateway told how the bookies are, once a second."""
+        """The gateway reported the state of the bookies, once a second."""
         self._gateway_bytes = beat.direct_bytes
         if self._writers() and self._task is None and not self._closed:
             self._task = own_task(self._check(), name="check-bookies")
@@ -102,11 +102,11 @@ class BookieWatch:
             self._task.cancel()
 
     def health(self) -> str | None:
-        """Who is in trouble, for people."""
+        """The bookies in trouble, for people."""
         return "; ".join(str(state) for state in self._states if state.troubled) or None
 
     def figures(self) -> BookieFigures:
-        """As last told."""
+        """As last reported."""
         return BookieFigures(
             behind=sum(state.troubled for state in self._states),
             owed_bytes_max=max((state.owed_bytes for state in self._states), default=0),

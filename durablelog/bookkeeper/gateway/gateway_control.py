@@ -48,8 +48,8 @@ class _Client(GatewayClient):  # type: ignore[misc] # it brings no types
     """Sends each command once: py4j's own sends it again when the answer is lost, which could
     create a ledger twice.
 
-    It also tells the root logger of it, leaves open what it could not connect, and keeps for ever a
-    connection whose call ended after `close`.
+    It also reports that to the root logger, leaves open what it could not connect, and keeps for
+    ever a connection whose call ended after `close`.
     """
 
     def __init__(self, parameters: GatewayParameters) -> None:

@@ -1,13 +1,13 @@
 """The folders of gateways, in the system's temporary one: each has its maker's name, and goes with
 it.
 
-A gateway clears up when it ends, or its parent does. Killed together with its parent it cannot:
-whoever makes the next folder removes what belongs to nobody. A name says which process made the
-folder: where its number means it, the number, and its start. The temporary folder may be shared by
-containers and by hosts, whose processes cannot be seen from here: the host's boot is part of the
-name. What another boot has left is removed where it can only be an earlier one of this host: if it
-is older than this boot, on a file system that no two hosts can have at a time. Elsewhere it is for
-whoever clears up the temporary folder.
+A gateway clears up when it ends, or its parent does. Killed together with its parent it cannot: the
+process that creates the next folder removes those without a process. A name says which process made
+the folder: where its number means it, the number, and its start. The temporary folder may be shared
+by containers and by hosts, whose processes cannot be seen from here: the host's boot is part of the
+name. Folders of another boot are removed only where that can only be an earlier boot of this host.
+They must be older than this boot, on a file system that no two hosts can have at a time. Elsewhere
+it is left to the system's cleaning of the temporary folder.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _booted_s() -> float | None:
 
 
 def _is_of_one_host(where: Path) -> bool:
-    """Whether only processes of this kernel can have anything there now. False if nobody tells."""
+    """Whether only processes of this kernel can have anything there. False if unknown."""
     try:
         device = where.stat().st_dev
         mounts = (_PROC / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
@@ -111,7 +111,7 @@ def _is_of_one_host(where: Path) -> bool:
 
 
 def _place() -> _Place | None:
-    """Where process numbers mean the same; None if that is not told."""
+    """Where process numbers mean the same; None if that is unknown."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_bytes()
         namespace = (_PROC / "self/ns/pid").stat().st_ino

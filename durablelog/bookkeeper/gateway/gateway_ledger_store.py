@@ -4,7 +4,7 @@ client in a Java process.
 Rules of this file:
 
 - what the gateway says is passed on as it is: which code means what is decided by the log;
-- every call ends: the gateway is told how long it may take, and is not waited for much longer;
+- every call ends: the gateway receives its deadline, and is not waited for much longer;
 - a gateway that says nothing to a call for longer than that hangs, and is given up: the next call
   starts another;
 - nothing here blocks the loop, and closing never waits for a gateway that hangs;
@@ -300,7 +300,7 @@ class GatewayLedgerStore(LedgerStore):
         return future
 
     async def _plain(self, link: _Link, name: str, *arguments: object, seconds: float) -> list[str]:
-        """A call that the gateway is not told the time of."""
+        """A call whose deadline the gateway does not receive."""
         call = link.gateway.control.call
         return await self._wait(
             self._executor.submit(call, name, *arguments, answer_s=seconds), name, seconds

@@ -1,7 +1,7 @@
 """One Java process of ours. Everything here blocks; call it from an executor.
 
-It says its port in the one line it ever writes to standard output, keeps its socket, its log and
-its temporary files in a folder of its own, and ends when its standard input does: a parent that
+It says its port in the one line it ever writes to standard output. It keeps its socket, its log and
+its temporary files in a folder of its own. It ends when its standard input does: a parent that
 dies, in whatever way, takes it along.
 """
 

@@ -10,7 +10,8 @@ from durablelog.bookkeeper.client_settings import NONE, ClientSettings
 
 # Where the secret is, not the secret.
 TOKEN_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_TOKEN"  # noqa: S105
-"""The environment variable with the secret of a gateway: whoever attaches to one needs it."""
+"""The environment variable with the secret of a gateway: a process that attaches to one needs it.
+"""
 LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
 """The environment variable with a folder where gateways leave their logs; without it they go with
 the gateway.

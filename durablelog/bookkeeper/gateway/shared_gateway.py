@@ -138,7 +138,9 @@ _state: Final = _Shared()
 
 
 def _begin_child(state: _Shared) -> None:
-    """In a forked child: the gateway is the parent's, and who had the lock is not here."""
+    """In a forked child: the gateway is the parent's, and the thread that had the lock does not
+    exist here.
+    """
     global _LOCK  # noqa: PLW0603
     _LOCK = threading.Lock()
     state.gateway = None

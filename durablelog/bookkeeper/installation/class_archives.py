@@ -6,7 +6,7 @@ Rules of this file:
 - an archive makes a start quicker and is never needed: one that is not there, not whole, or not of
   this JVM is left out;
 - its name has its size in it. A JVM that maps a file shorter than its header says dies of SIGBUS,
-  so that is seen to here; whatever else is wrong the JVM finds by its own sums
+  so the length is checked here. Other damage the JVM finds by its own sums
   (-XX:+VerifySharedSpaces, 20 ms), and loads the classes itself;
 - whether an archive fits is asked of the JVM that is to use it: it knows its own version, and which
   jars it compares;
@@ -92,7 +92,7 @@ def keep_archives(recorded: Path) -> None:
     """Make a folder in which each program left its archive that of this version; one process at a
     time does it.
 
-    The folder above it is the caller's, who removes it: what was there before is left in it.
+    The caller owns and removes the folder above it: what was there before is left in it.
 
     Raises NoArchivesError unless all are whole; GatewayMissingError, OSError.
     """

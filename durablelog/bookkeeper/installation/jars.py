@@ -4,10 +4,10 @@ in a folder.
 Rules of this file:
 
 - fetching is a step of its own (`install`): opening a store never downloads;
-- `install` may be called again at any time, by several processes at once: what is there is not
+- `install` may be called again at any time, by several processes at once. What is there is not
   touched, and the folder gets its name only when it is whole and every jar has its sum. The name is
   made of pom.xml and jars.sha256, so that another version is another folder;
-- a jar that is not what it was when the sums were written is refused, whoever handed it out.
+- a jar that differs from the one with the recorded sum is refused, whatever its source.
 
 The folder is `var/bookkeeper` beside the code in a checkout, the user's cache folder elsewhere, or
 what SEGMENTSTORE_BOOKKEEPER_JARS names.
@@ -40,7 +40,7 @@ SUMS: Final = Path(__file__).resolve().parent / "jars.sha256"
 INSTALLING: Final = "installing.lock"
 
 _FETCH_S: Final = 1200.0
-"""A network that hangs is told so."""
+"""The error says so when the network hangs."""
 _SHOWN_MAX: Final = 5
 
 
