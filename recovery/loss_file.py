@@ -1,6 +1,6 @@
 """The file that keeps what reads found lost, from one opening to the next (docs/formats/losses.md).
 
-What is lost with the file is knowledge, never a byte: who reads a lost byte finds it again.
+What is lost with the file is knowledge, never a byte: a read of a lost byte finds it again.
 """
 
 from __future__ import annotations

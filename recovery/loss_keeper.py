@@ -1,5 +1,5 @@
-"""LossKeeper: what reads of an open store found lost in Tier 2: kept in a file, told in health, and
-checked again (loop).
+"""LossKeeper: losses in Tier 2 that reads of an open store found: kept in a file, reported in
+health, and checked again (loop).
 
 Rules of this file:
 
@@ -66,7 +66,7 @@ class LossStatistics:
 
 
 class ContainerWatch:
-    """What the read index of one container tells its fetches to. Cheap while nothing is lost."""
+    """Receives the fetches of one container's read index. Cheap while nothing is lost."""
 
     def __init__(self, losses: SeenLosses, keeper: LossKeeper) -> None:
         self._losses = losses

@@ -2,17 +2,17 @@
 in objects. Pure.
 
 Theory of operation. Bytes of a segment at an offset never change once acknowledged, and only
-acknowledged bytes are ever uploaded: so any two blocks that hold a byte of one segment agree on it,
-whatever attempt, epoch or consolidation made them. Rebuilding is therefore covering: the chunks the
-checkpoint knows and the blocks found are laid over one another, and each segment gets what is
+acknowledged bytes are ever uploaded. So any two blocks that hold a byte of one segment agree on it,
+whatever attempt, epoch or consolidation wrote them. Rebuilding is therefore covering: the chunks
+the checkpoint knows and the blocks found are laid over one another, and each segment gets what is
 covered without a gap. Rules (docs/restore.md):
 
 - an id the checkpoint could know and does not is of a segment deleted or merged before it: its
   blocks are passed over;
-- a segment keeps its name, and its *last* run without a gap: gaps come from truncation, which drops
-  what is before them; each earlier run becomes a segment with a made-up name, for a gap may also be
-  a loss: nothing found is dropped;
-- a merge that was not linked is linked if its source is whole or the target has the bytes, else the
+- a segment keeps its name, and its *last* run without a gap. Gaps come from truncation, which drops
+  what is before them. Each earlier run becomes a segment with an invented name, for a gap may also
+  be a loss: nothing found is dropped;
+- a merge that was not linked is linked if its source is whole or the target has the bytes. Else the
   target ends before it and the source is a segment again;
 - of two segments with one name the younger has it: the name was free when it was made;
 - of an object that is there in another size than recorded the whole blocks count; what the others

@@ -1,18 +1,18 @@
 """A store made anew from what Tier 2 holds, when its log and its disk are lost (docs/restore.md).
 
-Theory of operation. The bucket is listed; for each container the newest readable checkpoint of its
-metadata is taken, what the checkpoint does not know is walked by its blocks' headers, and both
-become the metadata of the container (`recovery.metadata_rebuild`). The new store has one log a
-container, and in it one operation: a checkpoint of that metadata. From then on it is a store as any
-other. Rules of this file:
+Theory of operation. The bucket is listed, and for each container the newest readable checkpoint of
+its metadata is taken. Objects that the checkpoint does not know are walked by their blocks'
+headers. Both become the metadata of the container (`recovery.metadata_rebuild`). The new store has
+one log a container, and in it one operation: a checkpoint of that metadata. From then on it is a
+store as any other. Rules of this file:
 
 - nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that
   are there;
 - epochs, sequence numbers and ids of the new store are above all that the bucket shows, with room
   for those that were lost with the log: none is given twice;
 - the folder becomes a store (`store.toml`) last of all: a restore that was cut off leaves a folder
-  that is none. With logs on BookKeeper the root node becomes the store's just before that, and
-  whoever opens the store there from then on has all of it;
+  that is none. With logs on BookKeeper the root node becomes the store's just before that, and a
+  process that opens the store there from then on has all of it;
 - what cannot be known is said in the report.
 """
 
@@ -79,7 +79,7 @@ _FRAMES_IN_FLIGHT = 16
 _T = TypeVar("_T")
 
 Progress = Callable[[int, int], None]
-"""Told (container, objects surveyed since the last call)."""
+"""Receives (container, objects surveyed since the last call)."""
 
 
 def _no_progress(_container_id: int, _objects: int) -> None:
@@ -103,14 +103,14 @@ async def restore_store(
 
     `logs` is where its logs are made, open, and the caller's to close; None for the folder. With
     `dry_run` nothing is made. Several stores that ever were on this bucket are refused, unless
-    `predecessors` says that each was restored from the one before, or `store_id` names the one that
-    is wanted: then what carries its tag, and what its own metadata name, is restored, and the rest
-    left alone. The old store must never run on this bucket again once the new one was opened.
-    Raises InvalidArgumentError (several stores; `location` is a URL), NotAStoreError (the folder is
-    not empty; the bucket holds nothing of a store), DataCorruptionError (what is in the bucket
-    cannot be of one store), StoreInUseError, TierUnavailableError, ConfigError. Costs one LIST for
-    1,000 objects, one GET a container, and one or few GETs for each object the newest checkpoint
-    does not know.
+    `predecessors` says that each was restored from the one before, or `store_id` names the wanted
+    one. Then objects that carry its tag, and objects that its own metadata name, are restored, and
+    the rest ignored. The old store must never run on this bucket again once the new one was opened.
+    Raises InvalidArgumentError (several stores; `location` is a URL) and NotAStoreError (the folder
+    is not empty; the bucket holds nothing of a store). Raises DataCorruptionError if what is in the
+    bucket cannot be of one store. Also StoreInUseError, TierUnavailableError, ConfigError. Costs
+    one LIST for 1,000 objects, one GET a container, and one or few GETs for each object the newest
+    checkpoint does not know.
     """
     location = os.path.abspath(checked_folder(location))
     wanted = _wanted_store(store_id, predecessors=predecessors)

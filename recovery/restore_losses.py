@@ -1,4 +1,4 @@
-"""What Tier 2 has lost of a segment: each gap told by the objects that held it. Pure.
+"""What Tier 2 has lost of a segment: each gap with the objects that held it. Pure.
 
 A checkpoint says which object held each byte; so does the header of a block whose end is missing.
 What neither says was lost in an object that nothing names any more.
@@ -38,8 +38,9 @@ def losses_of(
 ) -> list[Loss]:
     """What was lost in the gaps of a segment, by offset; neighbours of one object are one loss.
 
-    `rebuilt` is the segment of the new store, `known` what a checkpoint knows of it, `cut` are its
-    blocks whose ends are missing, and `why` says what happened to an object. The container is left
+    `rebuilt` is the segment of the new store, and `known` is the checkpoint's record of it. `cut`
+    are its blocks whose ends are missing, and `why` says what happened to an object. The container
+    is left
     0. O(gaps log chunks + lost chunks).
     """
     losses: list[Loss] = []
@@ -59,7 +60,7 @@ def losses_of(
 def _holders(
     gap: Gap, known: SegmentMetadata | None, cut: Sequence[FoundBlock], why: Callable[[str], str]
 ) -> list[_Held]:
-    """Who held bytes of the gap, by offset."""
+    """The objects that held bytes of the gap, by offset."""
     found = [
         _Held(
             block.start_offset,

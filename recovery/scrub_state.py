@@ -6,7 +6,7 @@ Rules of this file:
   store;
 - findings kept are bounded; those beyond are counted;
 - a file that is not understood, was damaged, or is another store's is refused with its reason, and
-  its reader decides whether to begin anew: a wrong position would be bytes that nobody checks.
+  its reader decides whether to begin anew. With a wrong position some bytes would never be checked.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ nobody wants them. Pure.
 Rules of this file:
 
 - a place is what one fetch asked for: an object, a block and a range of the segment it belongs to;
-- it is forgotten when a fetch of it succeeds, when the metadata do not know its object any more,
-  and when the segment does not have those bytes there any more (truncated, deleted, replaced).
-  Nothing else ends it: not time, and not a restart;
-- places are bounded; those beyond are counted, and found again by who reads them.
+- it is forgotten when a fetch of it succeeds, or when the metadata do not know its object any more.
+  It is also forgotten when the segment does not have those bytes there any more (truncated,
+  deleted, replaced). Nothing else ends it: not time, and not a restart;
+- places are bounded; those beyond are counted, and found again by reads of them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Each log is read and replayed as recovery does it, through the same `Replay`; wh
 checked against itself and against Tier 2. Rules:
 
 - nothing is written, opened for writing, or locked here: the caller holds the store's lock and the
-  logs' locks; of logs that cannot be locked (on BookKeeper) it finds out afterwards whether one was
+  logs' locks. Of logs that cannot be locked (on BookKeeper) it finds out afterwards whether one was
   opened meanwhile;
 - a fault in one container does not hide what is wrong with another;
 - a tier that does not answer is never taken for corruption (TierUnavailableError).

@@ -203,10 +203,10 @@ def unknown_objects(
     The owner of an epoch had replayed the whole log: an older epoch's object that its checkpoint
     does not name was never committed, and never will be. Not so that of a job: it has the epoch of
     the catalog the job worked from, and any later owner may have committed it. An object of many
-    segments is committed by several operations, one soon after the other: of one that is as young
-    as the checkpoint, the checkpoint may know only a part. One that is there in another size than
-    recorded is checked for the blocks that are whole. Where the checkpoint names objects that are
-    not there as they were, its garbage and orphans may hold the same bytes, and are checked as
+    segments is committed by several operations, one soon after the other. If the object is as young
+    as the checkpoint, the checkpoint may know only a part of it. One that is there in another size
+    than recorded is checked for the blocks that are whole. Where the checkpoint names objects that
+    are not there as they were, its garbage and orphans may hold the same bytes, and are checked as
     well.
     """
     if checkpoint is None:

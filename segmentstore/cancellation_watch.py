@@ -1,11 +1,11 @@
 """The one task of an open store that the program's event loop lists: cancelled, it closes the
 store.
 
-Who cancels all tasks of a loop wants everything on it to end, be it a program's own shutdown or
-`asyncio.run` whose main coroutine has returned. The engine's own tasks are not among them
-(contracts/owned_tasks.py), so nothing is cut off in the middle. This task takes the wish for all of
-them: the store closes as by `close()`, calls from then on are told why, and whoever waits for the
-cancelled tasks, as `asyncio.run` does, waits for the end of the close.
+Code that cancels all tasks of a loop wants everything on it to end, be it a program's own shutdown
+or `asyncio.run` whose main coroutine has returned. The engine's own tasks are not among them
+(contracts/owned_tasks.py), so nothing is cut off in the middle. This task takes the request for all
+of them. The store closes as by `close()`, and later calls fail with the reason. Code that waits for
+the cancelled tasks, as `asyncio.run` does, waits for the end of the close.
 """
 
 from __future__ import annotations

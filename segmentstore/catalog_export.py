@@ -2,7 +2,7 @@
 schedule.
 
 Theory of operation. One turn of the event loop takes a copy of a container's committed metadata, as
-a checkpoint does: consistent as of one sequence number, and for less than a checkpoint costs. A
+a checkpoint does. It is consistent as of one sequence number, and costs less than a checkpoint. A
 thread makes the tables of the copy, and four requests put them (`tier2.catalog`,
 docs/formats/catalog.md). Rules of this file:
 

@@ -305,8 +305,8 @@ def merge_settings(
 
     Raises ConfigError for an unknown or malformed one, or a fixed one that differs.
 
-    Of a `tier1` on BookKeeper it is fixed which store it names; who opens the store sees whether
-    the servers have it.
+    Of a `tier1` on BookKeeper it is fixed which store it names; an opening of the store sees
+    whether the servers have it.
     """
     values: dict[str, object] = dict(file)
     stored = values.get("tier2")

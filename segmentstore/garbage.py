@@ -1,9 +1,9 @@
 """Everything in Tier 2 that nobody needs, of a whole store: searched for and collected at once, or
 only counted.
 
-What a storage writer does slowly and all the time, done now: one listing of all objects, handed
-page by page to the orphan sweepers of the containers, then what is due is deleted. The rules stay
-theirs; nothing here checks or deletes.
+What a storage writer does slowly and all the time, done now. One listing of all objects is handed
+page by page to the orphan sweepers of the containers; then objects that are due are deleted. The
+rules stay theirs; nothing here checks or deletes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,9 @@ class GarbageItem(NamedTuple):
     state: GarbageState
     container_id: int
     size: int | None
-    """Bytes; None for an upload, of which no provider tells, and a ledger that was never closed."""
+    """Bytes; None for an upload, of which no provider reports a size, and a ledger that was never
+    closed.
+    """
     until: datetime | None
     """When the deletion lag of what is waiting is over, at the latest if the store stays open."""
     name: str

@@ -5,13 +5,13 @@ Rules of this file:
 
 - requests are begun in the order in which they came. Appends are on their way together; every other
   request waits for the appends before it, and holds up what is behind it;
-- what was taken and not yet answered is bounded in bytes and in number; at the bound nothing is
+- what was taken and not yet answered is bounded in bytes and in number. At the bound nothing is
   read, so that the other side is held back by its own socket. The same holds for one that does not
   read its answers;
 - a writer's session ends with its first refusal, as SegmentWriter's does: later events of it get
   the same refusal until the other side begins a new session. So events never land with a hole
   between them, however many were sent ahead;
-- a message that is none is refused and the conversation goes on; it ends where the end of a frame
+- an invalid message is refused and the conversation continues. It ends where the end of a frame
   cannot be known, or where the order of events could not be kept.
 """
 

@@ -3,13 +3,13 @@ has open.
 
 Rules of this file:
 
-- the socket is in the store's folder, for its owner alone (mode 0600). Whoever has the folder's
-  lock may replace what a crash left there; nobody else opens a server;
+- the socket is in the store's folder, for its owner alone (mode 0600). The holder of the folder's
+  lock may replace what a crash left there; no other process opens a server;
 - a connection is one task, made by asyncio for it; closing ends it once what it took is answered,
   or after 5 s;
-- connections are bounded, and silent ones shut nobody out: one that does not greet in time ends,
-  and at the bound a new one takes the place of one that has not greeted, or of the one that has
-  been idle longest;
+- connections are bounded, and silent ones shut out no other. A connection without a handshake in
+  time ends. At the bound a new one takes the place of one without a handshake, or of the one that
+  has been idle longest;
 - closed before anything else of the store, so that nobody asks what is half closed.
 
 What is said over it: docs/formats/local-server.md. How a connection is served:

@@ -1,10 +1,10 @@
 """LogRescan: one pass over the un-flushed log brings back what memory and cache have lost (loop).
 
-A pass costs as much as reading the whole un-flushed log, whatever it searches for. So it serves
-everybody who waits, and what else it passes that will be wanted next is kept: segments in the order
-in which they go to Tier 2, each wholly or not at all, because an upload that lacks a byte of a
-segment needs a pass of its own. For the same reason room is made by giving up what is held of those
-that lack bytes and go last, and of those that an upload has in hand already.
+A pass costs as much as reading the whole un-flushed log, whatever it searches for. So it serves all
+waiting reads, and keeps bytes on its way that will be wanted next. These are segments in the order
+in which they go to Tier 2, each wholly or not at all. An upload that lacks one byte needs a pass of
+its own. For the same reason it frees room by evicting bytes of those that lack bytes and go last,
+and of those that an upload has in hand already.
 """
 
 from __future__ import annotations

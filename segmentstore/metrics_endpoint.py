@@ -1,9 +1,9 @@
 """MetricsEndpoint: the port on which Prometheus finds a store's numbers.
 
 What is answered is prometheus_client's; the server's thread is a daemon, so a program that forgets
-to close its store still ends. Rules: a thread of the server reads nothing of the store, it asks the
-event loop for a snapshot and waits a bounded time; closing ends the server first, so that nobody
-asks a store that is half closed.
+to close its store still ends. Rules: a thread of the server reads nothing of the store. It asks the
+event loop for a snapshot and waits a bounded time. Closing ends the server first, so that no
+request meets a store that is half closed.
 """
 
 from __future__ import annotations

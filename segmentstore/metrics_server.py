@@ -1,5 +1,5 @@
-"""The HTTP server of the metrics port: bounded in connections and in time, whoever connects and
-says nothing.
+"""The HTTP server of the metrics port: bounded in connections and in time, even with clients that
+connect and are silent.
 
 A connection is served by a thread of a bounded pool. At the bound the oldest that has not said what
 it wants makes room; if all are being answered, the new one is refused with 503.

@@ -9,7 +9,7 @@ Rules of this file:
   after a crash. Acknowledged is durable either way;
 - the object may be collected in any thread, in the middle of anything: then no lock of Python's is
   taken;
-- whoever opens a folder whose store is being closed in this process waits for that. One that is
+- an opening of a folder whose store is being closed in this process waits for that. One that is
   alive and is used is left alone, but for an interactive session
   (docs/decisions/0031-stores-nobody-closed.md).
 """
@@ -81,7 +81,7 @@ class OpenStore:
     def release_locks(self) -> None:
         """Its event loop is closed: give back the locks.
 
-        Whoever opens the store next fences what may still run.
+        The next opening of the store fences what may still run.
         """
         self.dropped = True
         self.parts.undo.abandon()

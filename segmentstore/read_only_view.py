@@ -1,10 +1,10 @@
 """A store that is read without being owned: on a read-only file system, and wherever its log is on
 BookKeeper.
 
-The engine is the ordinary one, over parts that cannot change anything: logs that are only viewed
-(durablelog/file/file_log_view.py, durablelog/bookkeeper/bookkeeper_log_view.py), a Tier 2 of which
-nothing but reads passes, a cache in memory, containers without processor and storage writer. Rules
-of this file:
+The engine is the ordinary one, over parts that cannot change anything. These are logs that are only
+viewed (durablelog/file/file_log_view.py, durablelog/bookkeeper/bookkeeper_log_view.py), a Tier 2 of
+which nothing but reads passes, a cache in memory, containers without processor and storage writer.
+Rules of this file:
 
 - nothing is locked or written, here or in Tier 2, which may be writable: a view that uploaded,
   deleted, marked or answered anything would be a second owner. On BookKeeper nothing is claimed or

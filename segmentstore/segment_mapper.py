@@ -1,8 +1,8 @@
 """Segment name to container id, by Pravega's own rule, so that a Pravega Controller agrees. Pure.
 
 Source: Pravega's NameUtils and SegmentToContainerMapper. A transaction's or transient segment's
-name keeps only its parent's, so a merge source lives with its target; then the stream's epoch is
-cut off; the rest is hashed (MurmurHash3 x64-128, seed below, over UTF-16LE code units) and mapped
+name keeps only its parent's, so a merge source lives with its target. Then the stream's epoch is
+cut off. The rest is hashed (MurmurHash3 x64-128, seed below, over UTF-16LE code units) and mapped
 by jump consistent hash (Lamping and Veach, 2014).
 """
 

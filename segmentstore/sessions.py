@@ -1,7 +1,7 @@
 """Readers and exactly-once writers: small sessions on one segment, bound to its id.
 
-Bound to the id, not the name: when the name is deleted and made again, a session of the old segment
-gets an error and never touches the new one's bytes.
+Bound to the id, not the name. When the name is deleted and created again, a session of the old
+segment gets an error and never touches the new one's bytes.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class SegmentWriter:
     """Exactly-once appends of one writer id to one segment.
 
     The number of the last event is an attribute of the segment, updated in the very operation that
-    carries the bytes, so after any failure the writer opens a new session, asks
+    carries the bytes. So after any failure the writer opens a new session, asks
     `last_event_number`, and resends what is above it (or everything: what is not above it is
     acknowledged and dropped).
 
-    That holds only while events land without a hole, so a session ends with its first refusal:
-    every later append fails with the same error, and the writer opens a new one. Cancelling an
+    That holds only while events commit without a gap, so a session ends with its first refusal.
+    Every later append fails with the same error, and the writer opens a new one. Cancelling an
     append gives up waiting for it, not the append.
     """
 
@@ -171,7 +171,7 @@ def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
 
 
 def failed_future(error: BaseException) -> asyncio.Future[Any]:
-    """A future that tells the caller of a refusal, as every other outcome is reported.
+    """A future that reports a refusal to the caller, as every other outcome is reported.
 
     Raises it where no loop runs.
     """

@@ -75,9 +75,9 @@ def write_store_file(
     """Make the folder a store, durably; what its file says then, which another maker may have
     written before us.
 
-    The caller holds the folder's lock, and may have lost it without knowing: so `tag`, which no
-    other maker has, names what is being written, and who comes second does not replace what the
-    first one goes by. Raises StoreInUseError, OSError.
+    The caller holds the folder's lock, and may have lost it without knowing. So `tag`, which no
+    other creator has, names what is being written, and a second creator does not replace what the
+    first one relies on. Raises StoreInUseError, OSError.
     """
     disk = runtime.disk
     text = render_store_file(store_id, config)
@@ -161,8 +161,8 @@ def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime
 
     Raises OSError.
 
-    First away with the file, then the check of what is there, while who opens the store makes its
-    own first and then searches for the file (`keep_store_file`): so one of the two sees the other,
+    The file is removed first, then the check of what is there; an opening of the store creates its
+    own first and then searches for the file (`keep_store_file`). So one of the two sees the other,
     and puts it back.
     """
     runtime.disk.unlink(os.path.join(location, FILE_NAME))
@@ -213,8 +213,8 @@ def leave_nothing(
     `created`, the lowest first.
 
     Nothing happens if the folder is a store's, or holds anything else. `lock` is still held, and
-    its caller closes it: who opened the file meanwhile finds that it has no name any more
-    (`Disk.lock`). Blocking; what fails stays, for a folder with a lock alone counts as empty.
+    its caller closes it: a process that opened the file meanwhile finds that it has no name any
+    more (`Disk.lock`). Blocking; what fails stays, for a folder with a lock alone counts as empty.
     """
     disk = runtime.disk
     with suppress(OSError):

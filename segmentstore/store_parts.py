@@ -62,7 +62,7 @@ class StoreParts:
     async def close(self) -> None:
         """Close the parts in the reverse order of their opening; goes on past one that fails.
 
-        Done once, whoever asks and whoever stops waiting: all who call wait for the same end.
+        Done once, whatever callers ask or stop waiting: all callers wait for the same end.
         """
         await asyncio.shield(self.begin_close())
 

@@ -4,7 +4,7 @@ the end of the close.
 Rules of this file:
 
 - an exception that is raised in a caller's thread (KeyboardInterrupt, a signal handler that raises)
-  interrupts that caller alone: opening and close run on the loop, and the thread ends itself;
+  interrupts that caller alone. Opening and close run on the loop, and the thread ends itself;
 - a caller's thread holds no lock where a signal handler may run: one that raises would leave it
   taken, one that calls the store would wait for it;
 - every call is answered, truthfully: what was never begun had no effect; a change that was begun
@@ -45,7 +45,7 @@ class _SignalSafeCondition(threading.Condition):
     """A condition whose lock an exception of a signal handler cannot leave taken.
 
     `threading.Condition` enters and leaves in Python, where a handler may run after the lock was
-    taken and before the block began: then the loop's thread would wait for it for ever. Looked up
+    taken and before the block began. Then the loop's thread would wait for it for ever. Looked up
     as properties, the methods are the lock's own, in C, where no handler runs.
     """
 

@@ -7,11 +7,11 @@ Rules of this file:
   lost by refusing;
 - a store that was made before opens whatever Tier 2 does: appends need the log alone. The check
   runs beside it then, and what is wrong shows in `health` until a check has passed;
-- the marker (tier2/store_markers.py) is there before the store's first object: uploads see to it
-  too, for a store that was just restored has none yet, and opens as one that was there before;
+- the marker (tier2/store_markers.py) is there before the store's first object. Uploads make sure of
+  it too, for a store that was just restored has none yet, and opens as one that was there before;
 - where another store has its marker and this one has none, it is refused unless `shared_tier2` says
   that it is meant. A store that was there is asked about this in one listing beside its recovery,
-  and opens if Tier 2 does not answer soon: then its uploads are held back by the same question;
+  and opens if Tier 2 does not answer soon. Then its uploads wait for the same check;
 - a marker that is missing, though this store has objects there, is put back, at the opening and
   later: one check in CHECK_INTERVAL_S;
 - the store's own folder is not checked, but marked like any other place: another store may name it.
@@ -39,8 +39,8 @@ on.
 """
 AGAIN_MIN_S = 5.0
 LATER_S = 5.0
-"""From the opening to the check of a store that was there: who only checks in costs one listing,
-and leaves no probe.
+"""From the opening to the check of a store that was there: a reopening costs one listing, and
+leaves no probe.
 """
 CHECK_INTERVAL_S = 600.0
 """Between two searches for the marker while the store is open."""
@@ -100,8 +100,8 @@ class Tier2Start:
 
         Raises ConfigError: another store is there, and this one is not known.
 
-        The marker is put back if `has_objects` says that this store has put objects there, and put
-        at once if the store was just `created`: in its own folder, where that costs next to
+        The marker is put back if `has_objects` says that this store has put objects there. It is
+        put at once if the store was just `created`: in its own folder, where that costs next to
         nothing.
         """
         if self._check is None:

@@ -4,17 +4,17 @@ How their blocks come to lie in it: tier2.copy_plan.
 
 Rules of this file:
 
-- an object is worth consolidating if what lives in it is little (less than half of what a
-  consolidated object holds) or if most of it is dead; a group is worth it if it fills a
-  consolidated object, or frees enough. So what comes out is hardly ever a candidate again: each
-  byte is written about once more in its lifetime;
-- objects so small, or of so many chunks, that as many as a group may hold do not fill one come
-  together all the same, those of about one size: what is kept of objects and chunks in memory and
-  log must not grow with every flush. Each byte goes up by sizes then, and is written again once or
+- an object is worth consolidating if little in it is alive (less than half of what a consolidated
+  object holds) or if most of it is dead. A group is worth it if it fills a consolidated object, or
+  frees enough. So what comes out is hardly ever a candidate again: each byte is written about once
+  more in its lifetime;
+- some objects are so small, or of so many chunks, that as many as a group may hold do not fill one.
+  They are joined all the same, those of about one size: the objects and chunks in memory and log
+  must not grow with every flush. Each byte goes up by sizes then, and is written again once or
   twice for each eightfold;
-- chunks are replaced only where the segment still has exactly those that were read: what was
-  truncated, deleted, merged or replaced meanwhile is left out here, and refused by the log where it
-  comes later still.
+- chunks are replaced only where the segment still has exactly those that were read. Ranges that
+  were truncated, deleted, merged or replaced meanwhile are omitted here, and refused by the log
+  where that comes later still.
 
 Pure: no await, no clock, no I/O. Nothing here is on a path of callers.
 """

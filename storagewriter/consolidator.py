@@ -1,6 +1,6 @@
 """Consolidator: makes one large object of many small or mostly dead ones, and has the log say so.
 
-One consolidation at a time, in turns with everything else on the loop: choose a group, gather its
+One consolidation at a time, in turns with everything else on the loop. Choose a group, gather its
 chunks, have the store copy their blocks or download and write them anew, commit. Rules:
 
 - flushing goes first: nothing begins while more than the flush target waits for it;
@@ -8,8 +8,8 @@ chunks, have the store copy their blocks or download and write them anew, commit
   has ended;
 - every byte that passes through here was checked (BlockReader), and gets checksums of its own
   again;
-- an object that is lost or corrupt is left alone from then on, counted and told in `health`; it
-  holds up nothing;
+- an object that is lost or corrupt is ignored from then on, counted and reported in `health`; it
+  delays nothing;
 - a group that must be downloaded waits for the `RateLimiter`; what can be copied goes on
   meanwhile;
 - only the committed operation changes where bytes are read from. The old objects become garbage by

@@ -48,8 +48,8 @@ class WriterDataSource(Protocol):
         """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
         that cannot be known.
 
-        For who is about to say something that no operation says. A container that learns it here
-        stops.
+        For a caller that is about to report something that no operation reports. A container that
+        learns it here stops.
         """
 
     def object_in_use(self, name: str) -> bool:

@@ -9,7 +9,7 @@ time since the machine was started, so that the next owner goes on counting:
 - otherwise the clock goes on from the last reading, as if no time had passed between them.
 
 So the clock may be slow, never fast. An age counts from the first reading after the object became
-garbage, or from when this owner first saw it there, whichever is older: both are too short, never
+garbage, or from when this owner first saw it there, whichever is older. Both are too short, never
 too long. The lag has passed when either says so.
 
 Pure: no await, no clock, no I/O; times are handed in.

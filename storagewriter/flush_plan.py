@@ -166,7 +166,7 @@ def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tu
     link them.
 
     Checks `pending.link_candidates` and uses them up, but for what the bound of one operation
-    leaves over: a target cut off by it is a candidate again once these links are made.
+    leaves over. A target cut off by it is a candidate again once these links are committed.
     """
     links: list[tuple[int, int]] = []
     while pending.link_candidates and len(links) < LINKS_MAX:

@@ -3,11 +3,11 @@
 Rules (DESIGN 4.3):
 - only what is in `metadata.garbage` is ever deleted, and only after the deletion lag by the
   container's deletion clock, on which the wall clock has no influence;
-- what does not carry the tag of the store, of an older version or of a store before a restore, is
-  deleted only where no other store has its marker: a version that knew no tags may have taken
+- objects without the tag of the store, of an older version or of a store before a restore, are
+  deleted only where no other store has its marker. A version that knew no tags may have taken
   another's object for an orphan;
 - an object that a read has open waits;
-- the metadata forget an object only after its deletion was confirmed: an outcome that is unknown
+- the metadata forget an object only after its deletion was confirmed. An outcome that is unknown
   forgets nothing, and a crash at any point leaves the object in the metadata, where the next owner
   finds it.
 """
@@ -48,8 +48,8 @@ DELETES_MAX = 8
 class GarbageCollector:
     """The deleting half of a storage writer, which owns the task that runs it.
 
-    `shared_with` tells which other store keeps objects in the same place, in words; None for
-    nobody.
+    `shared_with` says which other store keeps objects in the same place, in words; None if there is
+    none.
     """
 
     def __init__(

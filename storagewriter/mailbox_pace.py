@@ -1,11 +1,12 @@
-"""MailboxPace: when a container's mailbox is checked next, and who may have it checked sooner.
+"""MailboxPace: when a container's mailbox is checked next, and which events bring the check
+forward.
 
 Theory of operation. An owner checks now and then, because listings cost; often after something was
 found, because more will come; and at once when somebody who put a message says so. Rules:
 
 - a check that was asked for begins no sooner than WAKE_INTERVAL_S after the last one: however many
   ask, the requests are bounded;
-- who asked is owed a check that was made: one that fails, or was under way when he asked, does not
+- a request is owed a complete check: one that fails, or was under way at the request, does not
   count. The next begins when the tier has been left alone for as long as it wants;
 - jobs ask all containers of a store together. So the first container that finds something wakes the
   others of its process, but none that checks often already: they never wake each other in turn.
@@ -39,7 +40,7 @@ class MailboxPace:
         self._quick_until: float | None = None
         self._polled_at: float | None = None
         self._not_before = 0.0
-        """Who asks sooner waits until then."""
+        """An earlier request waits until then."""
         self.group = group or MailboxGroup()
         """With the store's other containers in this process."""
         self.group.join(self)
@@ -67,7 +68,7 @@ class MailboxPace:
     def polled(self, answered: int) -> None:
         """A check has ended, with so many answers given.
 
-        Who asked for one thing will ask for more.
+        A job that asked for one thing will ask for more.
         """
         self.delay_s = self._pause(answered)
 

@@ -1,15 +1,14 @@
 """MetadataBackup: keeps a copy of a container's metadata in Tier 2, for the day when the log is
 lost.
 
-Theory of operation. When asked (the log was truncated, the container has started, somebody wants a
-checkpoint) the committed metadata of that moment is encoded and put as one object; the newest few
-are kept. Nothing ever waits for it but an ordinary close, for a while. Rules
-(docs/formats/tier2-checkpoint.md):
+Theory of operation. On request (the log was truncated, the container has started, a checkpoint is
+wanted) the committed metadata of that moment is put as one object. The newest few are kept. Nothing
+ever waits for it but an ordinary close, for a while. Rules (docs/formats/tier2-checkpoint.md):
 
 - one write at a time; what is asked for meanwhile, or too soon, becomes one write of what is newest
   then;
 - an older copy is deleted only after a newer one is durable, and only this store's of our epoch or
-  an older one: a stale owner can harm nothing that its successor wrote;
+  an older one. A stale owner can harm nothing that its successor wrote;
 - a Tier 2 that fails shows in `health` and is tried again with back-off; no error goes further.
 """
 

@@ -1,9 +1,9 @@
 """ObjectUploader: makes one object from a plan and gets it into Tier 2, however long that takes.
 
 Rules:
-- bytes are read only when the upload begins, so waiting plans hold no memory; then all of a plan
-  are asked for at once, because what only Tier 1 has costs a rescan of the log, for one block as
-  for all;
+- bytes are read only when the upload begins, so waiting plans hold no memory. Then all of a plan
+  are asked for at once, because bytes that only Tier 1 has cost a rescan of the log, for one block
+  as for all;
 - a Tier 1 that does not answer is asked again, which is no reason to end what it will serve again;
 - after a lost reply the same object is put again under the same name and unique id: put-if-absent
   recognises its own, so there is one object whatever was lost;

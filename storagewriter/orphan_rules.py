@@ -9,12 +9,12 @@ fenced, or a reply came too late. Rules (DESIGN 4.3):
   knowing. Names that an older version made have no tag, so of those nothing is known;
 - an epoch below the running one is dead: its owner can commit nothing more, so an object that the
   metadata do not know will never be known;
-- in the running epoch only this very process makes objects: what it has under way it knows by name,
-  and what else there is stays suspect until it was seen twice, a deletion lag apart;
+- in the running epoch only this very process creates objects. It knows its own uploads by name, and
+  any other object stays suspect until it was seen twice, a deletion lag apart;
 - an epoch above ours means that we are the stale ones, and see metadata that are not the newest:
   hands off everything;
-- compaction is the work of jobs that outlive an epoch: their objects are left alone, and their
-  uploads until they are so old that what they would make is refused for its age.
+- compaction is the work of jobs that outlive an epoch. Their objects are ignored, and their uploads
+  until they are so old that the resulting object would be refused for its age.
 
 Pure: no await, no clock, no I/O.
 """
@@ -38,8 +38,8 @@ from tier2.object_storage import StoredObject, UnfinishedUpload
 
 UPLOAD_AGE_MS = 24 * 3600 * 1000
 """An upload in parts of the running epoch that this process does not know of is given up after a
-day, and so is a job's of any epoch: its object would be as old as its beginning, and no proposal of
-it would be taken.
+day, and so is a job's of any epoch. Its object would be as old as its beginning, and no proposal of
+it would be accepted.
 """
 
 
@@ -84,7 +84,9 @@ def classify_object(
 
 
 def is_left_over(probe: StoredObject, now_ms: int) -> bool:
-    """Whether a probe's owner, who deletes it within seconds, cannot have done so."""
+    """Whether a probe is so old that its owner, which deletes it within seconds, cannot have done
+    so.
+    """
     is_probe = isinstance(classify_name(probe.name), ProbeName)
     return is_probe and now_ms - probe.modified_ms > UPLOAD_AGE_MS
 

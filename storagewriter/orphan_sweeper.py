@@ -3,17 +3,17 @@ garbage collector.
 
 Correctness never needs it: an orphan costs money, nothing else. So it is slow, and bounded in
 requests: one listing request in `orphan_sweep_interval_s`, shard after shard
-(`docs/formats/object-names.md`), beginning at a shard drawn by chance, so that processes that live
-shorter than a sweep get everywhere in the end. Rules:
+(`docs/formats/object-names.md`). It begins at a random shard, so that processes that live shorter
+than a sweep get everywhere in the end. Rules:
 
 - it deletes nothing (but probes that a check left behind). What it finds becomes garbage by an
-  operation of the fenced log, so a stale owner can mark nothing for deletion; from there it goes
-  the one way of all deletions, the deletion lag included;
+  operation of the fenced log, so a stale owner can mark nothing for deletion. From there it takes
+  the one path of all deletions, the deletion lag included;
 - which objects are orphans is said by `orphan_rules`, and asked again right before the commit;
-- only what carries the tag of the store is marked for deletion, and where another store has its
-  marker nothing is swept, unless a person has said that they are meant to share. That is asked
-  before a sweep, and again after an orphan was found and before it is marked for deletion, because
-  a store makes itself known there before its first object;
+- only objects with the tag of the store are marked for deletion. Where another store has its marker
+  nothing is swept, unless an operator has said that they are meant to share. That is checked before
+  a sweep, and again between the finding of an orphan and its mark. For a store puts its marker
+  there before its first object;
 - failures are counted and waited out with back-off.
 """
 

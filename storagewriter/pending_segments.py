@@ -12,8 +12,8 @@ Each such segment has an aggregator in `dirty`, and is in one of three states:
   truncation or a deletion in between all end in the same `settle`;
 - nothing here is O(all segments) but `start` and a flush of everything.
 
-Oldest first and lowest sequence number first are heaps of entries that may be out of date; they are
-put right when they come to the top, so an append to a segment that is pending already touches
+Oldest first and lowest sequence number first are heaps of entries that may be out of date. They are
+corrected when they come to the top, so an append to a segment that is pending already touches
 neither.
 
 Pure: no await, no clock, no I/O; times are handed in.
@@ -45,7 +45,7 @@ _Entry = tuple[float, int, SegmentAggregator]
 
 
 class MetadataHolder(Protocol):
-    """Whoever has the container's committed metadata."""
+    """The holder of the container's committed metadata."""
 
     @property
     def metadata(self) -> ContainerMetadata:
@@ -55,10 +55,10 @@ class MetadataHolder(Protocol):
 class PendingSegments:
     """What one container still owes Tier 2.
 
-    `add` takes committed operations; `ready` holds what is due, in the order it became so; `take`
-    and `release` bracket a flight; `touched` gathers the segments whose storage length moved or
-    which are missing, until the owner clears it; `news` says that a plan may now find more than
-    before.
+    `add` takes committed operations, and `ready` holds what is due, in the order it became so.
+    `take` and `release` bracket an upload. `touched` gathers the segments whose storage length
+    moved or which are missing, until the owner clears it. `news` says that a plan may now find more
+    than before.
     """
 
     def __init__(self, holder: MetadataHolder, config: StorageWriterConfig) -> None:
@@ -117,8 +117,8 @@ class PendingSegments:
                     self.settle(target_id)
 
     def start(self) -> None:
-        """Take up what the metadata know and no operation told: merges from before the log's first
-        checkpoint.
+        """Take up merges that the metadata know and no operation reported: those from before the
+        log's first checkpoint.
 
         Raises DataCorruptionError if bytes that are not in Tier 2 were not in the log either.
         O(segments).

@@ -1,16 +1,16 @@
-"""ProposalCommitter: has the log say what a job proposed, as far as that fits, and tells what
-became of it.
+"""ProposalCommitter: commits to the log what a job proposed, as far as that fits, and reports the
+result.
 
 Rules of this file:
 
-- what fits is found out in the very turn of the event loop in which it is handed to the log; the
+- what fits is determined in the very turn of the event loop in which it is handed to the log. The
   log passes over what has changed by the time it comes to it;
 - the proposed object is in use from before it is checked until all it led to is committed:
   nothing can make it garbage, delete and forget it in between;
-- a proposal whose object the metadata know already is told what they say, and what of it is still
-  missing is committed;
-- an object that every later owner would refuse too becomes garbage by the log, if it carries the
-  tag of the store, and unless another store has its marker in the same place.
+- a proposal whose object the metadata know already is answered with what they say, and its missing
+  part is committed;
+- an object that every later owner would refuse too becomes garbage by the log. It must carry the
+  tag of the store, and no other store may have its marker in the same place.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The headers of the blocks of a proposed object, fetched and checked, few at a time.
 
 A header says whose bytes a block holds; that it says so is all an owner checks before it lets
-segments be read from there. The bodies it does not read: that they are what the headers say, and
-the same bytes as before, is the job's word, whose tasks check every byte that they write anew.
-Reads check headers and extents' checksums again, and so find damage, but not other bytes that were
-given checksums of their own: by then what was replaced may be deleted. Whoever can write to Tier 2
+segments be read from there. It does not read the bodies. The job guarantees that they are what the
+headers say, and the same bytes as before: its tasks check every byte that they write anew. Reads
+check headers and extents' checksums again, and so find damage, but not other bytes that were given
+checksums of their own: by then what was replaced may be deleted. A process that can write to Tier 2
 can replace bytes.
 """
 

@@ -9,11 +9,11 @@ Rules (DESIGN 4.3):
   agree with other bytes, is committed, and what it replaced is deleted after the lag;
 - what `still_fitting` gives, the metadata updater takes: its assertions hold for every replacement
   that passed here;
-- a new chunk is believed only if its block was written for just these bytes: for this segment at
-  this offset, or for whatever the blocks of the old chunks were written for; the block's own header
-  has to say the same;
-- what was done before is recognised: a replacement the metadata have already is taken, whoever asks
-  again;
+- a new chunk is believed only if its block was written for just these bytes. That is this segment
+  at this offset, or the place for which the blocks of the old chunks were written; the block's own
+  header has to say the same;
+- what was done before is recognised: a replacement the metadata have already is accepted, whatever
+  job repeats it;
 - of objects only those are marked for deletion that no operation of the log can name any more, and
   no proposal is waiting for.
 

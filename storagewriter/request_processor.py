@@ -1,20 +1,21 @@
 """RequestProcessor: answers what jobs ask of the owner of a container, through its log
 (docs/formats/mailbox.md).
 
-Theory of operation. One task lists the container's mailbox now and then, and takes what has no
-answer, one message after the other: read it, check it, commit what is to be committed
-(`proposal_committer`), put the answer. Proposals come first, in the order of names; then what is to
-be marked for deletion; and last one export, which answers all who asked for one. Rules:
+Theory of operation. One task lists the container's mailbox at intervals, and takes what has no
+answer, one message after the other. It reads the message, checks it, commits what is to be
+committed (`proposal_committer`), and puts the answer. Proposals come first, in the order of names;
+then what is to be marked for deletion; and last one export, which answers all who asked for one.
+Rules:
 
-- the commit comes first, the answer after it: cut off anywhere, the next check, by this owner or
+- the commit comes first, the answer after it. Cut off anywhere, the next check, by this owner or
   the next, finds the message without an answer and checks it by what the metadata say then;
-- a refusal is said only by who is still the primary afterwards, and to a message that is for this
-  store: what a stale owner, or another store's, does not know may be quite right
+- a refusal is sent only by an owner that is still the primary afterwards, and to a message that is
+  for this store. What a stale owner, or another store's, does not know may be quite right
   (`message_owners`);
 - nothing is deleted here but messages, answered long ago or never: orphans become garbage by the
   log;
-- a message never harms its container: what it makes fail is set aside, counted, and told in
-  `health`;
+- a message never harms its container: a message that makes it fail is quarantined, counted, and
+  reported in `health`;
 - Tier 2 failing is waited out with back-off, and holds up nothing else: what it does not answer for
   is passed over, and the check goes on.
 """
@@ -392,7 +393,7 @@ class RequestProcessor:
         """Put an answer, unless it may be another's to give; whether it was put.
 
         `ours`: the message says that it is for this very store, or the metadata show it. What is
-        committed stays so, whoever says it.
+        committed stays so, whatever owner reports it.
         """
         if not ours and await self._sweeper.shared_with() is not None:
             return False
@@ -549,7 +550,7 @@ class RequestProcessor:
     async def _exported(self, *, addressed: bool) -> tuple[Verdict, str, dict[str, Any]] | None:
         """Export once; what every answer says, None for nothing.
 
-        `addressed`: who asks has named this store.
+        `addressed`: the job has named this store.
         """
         if not addressed and await self._sweeper.shared_with() is not None:
             return None

@@ -1,7 +1,7 @@
 """StorageWriter: takes committed operations and sees to it that their bytes come to Tier 2.
 
 Theory of operation. `add` is called with every committed operation, in the same turn of the event
-loop that commits it to the metadata; it only keeps books (`PendingSegments`) and wakes the writer
+loop that commits it to the metadata. It only keeps books (`PendingSegments`) and wakes the writer
 when something became due. One task checks what is due, lets the plan choose (`flush_plan`), and
 starts a flight for each object: read, upload, commit. A segment is in at most one flight, so its
 chunks come in order by construction. Only the committed operation makes bytes visible in Tier 2; a
@@ -371,7 +371,7 @@ class StorageWriter:
     def _ended(self, error: BaseException) -> None:
         """The task ended by what no part raised.
 
-        Without it no flush ends: whoever waits must be notified of it.
+        Without it no flush ends: waiting callers must be notified of it.
         """
         if not self._stopping:
             self._fail(error)

@@ -3,9 +3,9 @@ only slowly.
 
 Ages of messages, uploads in parts and objects of jobs are the wall time less the time that Tier 2
 gives. What is deleted for its age can be made again, but should not go because a clock is set
-wrong. So a jump ahead is told and not believed until it has lasted for TRUSTED_AFTER_S; a jump back
-is believed at once, for it only makes things younger. What the clock says when an owner begins has
-to be believed.
+wrong. So a jump ahead is reported and not believed until it has lasted for TRUSTED_AFTER_S. A jump
+back is believed at once, for it only makes things younger. What the clock says when an owner begins
+has to be believed.
 
 A jump is what wall time does beyond the time that passed: the event loop's, or the machine's since
 its start, which goes on while it is suspended. It is noticed whenever somebody asks for the time or
@@ -24,7 +24,7 @@ from segmentstore.contracts.runtime import BootTime, Runtime
 _log = logging.getLogger(__name__)
 
 TOLERANCE_MS: Final = 60_000
-"""What clocks are off and are set right by without being told of."""
+"""The usual error of clocks, which is corrected without a report."""
 TRUSTED_AFTER_S: Final = 24 * 3600.0
 REPORTED_FOR_S: Final = 3600.0
 """How long a jump shows in the health, at least."""

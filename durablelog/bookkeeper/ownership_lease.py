@@ -1,10 +1,10 @@
 """How long ago the record was known to be ours, and another check of it in time: what an
 acknowledgement rests on.
 
-A fence is not enough: bookies may forget it with the ledger that a later owner deleted, create the
-ledger anew for a process that still writes it, and say OK. So a later owner deletes ledgers of
-others only DELETE_AFTER_S after its claim (ledger_deleter.py). And every owner acknowledges only if
-the record was its own less than LEASE_S ago: of the two one sees the other. Rules of this file:
+A fence is not enough. Bookies may forget it with the ledger that a later owner deleted, create the
+ledger anew for its old writer, and say OK. So a later owner deletes ledgers of others only
+DELETE_AFTER_S after its claim (ledger_deleter.py). And every owner acknowledges only if the record
+was its own less than LEASE_S ago: of the two one sees the other. Rules of this file:
 
 - the age of a check counts from its beginning, and is compared when the results are there;
 - checks are begun by results, from half of LEASE_S on, so that a busy log does not wait for one

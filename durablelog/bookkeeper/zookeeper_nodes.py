@@ -11,7 +11,7 @@ Rules of this file:
   checks. Reads are;
 - reads are preceded by `sync` on the same session, which ZooKeeper answers in order: without it a
   server that lags behind its leader gives yesterday's node. (A leader that was deposed and has not
-  noticed yet, for a few ticks, still answers a sync: a caller that must be certain writes, for a
+  noticed yet, for a few ticks, still answers a sync. A caller that must be certain writes, for a
   write needs a quorum.);
 - an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held,
   is made again with each new connection; no ownership hangs on it.

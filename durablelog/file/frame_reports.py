@@ -33,7 +33,7 @@ class FrameReport(NamedTuple):
     durable_through: int
     status: FrameStatus
     """"ok"; "torn": an incomplete tail that was never acknowledged; "corrupt": durable bytes are
-    missing; "stale": whole, but not part of the log, because it was written by a fenced owner or
+    missing. "stale": whole, but not part of the log, because it was written by a fenced owner or
     copied on.
     """
     payload: memoryview

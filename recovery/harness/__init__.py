@@ -6,9 +6,9 @@ of what it keeps.
 - `workloads`: clients that use a store in every way and write down the answers they got
   (`history`);
 - `checkers`: pure checkers of a history;
-- `runs`: plans drawn from seeds and carried out in the world; `enumeration`: every crash point of
-  short workloads; `kills`: real processes; `services`: real servers, and a proxy with faults before
-  them; `mutants`: engines with one rule broken; `reporting`: what people get to see.
+- `runs`: plans drawn from seeds and carried out in the world. `enumeration`: every crash point of
+  short workloads. `kills`: real processes. `services`: real servers, and a proxy with faults before
+  them. `mutants`: engines with one rule broken. `reporting`: what people get to see.
 
 The names below are all that a test of an application needs; docs/crash-testing.md shows how, and
 `recovery.harness.examples` has a service tested so. Modules of the harness import each other

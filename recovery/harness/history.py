@@ -6,11 +6,11 @@ Pure data.
 Stamps are taken from one counter in the order things happened, so they give real-time order: a call
 that ended before another began came first. Rules of this file:
 
-- a call that never ended, or ended without knowing (AppendOutcomeUnknownError, the store stopped or
-  died under it), has outcome UNKNOWN: it may have taken effect or not, until its process run is
+- a call that never ended, or ended without an answer (AppendOutcomeUnknownError, the store stopped
+  or died under it), has outcome UNKNOWN. It may have taken effect or not, until its process run is
   over, and never later;
-- a *process run* is one opening of the store by one process; an *observation* is everything the
-  store says of itself, read through the public API while no client is at work.
+- a *process run* is one opening of the store by one process. An *observation* is the whole state of
+  the store, read through the public API while no client is at work.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class SeenSegment:
 class Observation:
     """The whole store at one time.
 
-    `number` of a pair (see `again`) tells which opening it is of.
+    `number` of a pair (see `again`) says which opening it is of.
     """
 
     begun: int

@@ -1,11 +1,11 @@
-"""History codec: what happened in one process, as lines, and the history of all processes, told
-again from these.
+"""History codec: what happened in one process, as lines, and the history of all processes, rebuilt
+from these.
 
-A process that may die at any instant tells its history on a pipe, one JSON object a line; who reads
-puts the lines of all processes in the order of their times and makes one `History` of them. Pure.
-Rules of this file:
+A process that may die at any instant writes its history to a pipe, one JSON object a line. The
+reader puts the lines of all processes in the order of their times and builds one `History` of them.
+Pure. Rules of this file:
 
-- a line without its newline was never told: what it would have said is not known;
+- a line without its newline was never written: what it would have said is not known;
 - times are nanoseconds of one clock that all processes of a machine share. The beginning of a call
   is timed before the store is asked and its end after the answer: so what ended before another
   began did so, in whatever process;
@@ -135,12 +135,12 @@ class _Observing:
 
 
 class Retelling:
-    """One history, told again from the events of many processes."""
+    """One history, rebuilt from the events of many processes."""
 
     def __init__(self) -> None:
         self.history = History()
         self.findings: list[str] = []
-        """Harmful findings in the files, told with the next observation."""
+        """Harmful findings in the files, reported with the next observation."""
         self._begun = 0
         self._observing: dict[int, _Observing] = {}
         self._last: _Observing | None = None

@@ -3,8 +3,8 @@ answered.
 
 Rules of this file:
 
-- a call is in the history, with its stamp, before the store is asked; its end is stamped when the
-  answer is there, before the client goes on: so a call that ended before another began came first,
+- a call is in the history, with its stamp, before the store is asked. Its end is stamped when the
+  answer is there, before the client goes on. So a call that ended before another began came first,
   by these stamps and in truth;
 - REFUSED is said only of what provably had no effect; whatever is in doubt is UNKNOWN (the class of
   the error is kept, for checkers who know more);

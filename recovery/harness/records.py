@@ -1,8 +1,7 @@
-"""Records: bytes that say who submitted them, so that a segment's content can be checked byte by
-byte.
+"""Records: bytes that name their sender, so that a segment's content can be checked byte by byte.
 
 A record is `header + filler`. The header names its origin (an append's call and its place in a
-batch, or a writer's event) and the length of the filler, under a checksum; the filler follows from
+batch, or a writer's event) and the length of the filler, under a checksum. The filler follows from
 the origin alone. So any content can be cut into records, and each record compared with what was
 submitted, without keeping what was submitted.
 """
@@ -25,9 +24,7 @@ _EVENT: Final = 2
 
 
 class Origin(NamedTuple):
-    """Who submitted a record: (call number, item of its batch), or (writer number, event
-    number).
-    """
+    """Sender of a record: (call number, item of its batch), or (writer number, event number)."""
 
     event: bool
     first: int

@@ -2,7 +2,7 @@
 
 Pure data, part of a `History`.
 
-An observation says what a store shows of itself; this is what is behind it, read without the store:
+An observation says what a store shows of itself. This is what is behind it, read without the store:
 which bytes the logs hold, what their operations add up to, and what is listed in Tier 2.
 """
 
@@ -23,8 +23,8 @@ class SeenChunk:
     end_offset: int
     object_name: str
     content: bytes | None = None
-    """What its block holds; None where nobody checked, or where it could not be read (a check of
-    the files tells).
+    """What its block holds; None where it was not checked, or could not be read (a check of the
+    files reports that).
     """
 
 
@@ -50,7 +50,7 @@ class SeenLog:
 
     container_id: int
     epoch: int
-    """Of its newest owner, who may have written nothing yet."""
+    """Of its newest owner, which may have written nothing yet."""
     first: int
     """Sequence number of its first operation."""
     begins_with: str

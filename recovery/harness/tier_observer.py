@@ -45,7 +45,7 @@ class LogContents(NamedTuple):
     """A log as it lies."""
 
     epoch: int
-    """Of its newest owner, who may have written nothing yet; 0: nobody ever had it."""
+    """Of its newest owner, which may have written nothing yet; 0: it never had an owner."""
     frames: Iterable[LogFrame]
     """From the truncation point on.
 

@@ -1,8 +1,7 @@
 """The command line `segmentstore`: what a person needs to run, inspect and check a store.
 
-Split by kind of knowledge: `app` joins the commands, `exit_codes` says what an error means to the
-shell, `output` how things are shown, `stores` how a store is opened; the rest are the commands
-themselves.
+Split by kind of knowledge: `app` joins the commands, `exit_codes` maps errors to exit codes,
+`output` formats values, `stores` opens a store; the rest are the commands themselves.
 """
 
 from __future__ import annotations

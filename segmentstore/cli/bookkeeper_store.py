@@ -1,11 +1,11 @@
 """A store on BookKeeper, checked without being opened: its identity, its containers' records, the
 frames in closed ledgers.
 
-Rules: nothing is fenced and nothing is written, so the store may be running meanwhile; whoever
-draws conclusions from frames asks afterwards whether the log was opened while they were read
+Rules: nothing is fenced and nothing is written, so the store may be running meanwhile. A caller
+that draws conclusions from frames asks afterwards whether the log was opened while they were read
 (`check_undisturbed`), and a bad frame is reported only if it was not. The clients live on an event
 loop of their own, in a thread, so that commands can go through long logs as through files, in any
-thread; leaving ends whatever still goes on there.
+thread. Leaving ends whatever is still running there.
 """
 
 from __future__ import annotations

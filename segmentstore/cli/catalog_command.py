@@ -180,7 +180,7 @@ async def _export_one(
 async def _ask(
     location: str, timeout_s: float, in_use: Exception
 ) -> tuple[list[CatalogExport], list[str]]:
-    """Ask whoever has the containers open; what came of it, and what did not."""
+    """Ask the owners of the containers; the results, and the refusals."""
     from segmentstore.catalog_export import export_of  # noqa: PLC0415
     from tier2.catalog.catalog_format_error import CatalogFormatError  # noqa: PLC0415
     from tier2.catalog.catalog_snapshots import manifest_named  # noqa: PLC0415

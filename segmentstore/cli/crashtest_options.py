@@ -1,8 +1,8 @@
 """Which options of `segmentstore crashtest` go together; the others are refused before anything is
 run.
 
-An option that would change nothing is a mistake of the caller, who believes that it does: so
-whoever adds an option says here where it has no meaning, and why.
+An option that would change nothing is a mistake of the caller, which believes that it does. So the
+author of a new option says here where it has no meaning, and why.
 """
 
 from __future__ import annotations

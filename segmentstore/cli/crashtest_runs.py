@@ -1,8 +1,8 @@
 """What `segmentstore crashtest` runs, and what it brings back: numbers, fault points, and each
 failure made small.
 
-A failure is worth nothing until somebody can check it: so the first ones are run again alone,
-shrunk, kept as a plan in a file, and told in words. Rules of this file: nothing is printed here but
+A failure is worth nothing until it can be checked. So the first ones are run again alone, shrunk,
+kept as a plan in a file, and described in words. Rules of this file: nothing is printed here but
 progress, on stderr and only to a terminal.
 """
 
@@ -32,8 +32,8 @@ from recovery.harness.runs.simulate import Failure, SimulationSummary, drawn_pla
 from segmentstore.cli import output
 
 SHRUNK_MAX: Final = 1
-"""Failures that are shrunk and told: they mostly have one cause, and each takes up to TRIES_MAX
-runs.
+"""Failures that are shrunk and described: they mostly have one cause, and each takes up to
+TRIES_MAX runs.
 """
 VIOLATIONS_SHOWN_MAX: Final = 20
 """Violations of one failure that are reported."""
@@ -233,12 +233,12 @@ def _reported_violations(violations: Sequence[Violation]) -> list[str]:
 
 
 def describe_seed(seed: str, workload: str) -> RunDescription:
-    """Run one seed again, and tell it."""
+    """Run one seed again, and describe it."""
     return describe_plan(draw_plan(seed, workload))
 
 
 def describe_plan(plan: Plan) -> RunDescription:
-    """Run a plan, and tell it."""
+    """Run a plan, and describe it."""
     return _described(plan.seed, Scenario(plan, keep_trace=True).run())
 
 

@@ -58,7 +58,7 @@ class Check(NamedTuple):
     remedy: str = ""
     """How to get it, if it is missing."""
     needed_for: str = ""
-    """By whom, where not every store needs it."""
+    """The users of it, where not every store needs it."""
 
 
 def doctor_command(

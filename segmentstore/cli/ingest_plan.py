@@ -1,6 +1,6 @@
 """Which files an ingest takes and which segment each becomes. Reads folders, opens no file.
 
-Rules: a directory is walked in sorted order, regular files only, links not followed; a file named
+Rules: a directory is walked in sorted order, regular files only, links not followed. A file named
 directly is taken whatever it is reached by; the store's own folder is left out. Two files that
 would become one segment are refused before anything is written.
 """

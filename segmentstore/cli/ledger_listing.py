@@ -21,9 +21,9 @@ def show_ledgers(location: str, limit: int | None, *, as_json: bool) -> None:
     """The records of all containers that were ever opened; at most `limit` ledgers of each, the
     last ones.
 
-    A ledger without an end in its record may have been closed since: who closes a store leaves the
-    record as it is, so BookKeeper is asked for those. Where it cannot be, stderr says so, and they
-    are shown as the record has them. Raises CommandError of a store that has no ledgers,
+    A ledger without an end in its record may have been closed since: a close of the store leaves
+    the record as it is, so BookKeeper is asked for those. Where it cannot be, stderr says so, and
+    they are shown as the record has them. Raises CommandError of a store that has no ledgers,
     TierUnavailableError, DataCorruptionError.
     """
     with BookKeeperStore(location) as store:

@@ -73,7 +73,7 @@ class MainJobOutcome:
     lines: int
     bytes: int
     killed_after_lines: int = 0
-    """Acknowledged when the process was killed, as far as it had told."""
+    """Acknowledged when the process was killed, as far as it had reported."""
     recovered_lines: int = 0
     """In the store after recovery: at least those."""
     appends_per_second: float = 0.0
@@ -97,7 +97,7 @@ class MainJobOutcome:
 
 
 class MainJobChild:
-    """One child process and the events it tells."""
+    """One child process and the events it reports."""
 
     def __init__(self, *arguments: str, environment: Mapping[str, str]) -> None:
         self._process = subprocess.Popen(
@@ -108,7 +108,7 @@ class MainJobChild:
         )
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """What the child tells, until it ends or is killed."""
+        """What the child reports, until it ends or is killed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             # A line cut by the kill has no newline: it was never told.

@@ -1,8 +1,8 @@
 """The processes of the main job: one that ingests (and is killed once), one that reads everything
 back.
 
-Each is run as `python -m segmentstore.cli.main_job_child ingest|compare STORE PLAN` and tells what
-happens as JSON lines on stdout, each with an `event`. PLAN is a JSON file: a list of [path,
+Each is run as `python -m segmentstore.cli.main_job_child ingest|compare STORE PLAN` and reports
+what happens as JSON lines on stdout, each with an `event`. PLAN is a JSON file: a list of [path,
 segment].
 """
 

@@ -1,9 +1,9 @@
 """`segmentstore spark VERB STORE ...`: the Spark jobs (tier2/spark), on a store's folder as well as
 on a Tier-2 URL.
 
-The jobs see Tier 2 alone. What only the engine can do stands here: to find a store's Tier 2, and,
-of a store that nobody has open, to export its catalog before a job and to take up what the job asks
-of an owner. Of a store that is open nothing is touched: its owner answers the job.
+The jobs see Tier 2 alone. Only the engine can do what is here. It finds a store's Tier 2. Of a
+store that no process has open, it exports the catalog before a job and takes up the job's requests
+to an owner. Of a store that is open nothing is touched: its owner answers the job.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import read_store_file, tier2_url
 
 UNDECIDED = 2
-"""As the jobs have it (tier2/spark/common/command_options.py): schedulers tell a failure from
-findings by it.
+"""As the jobs have it (tier2/spark/common/command_options.py): schedulers distinguish a failure
+from findings by it.
 """
 
 

@@ -92,7 +92,7 @@ class InputLines:
 
 
 class OutputBytes:
-    """Bytes to standard output, flushed piece by piece: who follows wants them now."""
+    """Bytes to standard output, flushed part by part: a reader that follows wants them now."""
 
     def __init__(self) -> None:
         self._stream = sys.stdout.buffer

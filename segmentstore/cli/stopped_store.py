@@ -1,11 +1,11 @@
 """A stopped store, checked without changing it: its log's frames, the operations in them, what
 they add up to.
 
-Rules: the store and every container's log are locked meanwhile, so that no owner is alive; nothing
-is written (but a lock file, if there was none); operations are replayed through the same metadata
-updater as always. Of a store on BookKeeper only the folder can be locked: what an owner elsewhere
-has open is refused by the ledgers (frame_reports.py), and who opened it meanwhile is seen by its
-record (`check_undisturbed`).
+Rules: the store and every container's log are locked meanwhile, so that no owner is alive. Nothing
+is written (but a lock file, if there was none), and operations are replayed through the same
+metadata updater as always. Of a store on BookKeeper only the folder can be locked. The ledgers
+refuse what an owner elsewhere has open (frame_reports.py), and the record shows an owner that
+opened it meanwhile (`check_undisturbed`).
 """
 
 from __future__ import annotations

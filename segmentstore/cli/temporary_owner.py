@@ -1,9 +1,9 @@
 """TemporaryOwner: the owner of a stopped store for as long as a job has something to ask of one.
 
-A job puts messages into the mailboxes of containers and waits for the answers of whoever has the
-store open. If nobody has, the command line that runs the job is that owner: from the first message
-that nobody answered to the end of the job. What takes the messages up is the owner's own code
-(storagewriter/request_processor.py), in a store that is opened as ever; until then the folder is
+A job puts messages into the mailboxes of containers and waits for the answers of the owner of the
+store. If nobody has, the command line that runs the job is that owner: from the first message that
+nobody answered to the end of the job. The owner's own code takes up the messages
+(storagewriter/request_processor.py), in a store that is opened as usual. Until then the folder is
 free, and a service that opens the store meanwhile answers instead.
 """
 

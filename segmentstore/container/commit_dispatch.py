@@ -1,5 +1,5 @@
-"""CommitDispatch: tells the read index and the storage writer what was committed, live or in
-replay.
+"""CommitDispatch: passes committed operations, live or replayed, to the read index and the storage
+writer.
 """
 
 from __future__ import annotations

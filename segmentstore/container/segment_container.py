@@ -5,11 +5,11 @@ of the store sees of them: no part is reached through it.
 
 The parts know nothing of each other; what flows between them flows through here:
 
-- the operation processor commits operations -> `CommitDispatch` tells the read index and the
-  storage writer;
+- the operation processor commits operations -> `CommitDispatch` passes them to the read index and
+  the storage writer;
 - the storage writer asks for bytes and commits what it uploaded -> `WriterSource`;
-- Tier 2 has moved on -> `LogTruncation` cuts the log behind it, and whoever was throttled is
-  checked again;
+- Tier 2 has moved on -> `LogTruncation` cuts the log behind it, and throttled callers are checked
+  again;
 - the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait
   (`LogRescan`);
 - any part fails for good -> everything stops, and everybody who waits is notified.

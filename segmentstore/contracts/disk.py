@@ -150,7 +150,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def is_read_only(error: BaseException) -> bool:
-    """Whether this is a file system's way to say that it takes no changes, whoever asks."""
+    """Whether this is a file system's way to say that it takes no changes, whatever user asks."""
     return isinstance(error, OSError) and error.errno == errno.EROFS
 
 
@@ -165,8 +165,8 @@ def remove_if_there(disk: Disk, path: str) -> None:
 def make_directories(disk: Disk, path: str) -> None:
     """Make a directory and what is missing above it; durable when it returns. Raises OSError.
 
-    One that is there may have been made by a process that died before it synced the parent: the
-    parent of the lowest one that is there is synced as well, so that nothing durable is ever put
+    One that is there may have been created by a process that died before it synced the parent. So
+    the parent of the lowest one that is there is synced as well, and nothing durable is ever put
     into what a crash can take away.
     """
     path = os.path.abspath(path)
@@ -261,7 +261,7 @@ class OsLock(OsFile):
     descriptor, too.
 
     So closing unlocks first, whatever copies of the descriptor there are, and a child closes its
-    copy when it begins: when the owner dies, nobody has the lock. The file says who has it, for
+    copy when it begins: when the owner dies, nobody has the lock. The file names the holder, for
     people (lock_owner.py).
     """
 

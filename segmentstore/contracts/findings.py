@@ -27,7 +27,7 @@ class Severity(enum.StrEnum):
 
 
 class Move(enum.StrEnum):
-    """Who acts next."""
+    """The party that acts next."""
 
     PERSON = "person"
     """An operator has to inspect it, and perhaps to restore, to delete or to repair."""

@@ -25,8 +25,8 @@ def _never() -> bool:
 class HealthNote:
     """Since when one thing fails, and why: one sentence.
 
-    A failure of a whole service counts until the service answers anybody again: what failed may not
-    be due to be tried for a minute, and all may be well meanwhile.
+    A failure of a whole service counts until the service answers any request again. The retry of
+    the failed step may be due only a minute later, and all may be well meanwhile.
     """
 
     def __init__(self, what: str, clock: Clock) -> None:

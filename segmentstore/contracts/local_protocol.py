@@ -1,9 +1,9 @@
 """What a running store and other processes of its machine say to each other: the codec.
 docs/formats/local-server.md.
 
-Rules of this file: pure; whatever comes in is either a message or a LocalProtocolError that says
-what is wrong with it; a message may be longer than this version knows (what is behind is skipped),
-never shorter; a number once given to a kind or a code is never given to another.
+Rules of this file: pure. Each received frame is either a message or a LocalProtocolError that says
+what is wrong with it. A message may be longer than this version knows (what is behind is skipped),
+never shorter. A number once given to a kind or a code is never given to another.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a lock file says of whoever has the lock: for people alone.
+"""What a lock file says of the holder of the lock: for people alone.
 
-Who has it, the operating system decides.
+The operating system decides which process has it.
 
 Written by the owner once it has the lock, as well as that goes: on a full disk the file is empty,
 and the lock is as good. Another host's clock, a crash or a hand may have made every word of it
@@ -24,7 +24,7 @@ _SHOWN_MAX: Final = 200
 
 
 class LockedError(BlockingIOError):
-    """Somebody has the lock; `owner` says who, as far as that is known."""
+    """The lock is held; `owner` names the holder, as far as it is known."""
 
     def __init__(self, path: str, owner: str) -> None:
         super().__init__(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
@@ -32,7 +32,7 @@ class LockedError(BlockingIOError):
 
 
 def owner_of(error: BlockingIOError) -> str:
-    """Who has what could not be locked, as a sentence."""
+    """The holder of what could not be locked, as a sentence."""
     return error.owner if isinstance(error, LockedError) else _ANOTHER
 
 

@@ -1,5 +1,5 @@
-"""Who a process is, so that others can know whether it still runs: for people, and for good manners
-between owners.
+"""The identity of a process, so that others can know whether it still runs: for people, and for the
+presence of owners.
 
 Nothing that must be right depends on it: what keeps two owners apart is the log's fence.
 """

@@ -14,8 +14,8 @@ import asyncio
 from typing import Final
 
 _NO_WAIT_S: Final = 1e-4
-"""Shorter waits are none: a timer may round them to nothing, and who asks again at once would turn
-in a circle.
+"""Shorter waits are none: a timer may round them to nothing, and a caller that asks again at once
+would turn in a circle.
 """
 CHARGED_S_MAX: Final = 1.0
 """What requests that did not wait owe at one time; half of the rate pays it off."""

@@ -59,7 +59,7 @@ class _ThreadPool(ThreadPoolExecutor):
 class BootTime(NamedTuple):
     """A moment of one boot of one machine.
 
-    Two of one boot tell the time between them, whatever the wall clock did.
+    Two of one boot give the time between them, whatever the wall clock did.
     """
 
     boot_id: bytes

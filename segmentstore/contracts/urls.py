@@ -59,7 +59,7 @@ _NO_SECRETS: Final = frozenset(
         "google_default",
     )
 )
-"""Values that such options have, and that tell nobody anything; some are gcsfs's for `token`."""
+"""Values that such options have, and that reveal nothing; some are gcsfs's for `token`."""
 
 
 def redacted(text: str) -> str:

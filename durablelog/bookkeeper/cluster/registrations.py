@@ -1,7 +1,7 @@
 """What a cluster's ZooKeeper knows of its bookies, as seen from outside.
 
 A bookie serves once it has registered itself. The registration of a killed one stays until its
-session expires, and the next one at the same address waits for that: so a process that knows of the
+session expires, and the next one at the same address waits for that. So a process that knows of the
 death removes it.
 """
 

@@ -5,9 +5,8 @@ Each knows one kind of promise and names every place where it was broken.
 `all_checks.check_history` runs them all. Rules of this package:
 
 - no I/O, no randomness, no clock: the same history gives the same violations in the same order;
-- a violation is a proof: where a history leaves room for a right store (unknown outcomes, calls at
-  the same time, a stale owner's view, bytes truncated before anybody saw them), a checker says
-  nothing;
+- a violation is a proof. Where a history leaves room for a right store, a checker says nothing:
+  unknown outcomes, calls at the same time, a stale owner's view, bytes truncated before a read;
 - linear or n log n; the searches of `search` have a budget, and what they cannot decide is no
   violation.
 

@@ -3,8 +3,8 @@ ones.
 
 Rules of this file:
 
-- calls are taken in windows, cut where everything before has ended; within a window the calls of
-  one client have the order of their calls, sums have bounds, and anything else is searched if it is
+- calls are taken in windows, cut where everything before has ended. Within a window the calls of
+  one client have the order of their calls, and sums have bounds; anything else is searched if it is
   small;
 - where it is not known what a window led to, anything is possible until the next observation;
 - an update that rides on an append is there if the append's record is, and is not there if the

@@ -3,8 +3,8 @@ had a reason.
 
 Rules of this file (`linearizability` asks more):
 
-- a refusal checks what the engine has taken, acknowledged or not; so it is wrong only if nothing
-  was on its way, and the length was the expected one from before the call to after it;
+- a refusal checks what the engine has taken, acknowledged or not. So it is wrong only if nothing
+  was in flight, and the length was the expected one from before the call to after it;
 - attributes are checked before the offset, so a refusal of the offset is wrong if an update that
   rides on the append fails whatever the attribute was before.
 """

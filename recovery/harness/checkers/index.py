@@ -180,10 +180,11 @@ class HistoryIndex:
         return min(later, key=lambda other: other.opened or 0, default=None)
 
     def is_durable(self, seen_at: int, stamp: int) -> bool:
-        """Whether what lay in the tiers at `seen_at` could be lost no more at `stamp`: whoever came
-        next had opened by then.
+        """Whether what lay in the tiers at `seen_at` was safe from loss at `stamp`: the next owner
+        had opened by then.
 
-        Who died in opening may have left it as it was, and a power cut may have taken it.
+        A process that died in opening may have left it as it was, and a power cut may have taken
+        it.
         """
         after = next(
             (

@@ -4,10 +4,10 @@ right one.
 Two models: a segment as (length, sealed) under appends, conditional appends and seals; an attribute
 as a register. Rules of this file:
 
-- the engine decides when it takes a call, before it is durable, so a refusal may be owed to a call
-  that was taken and then lost with its owner: refusals of a process run are left out once a call of
-  it has been lost, or may have been;
-- reads tell what is durable, not what was taken: they are checked elsewhere;
+- the engine decides when it takes a call, before it is durable. So a refusal may be caused by a
+  call that was taken and then lost with its owner. Refusals of a process run are ignored once a
+  call of it has been lost, or may have been;
+- reads show what is durable, not what was taken: they are checked elsewhere;
 - what a window leads to is known when no fate in it is open; else the search says it, or the rest
   is left alone;
 - what is left alone is counted (`HistoryIndex.windows`): a checker that says nothing must not seem

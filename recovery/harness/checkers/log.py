@@ -2,9 +2,9 @@
 what was cut off.
 
 DESIGN 4.2: the log is truncated at a checkpoint, and only so far that all bytes of what goes are in
-Tier 2. Checked in what lies in the tiers, whether or not a recovery would notice: every byte of a
-segment behind its storage length and its start offset is held by an append in the log, or by a
-merged source that is not linked yet.
+Tier 2. Checked in what lies in the tiers, whether or not a recovery would notice. Every byte of a
+segment behind its storage length and its start offset is in the log's appends, or in a merged
+source that is not linked yet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Order: acknowledged offsets of one segment do not overlap, leave no unexplained hole, and agree
 with real time.
 
-Rules of this file: an append that ended before another began lies before it, whoever made them; so
-do a length that was told and an append that began later. Appends of one client land in the order of
-its calls, at whatever time they end. O(n log n).
+Rules of this file: an append that ended before another began lies before it, whichever client sent
+it. So do a length that was reported and an append that began later. Appends of one client land in
+the order of its calls, at whatever time they end. O(n log n).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Owners: once a later owner has opened, an old one acknowledges nothing new, and what it did
 acknowledge was not lost.
 
-Rules of this file: a call that began before the later opening ended and was acknowledged after it
-had reached the log in time, or it must not have been acknowledged: then its effect is in the first
-observation of the later owner. A repeated event, and an update of nothing, write nothing and may be
-acknowledged by anyone.
+Rules of this file: a call may begin before the later opening ended and be acknowledged after it. It
+either reached the log in time, and its effect is in the first observation of the later owner, or it
+must not have been acknowledged. A repeated event, and an update of nothing, write nothing and may
+be acknowledged by anyone.
 """
 
 from __future__ import annotations

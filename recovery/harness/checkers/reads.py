@@ -2,8 +2,8 @@
 given.
 
 Rules of this file: bytes are compared with the next observation of the same incarnation, or the
-last one before, wherever they overlap; that a read must find something is asked only where no later
-owner can have been there.
+last one before, wherever they overlap. That a read must find something is required only where no
+later owner can have been there.
 """
 
 from __future__ import annotations

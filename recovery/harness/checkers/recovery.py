@@ -1,8 +1,8 @@
 """Recovery: the segments that must be there are there, no others are, and checking twice shows the
 same.
 
-Rules of this file: an id belongs to one name for ever; a name that nothing removed has one id; what
-a recovery of an untouched store may change is how much of it is in Tier 2, and that only grows.
+Rules of this file: an id belongs to one name for ever, and a name that nothing removed has one id.
+A recovery of an untouched store may change only how much of it is in Tier 2, and that only grows.
 """
 
 from __future__ import annotations
@@ -176,8 +176,8 @@ def _removed(index: HistoryIndex, name: str, removals: list[Call]) -> Iterator[V
 
 
 def _answers(index: HistoryIndex) -> Iterator[Violation]:
-    """Callers were not told that a segment does not exist when it did, nor that it does when nobody
-    had made it.
+    """No caller received that a segment does not exist when it did, nor that it does when it had
+    never been created.
     """
     since = {
         found.name: found.since for found in index.incarnations if found.name not in index.removals

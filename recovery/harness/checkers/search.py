@@ -1,8 +1,8 @@
 """Search for an order of steps that explains all answers: Wing and Gong's, with Lowe's memory of
 what was tried.
 
-Rules of this file: a step that must have happened comes before every step that began after its end;
-one that may have happened does so before what began after its end, or never. Steps tried are
+Rules of this file: a step that must have happened comes before every step that began after its end.
+One that may have happened does so before what began after its end, or never. Steps tried are
 counted against a budget; what is not decided within it is None, never an answer.
 """
 

@@ -7,8 +7,8 @@ DESIGN 4.3: the log is the only authority on which objects count. Rules of this 
   bytes, without a gap;
 - an object that the log named for good is named by it until it is deleted: what is forgotten before
   is paid for for ever;
-- what the log never named is under way or an orphan: of an epoch the log has seen; and what an
-  owner flushed that had no trouble and has flushed everything is neither. A consolidation may be
+- an object that the log never named is under way or an orphan, of an epoch the log has seen. An
+  object that a healthy owner flushed, with everything flushed, is neither. A consolidation may be
   cut off, and jobs may leave theirs in any epoch.
 """
 

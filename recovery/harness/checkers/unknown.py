@@ -2,10 +2,10 @@
 over.
 
 That an unknown append is there at most once is checked with all other records (`content`). Rules of
-this file: an event was refused only if every call that sent it was; an append that a stopped
-container answers with ContainerStoppedError had no effect (its contract; doubt is
-AppendOutcomeUnknownError), whatever the outcome is called; a late effect is reported only where the
-same segment was seen after the end of the process run and did not have it.
+this file: an event was refused only if every call that sent it was. An append that a stopped
+container answers with ContainerStoppedError had no effect, whatever the outcome is called: that is
+its contract (an unknown outcome is AppendOutcomeUnknownError). A late effect is reported only where
+the same segment was seen after the end of the process run and did not have it.
 """
 
 from __future__ import annotations

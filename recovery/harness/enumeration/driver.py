@@ -7,8 +7,8 @@ recovered and checked.
 A *name* is `stage/operations@instant.disk.bucket`; a crash during the recovery adds another
 `@instant.disk.bucket`, a cap that is not the usual one `~cap`. Rules of this file:
 
-- workloads that differ in their last operation alone are a *group*: they go alike up to it, and so
-  leave many equal states behind, each of which is recovered once, and checked for each of them;
+- workloads that differ in their last operation alone are a *group*. They are alike up to it, and so
+  leave many equal states behind. Each of these is recovered once, and checked for each workload;
 - what is too many is sampled, always the same way, and counted (`sampled`): outcomes of one power
   cut above the cap of the depth, crashes during a recovery;
 - nothing is kept of what went well;
@@ -175,8 +175,8 @@ def groups(depth: int = 3, operations: Sequence[str] | None = None) -> list[Grou
 
 
 def lower_cap(group: Group, share: int) -> int:
-    """What CAPS says of these workloads, divided by `share`, for who has little time: every point,
-    fewer outcomes of each power cut.
+    """The CAPS of these workloads, divided by `share`, for a short run: every point, fewer outcomes
+    of each power cut.
     """
     return max(2, _cap(group[0], None) // share)
 

@@ -5,9 +5,9 @@ Rules of this file:
 
 - an instant lies before an effect, or at the end: between two effects nothing outside changes but
   what is on its way;
-- a killed process leaves the disk as it is seen, with what was not synced still pending; a power
-  cut leaves one of the image's outcomes; each with every outcome of the changes that were on their
-  way to the object storage;
+- a killed process leaves the disk as it is seen, with what was not synced still pending, and a
+  power cut leaves one of the image's outcomes. Each comes with every outcome of the changes that
+  were on their way to the object storage;
 - states that a recovery cannot distinguish have equal keys.
 """
 

@@ -4,8 +4,8 @@ checkers.
 Rules of this file:
 
 - a recovery depends on nothing but the state (its seed is the state's key, its time always the
-  same): so one recovery of a state is checked against each history that may have led to it;
-- what a recovered store has shown must be there for good: after a kill that left something pending,
+  same). So one recovery of a state is checked against each history that may have led to it;
+- what a recovered store has shown must be there for good. After a kill that left something pending,
   the power is cut behind the recovery (CUT_OF), and another one must show the same;
 - some states, chosen by their keys, show more: their files are checked before they are opened
   (CHECKED_OF), they are recovered twice (AGAIN_OF), or worked with (WORKED_OF).

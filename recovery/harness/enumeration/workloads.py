@@ -143,8 +143,8 @@ OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
     "roll": _roll,
 }
 """One append; a batch larger than a frame, with an attribute; an exactly-once event; attributes;
-truncation by half; a seal; a merge; a deletion (each second time: the name is made again); a flush;
-a checkpoint; an append that needs the next log file.
+truncation by half; a seal; a merge. Then a deletion (each second time: the name is created again);
+a flush; a checkpoint; an append that needs the next log file.
 """
 
 

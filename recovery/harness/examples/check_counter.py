@@ -1,9 +1,9 @@
 """How to test a service of one's own in the simulated world: the counter, crashed again and again,
 must not lose or double.
 
-The pattern: the world is a driver's; each process run of the service is a simulated process, which
-dies before an effect that the seed picks (or when the driver likes); what clients know is kept
-outside, as it would be on other machines; after every crash the service is asked what it has, and
+The pattern: the world is a driver's. Each process run of the service is a simulated process, which
+dies before an effect that the seed picks (or when the driver likes). What clients know is kept
+outside, as it would be on other machines. After every crash the service is asked for its state, and
 that must lie between what was acknowledged and what was sent.
 
     python -m recovery.harness.examples.check_counter 100     # a hundred seeds

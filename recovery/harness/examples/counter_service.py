@@ -2,12 +2,12 @@
 the service dies.
 
 All it keeps is one segment: an increment is an event of eight bytes, written by its client's
-exactly-once writer; the count is the sum of all events. So a crash needs no repair: whoever opens
-the store reads the segment, and has the count. Rules of the protocol:
+exactly-once writer; the count is the sum of all events. So a crash needs no repair: the process
+that opens the store reads the segment, and has the count. Rules of the protocol:
 
 - a client has an id of its own and numbers its increments 0, 1, 2, ...;
-- it sends the next one when the last is acknowledged, and the same one again, to whoever serves
-  then, when it is not;
+- it sends the next one when the last is acknowledged, and the same one again, to the current
+  server, when it is not;
 - `increment` raises what the store raises: it may have been counted or not, and sending it again is
   always right.
 """

@@ -30,7 +30,7 @@ OPERATIONS: Final = 6000
 RIVAL_OPERATIONS: Final = 150
 NUMBERS_SPARE: Final = 1024
 IN_FLIGHT_EVENTS: Final = 60
-"""What an owner has told before it is paused for the first time."""
+"""What an owner has reported before it is paused for the first time."""
 PAUSES_MAX: Final = 200
 _STOPPED: Final = ("ContainerStoppedError", "NotPrimaryError", "AppendOutcomeUnknownError")
 
@@ -48,7 +48,7 @@ class BookKeeperRound:
 
     @property
     def history(self) -> History:
-        """All that was told so far."""
+        """All reports so far."""
         return self._retelling.history
 
     def die(self, point: str, workload: str = "exactly-once") -> None:

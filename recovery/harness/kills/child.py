@@ -6,7 +6,7 @@ killed.
 What happens is reported on stdout, one event a line (`history_codec`), by plain writes to the pipe:
 what was written stays readable after a SIGKILL. Rules of this file:
 
-- the beginning of a call is told before the store is asked, its end before its client goes on;
+- the beginning of a call is reported before the store is asked, its end before its client goes on;
 - nothing is tidied up that a killed process would leave: only orders to close make it close;
 - when its parent has ended (the end of stdin) it goes as well.
 """

@@ -1,8 +1,8 @@
 """Kill files: what is done with the files of a store between its process runs, while no process of
 the store runs.
 
-Checked as they lie; the cache removed or damaged, which must not matter; the locks of an owner that
-does not answer removed, as an operator does who believes it dead.
+Checked as they lie. Then the cache is removed or damaged, which must not matter, and the locks of
+an unresponsive owner are removed, as by an operator that believes it dead.
 """
 
 from __future__ import annotations

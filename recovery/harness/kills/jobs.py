@@ -3,8 +3,8 @@ and are killed themselves.
 
     python -m recovery.harness.kills.jobs TIER2_URL CONTAINERS SEED
 
-Jobs know nothing of who owns the store, nor whether anybody does. When the parent has ended (the
-end of stdin) they go too.
+Jobs do not know which process owns the store, nor whether there is an owner. When the parent has
+ended (the end of stdin) they go too.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Log points: where in opening, rolling and truncating a log on BookKeeper a child can be asked to
 end itself, by a SIGKILL.
 
-A point is a call to the cluster, named by what it is for, and whether the process dies before it is
-made or when it has been carried out (its answer is never seen). Rules of this file:
+A point is a call to the cluster, named by its purpose, and a moment of death. The process dies
+before the call, or when it has been carried out (its answer is never seen). Rules of this file:
 
 - what a call is for is seen from the outside: from which call it is, what is written, and whether
   the log is open yet;
@@ -44,8 +44,8 @@ POINTS: Final = (
     "truncate.recover",
     "truncate.delete",
 )
-"""A new epoch, the fencing of a ledger, the first ledger of an opening and its entry in the record;
-the next ledgers and theirs; the record of a truncation, the fencing and the deletion of what it
+"""A new epoch, the fencing of a ledger, the first ledger of an opening and its entry in the record.
+The next ledgers and theirs. The record of a truncation, the fencing and the deletion of what it
 removes.
 """
 MOMENTS: Final = ("before", "after")

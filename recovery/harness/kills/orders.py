@@ -52,7 +52,7 @@ class Orders:
     """Calls to make, about; 0 only checks."""
     ending: Ending = "killed"
     proves: bool = False
-    """Tells what it saw only after it has shown, by a checkpoint, that it was the owner all the
+    """Reports what it saw only after it has shown, by a checkpoint, that it was the owner all the
     time.
     """
     pace: float = 0.002

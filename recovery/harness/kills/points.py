@@ -69,7 +69,7 @@ DECK: Final[Sequence[Kind]] = (
     "close",
 )
 """random: SIGKILL at any instant; call: SIGKILL at a system call; error: system calls fail, then it
-closes; takeover: stopped, overtaken, woken, killed; race: the same, of one that is still about to
+closes. takeover: stopped, overtaken, woken, killed; race: the same, of one that is still about to
 open; close: a clean end.
 """
 OWNERS: Final[Sequence[Kind]] = ("takeover", "race")
@@ -91,7 +91,7 @@ class Kill:
     lasting: bool = False
     """The error comes every time from the nth on: a full or broken disk."""
     lines: int = 0
-    """Of the others: after so many lines of what it tells,"""
+    """Of the others: after so many lines of its report,"""
     moment_s: float = 0.0
     """and so much time."""
     back_after: int = 0

@@ -1,8 +1,9 @@
-"""A child process as its parent has it: what it has told so far, and the signals it gets. Linux.
+"""A child process as its parent has it: what it has reported so far, and the signals it gets.
+Linux.
 
-Rules of this file: every wait for what a child may fail to do is bounded; a child that has been
-silent for too long is asked for its stacks (SIGABRT) and is a finding; whoever starts a child stops
-it in a `finally`.
+Rules of this file: every wait for what a child may fail to do is bounded. A child that has been
+silent for too long is asked for its stacks (SIGABRT) and is a finding. The code that starts a child
+stops it in a `finally`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from recovery.harness.history_codec import Event, parse_event
 from recovery.harness.kills.orders import Orders, shared_clock_ns
 
 SILENT_S: Final = 60.0
-"""A child that tells nothing for so long, and is not done, hangs."""
+"""A child that reports nothing for so long, and is not done, hangs."""
 _ENDING_S: Final = 20.0
 _STACKS_S: Final = 5.0
 _SECOND_NS: Final = 1_000_000_000
@@ -41,11 +42,11 @@ class Child:
     def __init__(self, orders: Orders, tracer: Sequence[str] = ()) -> None:
         self.orders = orders
         self.events: list[Event] = []
-        """All it has told."""
+        """All its reports."""
         self.said: dict[str, int] = {}
         """How many of each kind these are."""
         self.ended = False
-        """True when it will tell nothing more."""
+        """True when it will report nothing more."""
         self._pid = 0
         self._rest = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
@@ -83,13 +84,13 @@ class Child:
 
     @property
     def has_parted(self) -> bool:
-        """True if it told why it ends."""
+        """True if it reported why it ends."""
         return "over" in self.said or "failed" in self.said
 
     @property
     def was_killed(self) -> bool:
-        """True if it was ended by a SIGKILL, whoever sent it; of a child that has been waited
-        for.
+        """True if it was ended by a SIGKILL, whatever process sent it; of a child that has been
+        waited for.
         """
         return self._process.returncode == -signal.SIGKILL
 
@@ -119,7 +120,7 @@ class Child:
             pass  # all of them were faster
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the child itself, not to who watches over it.
+        """Send a signal to the child itself, not to the process that watches over it.
 
         Nothing happens if it is missing.
         """
@@ -129,7 +130,7 @@ class Child:
             pass  # it was faster
 
     def stop(self) -> bool:
-        """SIGSTOP, until no thread of it runs, and take in what it told; False if it has ended.
+        """SIGSTOP, until no thread of it runs, and read its reports; False if it has ended.
 
         Not under a tracer.
         """
@@ -140,7 +141,7 @@ class Child:
         return state is not None and state.si_code == os.CLD_STOPPED
 
     def kill(self) -> Event:
-        """SIGKILL, and wait until it is deleted and all it told is read; the end of its process
+        """SIGKILL, and wait until it has ended and all its reports are read; the end of its process
         run.
         """
         if self._process.poll() is None and self._pid:
@@ -166,7 +167,7 @@ class Child:
         return self._errors.read().decode(errors="replace")[-_ERRORS_MAX:]
 
     def stacks(self) -> str:
-        """Make it tell where its threads are; it ends by that."""
+        """Request its threads' stacks; it ends by that."""
         self.signal(signal.SIGCONT)
         self.signal(signal.SIGABRT)
         try:

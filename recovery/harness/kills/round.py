@@ -1,7 +1,7 @@
 """Kill round: one real store, opened and killed again and again, and the judgement of its whole
 history at the end.
 
-A process run: the files are checked as they lie, a child opens the store (recovers), tells all it
+A process run: the files are checked as they lie. A child opens the store (recovers), reports all it
 sees in it, works, and ends as its `Kill` says. So whatever one process left is always checked by
 another. Rules of this file:
 
@@ -344,7 +344,7 @@ class KillRound:
             self._note(f"at the end: {finding}")
 
     def _note_errors(self, child: Child, *foreseen: type[Exception]) -> None:
-        """What a child told of errors, and how long it took to recover."""
+        """What a child reported of errors, and how long it took to recover."""
         names = [each.__name__ for each in foreseen]
         stops = [each for each in _STOPPED if each not in names]
         opening = 0

@@ -1,5 +1,5 @@
-"""Mutants of the log on BookKeeper (DESIGN 4.2, 6): who owns it is said by its record alone, and
-what is in doubt is found out.
+"""Mutants of the log on BookKeeper (DESIGN 4.2, 6): its record alone names its owner, and
+unconfirmed entries are resolved.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hunting: run the harness on mutant after mutant, until it has noticed each, or has not.
 
-Rules of this file: a mutant is noticed when a run has a violation, whichever checker tells; the
-same plan on the engine as it is has none (the tests check), so it is the mutant that was noticed.
+Rules of this file: a mutant is noticed when a run has a violation, of whichever checker. The same
+plan on the unchanged engine has none (the tests check), so it is the mutant that was noticed.
 """
 
 from __future__ import annotations
@@ -76,7 +76,9 @@ def run_mutants(
     jobs: int = 1,
     mutants: Sequence[Mutant] = MUTANTS,
 ) -> MutantReport:
-    """Hunt all of them on `jobs` processes; in the order of `mutants`, whoever is ready first."""
+    """Hunt all of them on `jobs` processes; in the order of `mutants`, the next free process takes
+    the next one.
+    """
     report = MutantReport()
     if jobs <= 1:
         for mutant in mutants:

@@ -1,4 +1,4 @@
-"""Mutants of the mailbox (DESIGN 4.3): an owner that believes what jobs tell it."""
+"""Mutants of the mailbox (DESIGN 4.3): an owner that believes what jobs claim."""
 
 from __future__ import annotations
 

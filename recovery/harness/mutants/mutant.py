@@ -2,7 +2,7 @@
 hunted.
 
 A mutant is an edit of source text: in one function, one piece of text becomes another. What is
-compiled from it takes the place of the function's code and of nothing else, so whoever holds the
+compiled from it takes the place of the function's code and of nothing else. So every holder of the
 function runs the mutant: callers that imported it by name, tables of bound methods, classes derived
 from its own. Rules of this file:
 

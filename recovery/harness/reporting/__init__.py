@@ -1,3 +1,3 @@
-"""What people get to see: a history told readably, and docs/crash-test-report.md about a long run
-of everything.
+"""What people get to see: a readable history, and docs/crash-test-report.md about a long run of
+everything.
 """

@@ -1,9 +1,9 @@
 """Narrate: a history asked to a person, in the order things happened, with what a violation is
 about and little else. Pure.
 
-A run makes hundreds of calls; a violation is about a few. Told are all process runs, all
-observations in short, and of the calls those a violation names, their neighbours on the same
-segments, and nothing more; what is left out is counted.
+A run makes hundreds of calls; a violation is about a few. It shows all process runs, and all
+observations in short. Of the calls it shows those a violation names and the adjacent ones on the
+same segments, and nothing more; what is omitted is counted.
 """
 
 from __future__ import annotations

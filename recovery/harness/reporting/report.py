@@ -88,7 +88,7 @@ def measure(
     clock: Clock,
     say: Callable[[str], None],
 ) -> Report:
-    """The whole long run. `say` is told what comes next, and what was found."""
+    """The whole long run. `say` receives what comes next, and what was found."""
     points: Counter[str] = Counter()
     violations: list[str] = []
 

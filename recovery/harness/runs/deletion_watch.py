@@ -6,7 +6,7 @@ object. Rules of this file:
 
 - the wall clock is not checked: true is the time that passes in the world;
 - an object that the metadata of an owner had already when it was opened has waited since then at
-  the latest; if an earlier owner knew it as garbage, since that one did;
+  the latest. If an earlier owner knew it as garbage, it has waited since that one did;
 - only garbage is checked: what else is deleted (copies of metadata, probes, mail) has rules of its
   own.
 """

@@ -1,9 +1,9 @@
 """Files check: what lies in the tiers of a simulated store between two process runs, checked and
 observed.
 
-Two check: `recovery.store_check`, as an operator has it checked, on a listing that may lag, where
-the log is in files; and the tier observer, which writes down what is there for the checkers of
-histories, and sees it as it is, wherever the log is.
+There are two checks. `recovery.store_check` is the operator's, on a listing that may lag, where the
+log is in files. The tier observer records what is there for the checkers of histories, and sees it
+without delay, wherever the log is.
 """
 
 from __future__ import annotations

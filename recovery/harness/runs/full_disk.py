@@ -1,6 +1,6 @@
 """What a store may hold of a disk that is full, once it has had time to give up what it can.
 
-With Tier 2 elsewhere and well, everything is flushed by then: what is left of a log is its last
+With Tier 2 elsewhere and well, everything is flushed by then. What is left of a log is its last
 file, the one before if the truncation point lies there, and one that is prepared. More is room that
 nobody will ever give back.
 """
@@ -27,8 +27,8 @@ TIMEOUT_S: Final = 300.0
 def wait_on_full_disk(
     world: StoreWorld, done: Callable[[], bool], store: Callable[[], SegmentStore | None]
 ) -> list[Violation]:
-    """A while without help; who still waits then must have given up what it could, and somebody
-    makes room.
+    """A while without help; then every owner that still waits must have given up what it could, and
+    room is freed.
     """
     found: list[Violation] = []
     try:

@@ -4,8 +4,8 @@ service, or on bookies.
 Nobody has the store open, and a check is none of a client's: it fences nothing, and meets no fault.
 Rules of this file:
 
-- what is due by now has arrived first, and of what the dead had on its way what chance lets arrive:
-  a recovery that began now would find it so, too;
+- what is due by now has arrived first, and a random part of the requests of dead processes. A
+  recovery that began now would find it so, too;
 - of a ledger that has no end yet everything is taken that any bookie has, up to the first hole.
   That holds all that was ever acknowledged; a recovery may find less.
 """

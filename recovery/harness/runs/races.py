@@ -1,7 +1,7 @@
 """Races of two owners: the first is stopped behind each check of the disk in turn, a second one
 takes over, the first comes back.
 
-Drawn plans stop owners before some effect or behind some check, so two checks with somebody else
+Drawn plans stop owners before some effect or behind some check. Two checks with another owner
 between them, of which the second does not fit to the first, come up once in thousands of runs. Here
 every one of them comes up. Rules of this file:
 
@@ -41,8 +41,8 @@ RACES: Final[Mapping[str, Sequence[Cycle]]] = {
 }
 """The last process run is the race, the others are what became of the store before.
 
-In the first race it is not there yet; in the last one an owner has been at work for a while, and
-who opens beside it is the one that is stopped.
+In the first race it is not there yet. In the last one an owner has been at work for a while, and
+the process that opens beside it is the one that is stopped.
 """
 RETURNS: Final = (3, 10, 20, 50)
 """Effects of the other one after which the stopped one goes on, in turn: while it opens, or while

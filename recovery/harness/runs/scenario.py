@@ -240,9 +240,9 @@ class Scenario:
     ) -> None:
         """Check everything.
 
-        Where two owners may be about, what a fenced one reads can be old: then it must prove
-        afterwards that it is the owner still, by writing, or it has seen nothing. And the other may
-        have written meanwhile.
+        Where two owners may be about, a fenced one can read old data. Then it must prove
+        afterwards, by writing, that it is the owner still, or its reads do not count. And the other
+        may have written meanwhile.
         """
         alone = cycle.ending != "takeover"
         observation = await observe(
@@ -373,7 +373,7 @@ class Scenario:
             self.world.reach("owner.overlap")
 
     def _be_refused(self, first: SimulatedProcess) -> None:
-        """Who stops before it has taken the lock has nothing to refuse with."""
+        """A process that stops before it has taken the lock has nothing to refuse with."""
         holds = any(
             process_run.process == first.name
             and process_run.opened is not None

@@ -2,7 +2,7 @@
 place, by mistake.
 
 The other store writes and flushes once the first one is made, and closes. Then it sleeps while
-process runs of the first store go on, of later and later epochs: to a sweep that only checks
+process runs of the first store continue, of later and later epochs. To a sweep that only checks
 containers and epochs every object of the other one is an orphan. Rules of this file:
 
 - whatever the first store does, no object of the other one is deleted, but by the other one itself;

@@ -3,9 +3,9 @@
 The processes are those of `segmentstore bookkeeper start`; here they die with the process that
 started them, and can be killed, paused, wiped and filled one by one. Bookies are counted from 0.
 
-Everything here waits for what it starts or ends, so a test needs no waiting of its own, except for
-what the rest of the cluster notices later: a killed bookie stands in ZooKeeper's list for up to 20
-s more.
+Everything here waits for what it starts or ends, so a test needs no waiting of its own. The
+exception is what the rest of the cluster notices later: a killed bookie stays in ZooKeeper's list
+for up to 20 s more.
 """
 
 from __future__ import annotations

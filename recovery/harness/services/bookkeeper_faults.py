@@ -2,7 +2,7 @@
 on; its history, checked.
 
 A process run: the store is opened from an empty folder, so that everything comes from the log and
-from Tier 2; all of it is checked; clients work until the test has done what it does, and for a
+from Tier 2, and all of it is checked. Clients work until the test has done its part, and for a
 while after that; all of it is checked again. Rules of this file:
 
 - what happened is checked by the checkers of histories alone;

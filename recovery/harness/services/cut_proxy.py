@@ -1,11 +1,11 @@
 """CutProxy: stands between ZooKeeper and its clients, loses single replies, and ends sessions
 behind their owners' backs.
 
-It understands as much of ZooKeeper's protocol as that takes: frames, the kind and path of a
-request, the session of a connection (ZooKeeper's jute records: big-endian, a length before
-everything of no fixed size). Rules of this file:
+It understands only the necessary part of ZooKeeper's protocol: frames, the kind and path of a
+request, the session of a connection. Its jute records are big-endian, with a length before
+everything of no fixed size. Rules of this file:
 
-- it runs on the loop of who uses it, and everything it began ends with it;
+- it runs on the loop of its caller, and everything it began ends with it;
 - a request whose reply is lost was carried out: the connection is cut only when the reply had come.
 """
 

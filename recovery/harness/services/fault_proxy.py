@@ -117,9 +117,9 @@ class FaultProxy:
         skip: int = 0,
         when: Callable[[Head], bool] | None = None,
     ) -> Rule:
-        """Queue a fault for requests of these kinds (of any kind if none is named): the next
-        `times` of them after `skip`, None for all, of those whose head passes `when`. The oldest
-        rule that fits wins.
+        """Queue a fault for requests of these kinds (of any kind if none is named). It hits the
+        next `times` of them after `skip`, None for all, of those whose head passes `when`. The
+        oldest rule that fits wins.
         """
         return self._rules.add(Rule(operations, fault, times, skip, when))
 

@@ -126,8 +126,8 @@ SLOW_DOWN: Final = Status(503, "SlowDown")
 INTERNAL_ERROR: Final = Status(500, "InternalError")
 INTERNAL_ERROR_AFTER_EFFECT: Final = Status(500, "InternalError", after_effect=True)
 EXPIRED_TOKEN: Final = Status(400, "ExpiredToken")
-"""400, as S3 has it: only the code in the body tells it from a malformed request; a HEAD has no
-body.
+"""400, as S3 has it: only the code in the body distinguishes it from a malformed request; a HEAD
+has no body.
 """
 
 

@@ -5,7 +5,7 @@ Rules of this file:
 
 - installing is a step of its own (`python -m recovery.harness.services install`); starting a server
   never downloads;
-- it may be called again at any time, by several at once: what is there in the wanted version is not
+- it may be called again at any time, by several at once. What is there in the wanted version is not
   touched, and a folder gets its name only when it is whole;
 - what is missing and cannot be had is one sentence that says what a person has to install. Only Go,
   and with it VersityGW and fake-gcs-server, may be absent: it is an extra. Node comes with the test
@@ -41,7 +41,7 @@ S3PROXY_SOURCES: Final = Path(__file__).resolve().parent / "s3proxy"
 INSTALL_COMMAND: Final = "make services"
 
 _STEP_S: Final = 1200.0
-"""No step of an installation takes longer; a network that hangs is told so."""
+"""No step of an installation takes longer; the error says so when the network hangs."""
 _OUTPUT_MAX: Final = 2000
 _SSHD_PLACES: Final = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 

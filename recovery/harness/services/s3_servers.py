@@ -64,7 +64,7 @@ class S3Server(StorageServer):
     def client(self) -> S3Client:
         """A plain boto3 client: to check a bucket around the engine.
 
-        Who asks for it closes it.
+        The caller closes it.
         """
         return boto3.session.Session().client(
             "s3",

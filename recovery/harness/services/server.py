@@ -4,8 +4,8 @@ Rules of this file:
 
 - it listens on 127.0.0.1, on a port that was free, and keeps its data in the folder it was given;
 - it is ready when it answers, and its output is kept: a server that does not come up says why;
-- whoever starts it stops it, and all that it started. If that process dies without doing so, a
-  watchdog at the other end of a pipe ends the server's process group;
+- the process that starts it stops it, and all that it started. If that process dies without doing
+  so, a watchdog at the other end of a pipe ends the server's process group;
 - after `restart` it is at the same address, with whatever it keeps on disk.
 """
 

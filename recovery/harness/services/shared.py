@@ -25,7 +25,7 @@ def shared_server(kind: type[_S]) -> _S:
 
     Raises what `Server.start` raises.
 
-    Who makes it fail on purpose takes one of its own.
+    A test that makes it fail on purpose takes one of its own.
     """
     server = _running.get(kind)
     if server is None:

@@ -4,11 +4,11 @@ Connect server.
 What they run is the installed pyspark; the wheel has no scripts for a master and its workers, but
 their classes. Rules of this file:
 
-- everything listens on this machine's loopback, on ports that were free, and ends with whoever
-  started it (see `server`);
+- everything listens on this machine's loopback, on ports that were free, and ends with the process
+  that started it (see `server`);
 - workers have different host names: Spark never speculates on the host that runs the task already;
-- whoever speaks to them does so in a process of its own (`driver_environment`): a Python process
-  has one session until it ends.
+- a client speaks to them in a process of its own (`driver_environment`): a Python process has one
+  session until it ends.
 """
 
 from __future__ import annotations

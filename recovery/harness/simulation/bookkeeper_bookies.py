@@ -7,11 +7,11 @@ to them here: killed, stopped, wiped. Rules of this file:
 - a bookie keeps what it has taken through its own death; fenced, it takes entries of a ledger from
   recovery alone;
 - a bookie that was wiped does not say of entries it may have had that they are not there: it cannot
-  know. That is kinder than a real one that was started empty under its old id, which says that they
-  are not there, and so lets a recovery close a ledger before acknowledged entries. Who follows
-  docs/bookkeeper.md never starts one so; what comes of it is not simulated;
-- metadata of ledgers change one request after another, whoever asks; what is closed stays closed
-  where it is;
+  know. That is kinder than a real one that was started empty under its old id. Such a bookie says
+  that they are not there, and so lets a recovery close a ledger before acknowledged entries. An
+  operator that follows docs/bookkeeper.md never starts one so; what comes of it is not simulated;
+- metadata of ledgers change one request after another, whatever client asks; what is closed stays
+  closed where it is;
 - a deleted ledger's entries, and with them its fence, are collected a while later.
 
 Simpler than BookKeeper: a ledger keeps the bookies it was made on (no ensemble change: there is no
@@ -154,10 +154,10 @@ class LedgerRecord:
 
 
 class LedgerTeller(Protocol):
-    """A writer that tells bookies by itself what is OK, once it is idle."""
+    """A writer that reports to bookies by itself what is OK, once it is idle."""
 
     def announced(self, now_us: int) -> int:
-        """The last entry that it has told them of by now."""
+        """The last entry that it has confirmed to them by now."""
 
 
 class BookKeeperServers:
@@ -173,7 +173,7 @@ class BookKeeperServers:
         self.records: dict[int, LedgerRecord] = {}
         self.tree = NodeTree()
         self.writers: dict[int, LedgerTeller] = {}
-        """By ledger: who writes it, or did."""
+        """By ledger: its present or last writer."""
         self._ledgers_created = 0
 
     @property

@@ -8,8 +8,8 @@ or before it. Rules of this file:
   order of the entries;
 - a dead bookie does not end a handle as long as the others make an ack quorum
   (delayEnsembleChange);
-- a handle's first failure is its end: whatever is pending gets the same code, whatever comes later
-  -11, and the client closes the ledger by itself where it knows it to be OK;
+- a handle's first failure is its end. All pending entries get the same code, all later ones -11,
+  and the client closes the ledger by itself where it knows it to be OK;
 - a fence that is received with an entry that is OK already ends the handle too: then the first code
   is -11.
 """
@@ -64,7 +64,7 @@ class Answers:
             self._waiting.set_result(None)
 
     async def next(self) -> tuple[int, Any]:
-        """The next one: who it is from, and what it says."""
+        """The next one: its sender, and what it says."""
         while not self._come:
             self._waiting = self._loop.create_future()
             await self._waiting
@@ -112,7 +112,9 @@ class SimulatedGateway(NetworkClient):
         on_result: Callable[[AddResult], None],
         on_death: Callable[[], None],
     ) -> Handle:
-        """The handle of who made a ledger; `on_death` is called when the gateway is killed."""
+        """The handle of the process that created a ledger; `on_death` is called when the gateway is
+        killed.
+        """
         handle = Handle(self, ledger_id, record, on_result, on_death)
         if self.dead:
             # Killed between its answer and this: each entry will be told so.
@@ -244,7 +246,7 @@ class Handle:
             self._end(CLOSED)
 
     def killed(self) -> None:
-        """The gateway was killed. What is pending is failed by who is notified so."""
+        """The gateway was killed. The notified client fails what is pending."""
         self.closed = True
         self._pending.clear()
         self._on_death()

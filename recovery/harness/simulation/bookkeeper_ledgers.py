@@ -315,4 +315,4 @@ class SimulatedWriter(LedgerWriter):
 
 
 def _not_listening(_reported: object) -> None:
-    """Set by who appends."""
+    """Set by the appending client."""

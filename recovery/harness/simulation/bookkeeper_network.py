@@ -7,12 +7,12 @@ it dies with its process, or before it. Rules of this file:
 - requests of one client to one server arrive in the order they were sent, and so do the answers; to
   different servers, in any;
 - what lies ahead is kept outside of the processes with the time it is due, and happens whether they
-  run, are stopped or dead: `settle` does what is due, in order, before anything is checked;
+  run, are stopped or dead. `settle` does what is due, in order, before anything is checked;
 - of the requests that a dead client had on their way to a server, a prefix of any length arrives,
   when it is due;
 - with a broken connection is lost what had not arrived; of what had, the answers;
-- a server that is stopped takes up what waits for it when it goes on; who asked has given up by
-  then, or not.
+- a server that is stopped takes up waiting requests when it goes on; a client has given up by then,
+  or not.
 """
 
 from __future__ import annotations
@@ -150,7 +150,8 @@ class Request:
     apply: Callable[[], Any]
     """What it does there; gives the answer."""
     on_answer: Callable[[Any], None]
-    """Told the answer, or LOST, or LATE; never more than one, and none once the client is dead."""
+    """Receives the answer, or LOST, or LATE; never more than one, and none once the client is dead.
+    """
     sent_us: int
     timeout_us: int
     generation: int

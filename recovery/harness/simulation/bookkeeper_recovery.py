@@ -6,7 +6,7 @@ Rules of this file:
 - enough have answered when no ack quorum can lie among those who have not; fewer, and nothing is
   known: -10;
 - behind what is known to be OK, an entry that any bookie gives is part of the ledger, and is
-  written to its quorum again; the first one that enough bookies do not have is behind the end;
+  written to its quorum again. The first one that enough bookies do not have is behind the end;
 - the first who closes decides where: another recovery, or the writer itself, may have done so
   meanwhile.
 """

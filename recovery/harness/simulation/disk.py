@@ -2,8 +2,8 @@
 
 Rules of this file:
 
-- a call that changes something is announced first (`process.effect`, where crashes strike), then
-  may meet a fault, then changes the image in one step, then lets time pass; a call that finds no
+- a call that changes something is announced first (`process.effect`, where crashes strike) and then
+  may meet a fault. Then it changes the image in one step, and lets time pass. A call that finds no
   file, or one in its way, is neither announced nor met by a fault;
 - a call that reads checks first and then lets time pass: its answer may be old when it arrives;
 - a dead process reads and closes without harm, and changes nothing;

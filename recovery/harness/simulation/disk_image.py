@@ -5,7 +5,7 @@ Pure: it knows no processes, no time and no faults (disk.py does). Rules of this
 
 - errors are those of the operating system, by class and number;
 - paths are absolute, or relative to "/", which is always there; no links to follow;
-- a change of names is pending in its folder until that is synced; a rename within one folder is one
+- a change of names is pending in its folder until that is synced. A rename within one folder is one
   change, one between two folders is two, that of the target first;
 - room is counted in blocks of the files that have a name; folders and names need none;
 - bytes are changed through the `Inode` a path leads to, which stays without a name as an

@@ -3,11 +3,11 @@ what is durable.
 
 Rules of this file:
 
-- `current` and `names` are what every process sees at once, synced or not; `durable` is what is
-  surely left after a power cut; what lies between the two stands in `pending`, in the order it was
+- `current` and `names` are what every process sees at once, synced or not. `durable` is what is
+  surely left after a power cut. What lies between the two stands in `pending`, in the order it was
   done;
 - after a failed sync the changes it was for are seen as before, but no later sync makes them
-  durable: they move to `past`, and with them all that is synced afterwards, so that their order
+  durable. They move to `past`, and with them all that is synced afterwards, so that their order
   stays known;
 - a change of names is absolute ("this name is that file"), so any subset of changes makes a folder.
 """
@@ -27,7 +27,7 @@ EXTENTS_MAX: Final = 64
 class Inode:
     """A file.
 
-    `role` and `path` are its use and latest name, kept for whoever names the effects on it.
+    `role` and `path` are its use and latest name, kept for the code that names the effects on it.
     """
 
     __slots__ = (

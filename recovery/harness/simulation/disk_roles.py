@@ -1,7 +1,7 @@
-"""What a file or a folder of a store is for, told by its path; and so which effect a call on it is.
+"""The purpose of a file or a folder of a store, by its path; and so which effect a call on it is.
 
-Rules of this file: every effect it names is in `fault_points.EFFECTS`; what is no file of a store
-(an application's own on the same disk) counts as the nearest there is.
+Rules of this file: every effect it names is in `fault_points.EFFECTS`. A file that is none of a
+store (an application's own on the same disk) counts as the nearest there is.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 outside.
 
 What runs in a thread in production runs here in small steps between the callbacks of the event
-loop, in an order and at times that the seed decides: so two owners, or the log's writer and its
+loop, in an order and at times that the seed decides. So two owners, or the log's writer and its
 loop, meet in every way they can. Rules of this file:
 
 - a pool of n "threads" runs at most n jobs at once, first come first served; it belongs to one

@@ -5,10 +5,10 @@ The service is right: it numbers frames, keeps them, and takes them from the own
 epoch alone. What goes wrong is on the way. Rules of this file:
 
 - a frame becomes durable in the service some time before its acknowledgement is there, frames of
-  one owner in order; nothing its process does after it was sent takes it back;
+  one owner in order. Nothing its process does after it was sent takes it back;
 - of a dead owner's frames in flight a prefix of any length has arrived, which chance decides once;
 - opening fences at one moment: what is durable by then is in the log for the new owner, anything
-  later is refused; once the opening has returned, an earlier owner is notified of no frame any
+  later is refused. Once the opening has returned, an earlier owner is notified of no frame any
   more, durable or not;
 - what lies ahead is kept in the service with the time it is due, and applied before anything is
   checked.

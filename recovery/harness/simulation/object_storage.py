@@ -5,15 +5,15 @@ The bucket is right, as a good object store is: whole objects, put-if-absent by 
 in place. What goes wrong is on the way and in the weather: requests are slow, refused, applied
 late, their replies lost, bodies come back wrong, listings lag. Rules of this file:
 
-- a change is applied by the outside, at a time within its latency: nothing its process does after
+- a change is applied by the outside, at a time within its latency. Nothing its process does after
   it was sent, not even dying or cancelling the call, takes it back. Of a process that died before,
   chance decides whether it landed;
 - what lies ahead is kept in the bucket with the time it is due, and `settle` applies it before
   anything is checked;
-- the bucket tells ages by a clock of its own, which never jumps;
-- a wrong body comes at most once in a while for each object, so that whoever asks once more gets
-  the right one: a store that lies twice in a row is corrupt, and that is another fault
-  (`flip_bit`).
+- the bucket computes ages by a clock of its own, which never jumps;
+- a wrong body comes at most once in a while for each object, so that a reader that asks once more
+  gets the right one. A store that returns two wrong bodies in a row is corrupt, and that is another
+  fault (`flip_bit`).
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class _Change:
     data: bytes | None
     unique_id: bytes
     owner: StorageProcess | None
-    """Who sent it and still waits for it; None if it lands whatever becomes of its sender."""
+    """The process that sent it and still waits for it; None if it is applied whatever becomes of
+    its sender.
+    """
     survives: bool
     """What chance decided for the case that its sender dies before it is due."""
     taken: bool = False

@@ -228,7 +228,7 @@ def _cuts(offset: int, length: int, unit: int) -> range:
 class Results:
     """Every different result of a power cut, as far as they are no more than `limit`.
 
-    Of the tears of one write those count that leave a beginning or an end of it: any sector of 512
+    Of the tears of one write those count that leave a beginning or an end of it. Any sector of 512
     bytes may be the first or the last one, which covers the larger sectors. Of the lengths: the
     least, the natural, the greatest.
     """

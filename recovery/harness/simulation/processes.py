@@ -1,4 +1,4 @@
-"""The processes of a simulated machine, as one of them sees them: who it is itself, and whether
+"""The processes of a simulated machine, as one of them sees them: its own identity, and whether
 another one still runs.
 """
 

@@ -2,9 +2,9 @@
 service.
 
 `open_store` opens the production store in one of the world's processes. With `tier1="file"` its log
-is the file log on the simulated disk; with `"ledger"` the simulated service; with `"bookkeeper"`
-the log on the simulated cluster (the settings have its URL then). With `tier2="file"` its objects
-are files on the simulated disk; with `"object"` they are in the simulated object storage.
+is the file log on the simulated disk, with `"ledger"` the simulated service. With `"bookkeeper"` it
+is the log on the simulated cluster (the settings have its URL then). With `tier2="file"` its
+objects are files on the simulated disk; with `"object"` they are in the simulated object storage.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 or real clocks.
 
 Alone (`run_virtual`) it moves its own clock: when nothing is ready the clock jumps to the next
-timer, and when there is no timer either, nothing can ever happen again: `DeadlockError` instead of
-a hang. In a simulated world several loops share one clock, and the world decides which of them runs
+timer. When there is no timer either, nothing can ever happen again: `DeadlockError` instead of a
+hang. In a simulated world several loops share one clock, and the world decides which of them runs
 (`run_ready`). Rules of this file:
 
 - time is counted in whole microseconds, so that sums do not depend on the order they were made in;

@@ -1,4 +1,4 @@
-"""World: what is outside of the processes, and who of them runs next.
+"""World: what is outside of the processes, and which of them runs next.
 
 A driver (plain code, not on any loop) makes processes, starts coroutines in them, and lets the
 world run until something holds. Rules of this file:
@@ -73,7 +73,7 @@ class World:
         self.processes: list[SimulatedProcess] = []
         self.rates = dict(rates or {})
         self.unhandled: list[str] = []
-        """Errors that nobody waited for, of processes that lived: told by their event loops."""
+        """Errors of living processes that no code waited for: reported by their event loops."""
         self.effects = 0
         self._boots = self.random("boots")
         self._boot = BootTime(self._boots.randbytes(16), self._boots.randrange(_UPTIME_MS_MAX))
@@ -222,7 +222,7 @@ class SimulatedProcess:
         """The disk becomes full before its effect of this number."""
         self.last_effect = ""
         self.on_effect: Callable[[SimulatedProcess, str], None] | None = None
-        """Told the kind of each effect before it happens."""
+        """Receives the kind of each effect before it happens."""
         self.runtime = Runtime(
             clock=world.clock,
             boot=world.boot_time,

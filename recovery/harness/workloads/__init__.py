@@ -7,8 +7,8 @@ that are killed.
 
 Rules of this folder:
 
-- all chance comes from the generator handed in; each client has one of its own, so that the order
-  in which they happen to run changes nothing of what each of them draws;
+- all randomness comes from the generator handed in. Each client has one of its own, so that the
+  order in which they happen to run changes nothing of what each of them draws;
 - what a client must know of earlier process runs follows from the number of the process run
   (`stage`): nothing is kept that a crash could lose;
 - a client ends quietly when the store stops under it; whatever else it did not foresee, it raises;

@@ -1,9 +1,9 @@
 """Compaction jobs beside a live owner: plan, tasks and proposals of production, without Spark, in a
 simulated process.
 
-What Spark adds (partitions, retries, speculation, cancelled tasks, a driver that dies) is played
-here: attempts at one group run at the same time or one after the other, are cut off anywhere, and
-the whole job is killed between two effects by whoever runs its process. Rules of this file:
+What Spark adds (partitions, retries, speculation, cancelled tasks, a driver that dies) is imitated
+here. Attempts at one group run at the same time or one after the other, and are cut off anywhere.
+The driver of its process kills the whole job between two effects. Rules of this file:
 
 - a job knows the catalog, the mailbox and the objects: nothing of the store, nor of the clients'
   history;

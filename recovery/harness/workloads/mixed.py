@@ -5,8 +5,8 @@ Two conditions on one append, and calls that are cancelled halfway.
 Each scene but the first is played on a segment made for it, so that whatever becomes of it is in
 nobody's way. Rules of this file:
 
-- a call that is cancelled was under way before: how far it got is chance, and its caller is never
-  told;
+- a call that is cancelled was under way before: how far it got is random, and its caller never
+  learns it;
 - a call that ends as cancelled though nobody cancelled it is an error: it was dragged along with
   another one;
 - the client ends behind everything it took back, so that nothing of it happens under who checks
@@ -37,7 +37,7 @@ from segmentstore.contracts.errors import (
 )
 
 MARK: Final = UUID(int=(1 << 64) + 5)
-"""Replaced by whoever knows its value, together with an append at an offset."""
+"""Replaced by the code that knows its value, together with an append at an offset."""
 
 _REFUSED: Final = (
     BadAttributeUpdateError,

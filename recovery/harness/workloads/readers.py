@@ -78,7 +78,7 @@ async def _read_on(bench: ClientBench, name: str, offset: int) -> None:
 
 
 async def _follow(bench: ClientBench, name: str, offset: int) -> None:
-    """Follow for a drawn while; whoever gives up in the middle of a wait cancels a read."""
+    """Follow for a drawn while; a client that gives up in the middle of a wait cancels a read."""
     try:
         reader = bench.store.follow(name, offset)
         async with asyncio.timeout(bench.random.uniform(0.0, 3.0) * bench.pace):

@@ -1,7 +1,7 @@
 """Stage: the names that clients use in each process run of a store, and the numbers and sizes of
 exactly-once events.
 
-Pure: everything follows from the number of the process run, so a client in another process, or
+Pure: everything follows from the number of the process run. So a client in another process, or
 after a crash that left nothing but the store, knows what its predecessors knew. Process runs come
 in generations; a new generation uses new segments, and those of the older ones are deleted when it
 begins.
