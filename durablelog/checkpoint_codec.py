@@ -12,15 +12,19 @@ The deletion clock came later. A checkpoint without it, as older versions wrote 
 while there is nothing to say, means a clock at 0 and garbage that is not counted yet. A segment's
 record carries its own length, so that fields can be added behind. How many chunks an object holds
 is counted from the segments, never stored: it could only be wrong. An unchanged segment's record is
-kept from one checkpoint to the next (`SegmentMetadata.encoded`), so a checkpoint costs what changed
-plus one copy.
+kept from one checkpoint to the next (`SegmentMetadata.encoded`), and of a changed one with many
+attributes their unchanged pages (`AttributePage.encoded`). So a checkpoint costs what changed plus
+one copy.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 
 from durablelog.operation_codec import OperationFormatError, decode_text, encode_text
+from segmentstore.contracts.attribute_pages import AttributePage
+from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -61,9 +65,16 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
         parts += (_encode_object(garbage.record), _TIME.pack(garbage.unreferenced_ms))
     parts.append(_COUNT.pack(len(metadata.segments)))
     for segment in metadata.segments.values():
-        if segment.encoded is None:
-            segment.encoded = _encode_segment(segment)
-        parts.append(segment.encoded)
+        encoded = segment.encoded
+        if encoded is None:
+            encoded = _encode_segment(segment)
+            if not segment.attributes.paged:
+                encoded = b"".join(encoded)
+            segment.encoded = encoded
+        if isinstance(encoded, bytes):
+            parts.append(encoded)
+        else:
+            parts += encoded
     parts += _encode_deletion_clock(metadata)
     return b"".join(parts)
 
@@ -105,7 +116,8 @@ def _decode(blob: Buffer) -> ContainerMetadata:
         if end > len(blob):
             raise IndexError(position)
         segment = _decode_segment(blob[position + _COUNT.size : end], metadata)
-        segment.encoded = bytes(blob[position:end])
+        if not segment.attributes.paged:
+            segment.encoded = bytes(blob[position:end])
         metadata.segments[segment.segment_id] = segment
         if segment.merged_into is None:
             metadata.names[segment.name] = segment.segment_id
@@ -150,7 +162,8 @@ def _decode_object(blob: Buffer, position: int) -> tuple[ObjectRecord, int]:
     return ObjectRecord(name, size, created_ms), position + _OBJECT.size
 
 
-def _encode_segment(segment: SegmentMetadata) -> bytes:
+def _encode_segment(segment: SegmentMetadata) -> list[bytes]:
+    attributes = segment.attributes
     flags = (_SEALED if segment.sealed else 0) | (_MERGED if segment.merged_into is not None else 0)
     parts = [
         _SEGMENT.pack(
@@ -164,9 +177,9 @@ def _encode_segment(segment: SegmentMetadata) -> bytes:
             segment.merged_into or 0,
         ),
         encode_text(segment.name),
-        _COUNT.pack(len(segment.attributes)),
+        _COUNT.pack(len(attributes)),
     ]
-    parts += [_ATTRIBUTE.pack(key, value) for key, value in segment.attributes.items()]
+    parts += [_encode_page(page) for page in attributes.pages()]
     parts.append(_COUNT.pack(len(segment.chunks)))
     for chunk in segment.chunks:
         numbers = (
@@ -179,8 +192,16 @@ def _encode_segment(segment: SegmentMetadata) -> bytes:
         parts += (_CHUNK.pack(*numbers), encode_text(chunk.object_name))
     parts.append(_COUNT.pack(len(segment.merges)))
     parts += [_MERGE.pack(*merge) for merge in segment.merges]
-    body = b"".join(parts)
-    return _COUNT.pack(len(body)) + body
+    return [_COUNT.pack(sum(map(len, parts))), *parts]
+
+
+def _encode_page(page: AttributePage) -> bytes:
+    encoded = page.encoded
+    if encoded is None:
+        items = page.items()
+        numbers = itertools.chain.from_iterable(items)
+        encoded = page.encoded = struct.pack(">" + "16sq" * len(items), *numbers)
+    return encoded
 
 
 def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadata:
@@ -205,14 +226,7 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
     )
     segment.sealed = bool(flags & _SEALED)
     segment.merged_into = merged_into if flags & _MERGED else None
-    (count,) = _COUNT.unpack_from(data, position)
-    position += _COUNT.size
-    for _ in range(count):
-        key, value = _ATTRIBUTE.unpack_from(data, position)
-        # Older versions kept it as a value.
-        if value != ATTRIBUTE_UNSET:
-            segment.attributes[key] = value
-        position += _ATTRIBUTE.size
+    position = _decode_attributes(data, position, segment)
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     for _ in range(count):
@@ -234,3 +248,21 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
         segment.merges.append(MergeRecord(*_MERGE.unpack_from(data, position)))
         position += _MERGE.size
     return segment
+
+
+def _decode_attributes(data: Buffer, position: int, segment: SegmentMetadata) -> int:
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    end: int = position + count * _ATTRIBUTE.size
+    stored = list(_ATTRIBUTE.iter_unpack(data[position:end]))
+    # Older versions kept it as a value.
+    values = {key: value for key, value in stored if value != ATTRIBUTE_UNSET}
+    if values:
+        segment.attributes = AttributeTable(values)
+    if segment.attributes.paged and stored == sorted(values.items()):
+        # Older versions had them in another order.
+        for page in segment.attributes.pages():
+            length = len(page.values) * _ATTRIBUTE.size
+            page.encoded = bytes(data[position : position + length])
+            position += length
+    return end

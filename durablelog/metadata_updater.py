@@ -41,11 +41,11 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segmentstore.contracts.attribute_table import NO_ATTRIBUTES
 from segmentstore.contracts.attributes import (
     AttributeConditionError,
     AttributeKey,
     KeyedUpdate,
-    apply_values,
     resolve_updates,
 )
 from segmentstore.contracts.errors import (
@@ -127,7 +127,7 @@ class PendingSegment:
         """
         try:
             return resolve_updates(
-                updates, self.base.attributes if self.base else {}, self.attributes
+                updates, self.base.attributes if self.base else NO_ATTRIBUTES, self.attributes
             )
         except AttributeConditionError as error:
             raise BadAttributeUpdateError(
@@ -426,7 +426,7 @@ class MetadataUpdater:
         segment.encoded = None
         pending.in_flight -= 1
         if operation.attributes:
-            apply_values(segment.attributes, operation.attributes)
+            segment.apply_attributes(operation.attributes)
             if pending.idle:
                 pending.attributes.clear()
 
@@ -440,7 +440,7 @@ class MetadataUpdater:
         target = self._touch(operation.target_id, operation)
         source = self._touch(operation.source_id, operation)
         if operation.attributes:
-            apply_values(target.attributes, operation.attributes)
+            target.apply_attributes(operation.attributes)
         if metadata.names.get(source.name) == source.segment_id:
             del metadata.names[source.name]
         source.sealed = True
@@ -457,7 +457,7 @@ class MetadataUpdater:
     def _commit_create(self, operation: CreateOperation) -> None:
         segment_id = operation.sequence_number
         segment = SegmentMetadata(segment_id, operation.name, operation.timestamp_ms)
-        apply_values(segment.attributes, operation.attributes or {})
+        segment.apply_attributes(operation.attributes or {})
         self.metadata.segments[segment_id] = segment
         self.metadata.names[operation.name] = segment_id
         self.pending[segment_id].base = segment
@@ -466,7 +466,7 @@ class MetadataUpdater:
 
     def _commit_update_attributes(self, operation: UpdateAttributesOperation) -> None:
         segment = self._touch(operation.segment_id, operation)
-        apply_values(segment.attributes, operation.attributes or {})
+        segment.apply_attributes(operation.attributes or {})
         self._settle(operation.segment_id)
 
     def _commit_truncate(self, operation: TruncateOperation) -> None:

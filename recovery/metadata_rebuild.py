@@ -275,7 +275,7 @@ class _Rebuilding:
             )
         if known is not None:
             segment.last_modified_ms = known.last_modified_ms
-            segment.attributes = dict(known.attributes)
+            segment.apply_attributes(dict(known.attributes.items()))
             segment.sealed = known.sealed and segment.length == known.length
             if known.sealed and not segment.sealed:
                 notes.append(f"it was sealed at {known.length}; it is open, for bytes are missing")

@@ -115,7 +115,8 @@ class SegmentWriter:
         segment = container.find(name)
         self._segment_id = segment.segment_id
         self.writer_id = writer_id
-        self.last_event_number = segment.attributes.get(self._key, -1)
+        last = segment.attributes.get(self._key)
+        self.last_event_number = -1 if last is None else last
         """The highest event number the segment has from this writer, or that this session has sent;
         -1 for none.
         """

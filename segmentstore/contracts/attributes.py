@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 AttributeKey = bytes
 """16 bytes: the big-endian form of the attribute's UUID."""
@@ -76,10 +76,15 @@ def keyed(update: AttributeUpdate) -> KeyedUpdate:
     return (update.id.bytes, update.type, update.value, update.expected)
 
 
+class AttributeValues(Protocol):
+    """Values by id: an AttributeTable, or a dict."""
+
+    def get(self, key: AttributeKey, /) -> int | None:
+        """The value of an attribute; None if it is not there."""
+
+
 def resolve_updates(
-    updates: Sequence[KeyedUpdate],
-    current: Mapping[AttributeKey, int],
-    pending: Mapping[AttributeKey, int],
+    updates: Sequence[KeyedUpdate], current: AttributeValues, pending: AttributeValues
 ) -> dict[AttributeKey, int]:
     """The values the updates lead to, all or nothing.
 
@@ -98,15 +103,6 @@ def resolve_updates(
             there = None
         result[key] = _resolve_one(key, update_type, value, expected, there)
     return result
-
-
-def apply_values(attributes: dict[AttributeKey, int], values: Mapping[AttributeKey, int]) -> None:
-    """Make resolved values true: those of ATTRIBUTE_UNSET are removed."""
-    attributes.update(values)
-    if ATTRIBUTE_UNSET in values.values():
-        for key, value in values.items():
-            if value == ATTRIBUTE_UNSET:
-                del attributes[key]
 
 
 def _resolve_one(

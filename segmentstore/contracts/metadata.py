@@ -12,8 +12,10 @@ alike. Everybody else reads. Invariants, checked by `SegmentMetadata.check`:
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 
@@ -67,13 +69,22 @@ class SegmentMetadata:
         self.sealed = False
         self.merged_into: int | None = None
         """Id of the target this segment was merged into; it has lost its name then."""
-        self.attributes: dict[AttributeKey, int] = {}
+        self.attributes: AttributeTable = NO_ATTRIBUTES
+        """Changed by `apply_attributes` alone: segments without attributes share one."""
         self.chunks: list[ChunkRecord] = []
         self.merges: list[MergeRecord] = []
-        self.encoded: bytes | None = None
-        """This record as a checkpoint holds it, kept by the checkpoint codec until the next
-        change.
+        self.encoded: bytes | list[bytes] | None = None
+        """This record as a checkpoint holds it, or the pieces of it, kept by the checkpoint codec
+        until the next change.
         """
+
+    def apply_attributes(self, values: Mapping[AttributeKey, int]) -> None:
+        """Make resolved attribute values true: those of ATTRIBUTE_UNSET are removed."""
+        if self.attributes is NO_ATTRIBUTES:
+            if not values:
+                return
+            self.attributes = AttributeTable()
+        self.attributes.apply(values)
 
     def find_chunk(self, offset: int) -> ChunkRecord | None:
         """The chunk that holds `offset`, if Tier 2 has it. O(log chunks)."""

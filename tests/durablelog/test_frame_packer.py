@@ -36,6 +36,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
 )
 from recovery.replay import Replay
+from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import UpdateType
 from segmentstore.contracts.errors import (
     BadAttributeUpdateError,
@@ -257,7 +258,7 @@ def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(
     bench.run()
     assert (first.result(), repeated.result(), older.result()) == (0, None, None)
     assert bench.metadata.segments[segment_id].length == 5
-    assert bench.metadata.segments[segment_id].attributes == {KEY: 5}
+    assert bench.metadata.segments[segment_id].attributes == AttributeTable({KEY: 5})
 
 
 def test_merge_moves_names_lengths_and_attributes_at_once(loop: asyncio.AbstractEventLoop) -> None:
@@ -277,7 +278,7 @@ def test_merge_moves_names_lengths_and_attributes_at_once(loop: asyncio.Abstract
     assert isinstance(late.exception(), SegmentNotFoundError)
     assert bench.metadata.names["two"] == again.result() != two_id
     assert bench.metadata.segments[one_id].length == 5
-    assert bench.metadata.segments[one_id].attributes == {KEY: 2}
+    assert bench.metadata.segments[one_id].attributes == AttributeTable({KEY: 2})
     assert bench.metadata.segments[two_id].merged_into == one_id
 
 

@@ -5,6 +5,7 @@ by name.
 from __future__ import annotations
 
 import pathlib
+import struct
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +30,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
@@ -143,7 +145,7 @@ def _metadata() -> ContainerMetadata:
     metadata.sequence_number = 99
     plain = SegmentMetadata(5, "logs/wéb", 1000)
     plain.length, plain.storage_length, plain.start_offset = 100, 60, 10
-    plain.attributes[b"a" * 16] = -5
+    plain.apply_attributes({b"a" * 16: -5})
     plain.chunks = [
         ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0),
         ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40),
@@ -182,7 +184,7 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
     for segment in restored.segments.values():
         segment.encoded = None
     assert encode_checkpoint(restored) == blob
-    assert restored.segments[5].attributes == {b"a" * 16: -5}
+    assert restored.segments[5].attributes == AttributeTable({b"a" * 16: -5})
     assert restored.segments[5].merges == [MergeRecord(70, 30, 9)]
     assert restored.names == {"logs/wéb": 5}
     assert list(restored.garbage.items()) == list(metadata.garbage.items())
@@ -191,10 +193,10 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
 
 def test_an_attribute_of_an_older_version_that_now_means_no_value_is_left_out() -> None:
     metadata = _metadata()
-    metadata.segments[5].attributes[b"b" * 16] = ATTRIBUTE_UNSET
-    metadata.segments[5].encoded = None
-    restored = decode_checkpoint(encode_checkpoint(metadata))
-    assert restored.segments[5].attributes == {b"a" * 16: -5}
+    metadata.segments[5].apply_attributes({b"b" * 16: 77})
+    stored, unset = (struct.pack(">16sq", b"b" * 16, value) for value in (77, ATTRIBUTE_UNSET))
+    restored = decode_checkpoint(encode_checkpoint(metadata).replace(stored, unset))
+    assert restored.segments[5].attributes == AttributeTable({b"a" * 16: -5})
 
 
 def test_every_cut_of_a_checkpoint_is_refused() -> None:

@@ -182,7 +182,7 @@ def test_an_operation_that_does_not_fit_what_came_before(store: Path, offset: in
 
 def test_a_checkpoint_that_is_not_what_the_log_adds_up_to(store: Path) -> None:
     def change(metadata: ContainerMetadata) -> None:
-        segment_of(metadata, "b").attributes[bytes(16)] = 7
+        segment_of(metadata, "b").apply_attributes({bytes(16): 7})
 
     plant_checkpoint(store, change, cut=False)
     findings = check(store)

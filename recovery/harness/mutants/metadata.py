@@ -98,8 +98,8 @@ METADATA: Final = (
         (
             Edit(
                 "durablelog.metadata_updater:PendingSegment.resolve",
-                "if self.base else {}, self.attributes",
-                "if self.base else {}, {}",
+                "if self.base else NO_ATTRIBUTES, self.attributes",
+                "if self.base else NO_ATTRIBUTES, {}",
             ),
         ),
         Hunt(workload="attributes"),
@@ -210,13 +210,13 @@ METADATA: Final = (
         (
             Edit(
                 "durablelog.checkpoint_codec:_encode_segment",
-                "_COUNT.pack(len(segment.attributes))",
+                "_COUNT.pack(len(attributes))",
                 "_COUNT.pack(0)",
             ),
             Edit(
                 "durablelog.checkpoint_codec:_encode_segment",
-                "for key, value in segment.attributes.items()",
-                "for key, value in ()",
+                "for page in attributes.pages()",
+                "for page in ()",
             ),
         ),
         Hunt(workload="attributes", settings={**BUSY}),
