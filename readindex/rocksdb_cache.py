@@ -1,4 +1,4 @@
-"""RocksDbCache: the cache on local disk (adapter; the only importer of rocksdict).
+"""RocksDbCache: the cache on local disk (adapter).
 
 How RocksDB is used, and why:
 
@@ -16,15 +16,12 @@ How RocksDB is used, and why:
 - any error of RocksDB's makes the cache broken: gets find nothing, inserts are refused, and from
   time to time an insert tries to begin afresh in a new directory. The old one is never trusted
   again.
-- RocksDB's threads belong to the process, not to a database, and a forked child has none of them:
-  what it begins there waits for ever. So a child of a process that has used RocksDB has a broken
-  cache.
+- a child of a process that has used RocksDB has a broken cache (contracts/rocksdb_process.py).
 """
 
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -45,7 +42,8 @@ from rocksdict import (
 from readindex.cache_storage import CacheStatistics, CacheStorage
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import Buffer, crc32c
-from segmentstore.contracts.disk import Disk, make_directories
+from segmentstore.contracts.disk import Disk, make_directories, remove_content
+from segmentstore.contracts.rocksdb_process import leave_to_parent, rocksdb_birth
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
 
@@ -104,7 +102,7 @@ class RocksDbCache(CacheStorage):
         self._door = asyncio.Lock()
         """Held while a database is opened or the cache is closed."""
         self._closed = False
-        forks.in_child(self, _leave_to_parent)
+        forks.in_child(self, leave_to_parent)
 
     async def open(self) -> None:
         await self._reopen()
@@ -258,31 +256,14 @@ class RocksDbCache(CacheStorage):
                 raise asyncio.CancelledError
 
 
-_birth: forks.Birth | None = None
-"""Of the process that used RocksDB first."""
-
-
-def _leave_to_parent(cache: RocksDbCache) -> None:
-    """In a forked child: a database that is collected, and RocksDB at the child's exit, would wait
-    for its threads.
-    """
-    forks.keep_for_ever(cache)
-    library = ctypes.CDLL(None)
-    # Runs before whatever was registered before it: C's exit ends here, after Python has ended in
-    # good order.
-    library.on_exit(library._exit, None)  # noqa: SLF001 - it is called that
-
-
 # --- on the executor's threads; every error of RocksDB's and of the disk's ends here -------------
 
 
 def _open(disk: Disk, directory: str, path: str, window: int) -> Rdict | None:
-    global _birth  # noqa: PLW0603
-    _birth = _birth or forks.Birth()
-    if not _birth.here:
+    if not rocksdb_birth().here:
         return None
     try:
-        _wipe(disk, directory)
+        remove_content(disk, directory)
         make_directories(disk, directory)
         database = Rdict(path, _options(window))
         options = WriteOptions()
@@ -327,18 +308,6 @@ def _close(database: Rdict) -> None:
         database.close()
     except Exception:  # noqa: BLE001, S110 -- it is given up whatever it says
         pass
-
-
-def _wipe(disk: Disk, directory: str) -> None:
-    if not disk.exists(directory):
-        return
-    for name in disk.list_directory(directory):
-        path = f"{directory}/{name}"
-        if disk.is_directory(path):
-            _wipe(disk, path)
-            disk.remove_directory(path)
-        else:
-            disk.unlink(path)
 
 
 def _put(

@@ -162,6 +162,19 @@ def remove_if_there(disk: Disk, path: str) -> None:
         pass
 
 
+def remove_content(disk: Disk, directory: str) -> None:
+    """Remove what is in a directory, if it is there. Not durable. Raises OSError."""
+    if not disk.exists(directory):
+        return
+    for name in disk.list_directory(directory):
+        path = f"{directory}/{name}"
+        if disk.is_directory(path):
+            remove_content(disk, path)
+            disk.remove_directory(path)
+        else:
+            disk.unlink(path)
+
+
 def make_directories(disk: Disk, path: str) -> None:
     """Make a directory and what is missing above it; durable when it returns. Raises OSError.
 

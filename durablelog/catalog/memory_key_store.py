@@ -1,0 +1,220 @@
+"""MemoryKeyStore: a complete store of keys in memory, for tests and the simulated world.
+
+Its files are on the Disk seam, so that a simulated disk loses, tears and refuses them. A flush
+writes the changes since the last one into a file of its own, a *run*, then the list of runs beside
+the old one, and renames. Rules of this file:
+
+- what a run or the list holds is checked whole, by its checksum, when the store is opened;
+- the list is there before the first run is. A run is synced, and so is its name, before the list
+  has it; it never changes after that;
+- from RUNS_MAX runs on, one with everything takes their place.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from sortedcontainers import SortedDict
+
+from durablelog.catalog.key_ranges import StoreKeyRange
+from durablelog.catalog.key_store import (
+    PORTION_BYTES_MAX,
+    CheckpointFile,
+    KeyBatch,
+    KeyPair,
+    KeyPortion,
+    KeyStoreCheckpoint,
+    KeyStoreCorruptError,
+)
+from durablelog.catalog.key_store_records import KeyStoreIdentity
+from durablelog.catalog.threaded_key_store import LOCK_NAME, ThreadedKeyStore
+from segmentstore.contracts.checksum import crc32c
+from segmentstore.contracts.disk import make_directories, remove_content, remove_if_there
+from segmentstore.contracts.runtime import Runtime
+
+RUNS_MAX: Final = 8
+LIST_NAME: Final = "CURRENT"
+
+_NEW_SUFFIX = ".new"
+_RUN_SUFFIX = ".run"
+_CHECKSUM = struct.Struct(">I")
+_NONE = (1 << 32) - 1
+"""Of a deletion, in the place of the value's length."""
+
+Change = tuple[bytes, bytes | None, bytes]
+"""As KeyBatch gives them."""
+Keys = SortedDict[bytes, bytes]
+
+
+class MemoryKeyStore(ThreadedKeyStore):
+    """A store of keys in `directory`, which belongs to it alone. All of it is in memory."""
+
+    def __init__(self, directory: str, identity: KeyStoreIdentity, runtime: Runtime) -> None:
+        super().__init__(directory, identity, runtime)
+        self._guard = runtime.lock()
+        """Of the keys: reads have other threads than changes."""
+        self._keys: Keys = SortedDict()
+        self._unflushed: list[Change] = []
+        self._runs: list[CheckpointFile] = []
+        self._next_run = 1
+
+    def _open_files(self) -> bool:
+        names = set(self._disk.list_directory(self._directory)) - {LOCK_NAME}
+        if LIST_NAME not in names:
+            if any(name.endswith(_RUN_SUFFIX) for name in names):
+                raise KeyStoreCorruptError(self._directory, f"{LIST_NAME} is missing")
+            self._write_list(self._directory, [])
+            return False
+        listed = self._content_of(LIST_NAME).decode().split()
+        for name in listed:
+            content = self._content_of(name)
+            self._make(_decode_changes(content))
+            checksum = crc32c(content + _CHECKSUM.pack(crc32c(content)))
+            self._runs.append(CheckpointFile(name, len(content) + _CHECKSUM.size, checksum))
+        for name in names - {LIST_NAME, *listed}:
+            # Of a flush that did not come to its end, or replaced by one that did.
+            remove_if_there(self._disk, f"{self._directory}/{name}")
+        self._next_run = 1 + max((int(name.partition(".")[0]) for name in listed), default=0)
+        return listed != []
+
+    def _close_files(self) -> None:
+        self._keys = SortedDict()
+        self._unflushed.clear()
+
+    # --- keys -------------------------------------------------------------------------------------
+
+    def _get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        with self._guard:
+            return [self._keys.get(key) for key in keys]
+
+    def _find_last(self, ranges: Sequence[StoreKeyRange]) -> list[KeyPair | None]:
+        with self._guard:
+            return [_last(self._keys, keys) for keys in ranges]
+
+    def _scan(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
+        with self._guard:
+            return _portion(self._keys, keys, limit)
+
+    def _make_snapshot(self) -> Keys:
+        return SortedDict(self._keys)
+
+    def _scan_snapshot(self, snapshot: Keys, keys: StoreKeyRange, limit: int) -> KeyPortion:
+        return _portion(snapshot, keys, limit)
+
+    def _write(self, batch: KeyBatch, own: dict[bytes, bytes]) -> None:
+        changes = [*batch, *((key, value, b"") for key, value in own.items())]
+        with self._guard:
+            self._make(changes)
+        self._unflushed += changes
+
+    def _make(self, changes: Iterable[Change]) -> None:
+        for key, value, end in changes:
+            if value is not None:
+                self._keys[key] = value
+            elif end:
+                for found in list(self._keys.irange(key, end, inclusive=(True, False))):
+                    del self._keys[found]
+            else:
+                self._keys.pop(key, None)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        if not self._unflushed:
+            return
+        merging = len(self._runs) >= RUNS_MAX
+        changes = [(*pair, b"") for pair in self._keys.items()] if merging else self._unflushed
+        run = self._write_file(_run_name(self._next_run), _encode_changes(changes))
+        runs = [run] if merging else [*self._runs, run]
+        self._next_run += 1
+        self._disk.sync_directory(self._directory)
+        self._write_list(self._directory, runs)
+        old, self._runs, self._unflushed = self._runs, runs, []
+        for file in old if merging else ():
+            self._disk.unlink(f"{self._directory}/{file.name}")
+
+    def _checkpoint(self, directory: str) -> KeyStoreCheckpoint:
+        make_directories(self._disk, directory)
+        remove_content(self._disk, directory)
+        self._flush()
+        for run in self._runs:
+            self._disk.link(f"{self._directory}/{run.name}", f"{directory}/{run.name}")
+        listed = self._write_list(directory, self._runs)
+        return KeyStoreCheckpoint(self._sequence_number, (*self._runs, listed))
+
+    def _write_list(self, directory: str, runs: Sequence[CheckpointFile]) -> CheckpointFile:
+        path = f"{directory}/{LIST_NAME}"
+        text = "".join(f"{run.name}\n" for run in runs).encode()
+        written = self._write_file(LIST_NAME + _NEW_SUFFIX, text, directory)
+        self._disk.rename(path + _NEW_SUFFIX, path)
+        self._disk.sync_directory(directory)
+        return written._replace(name=LIST_NAME)
+
+    def _write_file(self, name: str, content: bytes, directory: str = "") -> CheckpointFile:
+        path = f"{directory or self._directory}/{name}"
+        whole = content + _CHECKSUM.pack(crc32c(content))
+        remove_if_there(self._disk, path)
+        file = self._disk.open(path, write=True, create=True, exclusive=True)
+        try:
+            file.pwrite([whole], 0)
+            file.sync()
+        finally:
+            file.close()
+        return CheckpointFile(name, len(whole), crc32c(whole))
+
+    def _content_of(self, name: str) -> bytes:
+        """What a file holds, checked."""
+        file = self._disk.open(f"{self._directory}/{name}")
+        try:
+            whole = file.pread(0, file.size())
+        finally:
+            file.close()
+        content, checksum = whole[: -_CHECKSUM.size], whole[-_CHECKSUM.size :]
+        if checksum != _CHECKSUM.pack(crc32c(content)):
+            raise KeyStoreCorruptError(self._directory, f"{name} has another checksum")
+        return content
+
+
+def _run_name(number: int) -> str:
+    return f"{number:08}{_RUN_SUFFIX}"
+
+
+def _last(there: Keys, keys: StoreKeyRange) -> KeyPair | None:
+    for key in there.irange(keys.start, keys.end, inclusive=(True, False), reverse=True):
+        return key, there[key]
+    return None
+
+
+def _portion(there: Keys, keys: StoreKeyRange, limit: int) -> KeyPortion:
+    pairs: list[KeyPair] = []
+    size = 0
+    for key in there.irange(keys.start, keys.end, inclusive=(True, False)):
+        value = there[key]
+        size += len(key) + len(value)
+        if len(pairs) == limit or (pairs and size > PORTION_BYTES_MAX):
+            return KeyPortion(pairs, StoreKeyRange(key, keys.end))
+        pairs.append((key, value))
+    return KeyPortion(pairs, None)
+
+
+def _encode_changes(changes: Iterable[Change]) -> bytes:
+    parts: list[bytes] = []
+    for key, value, end in changes:
+        more = end if value is None else value
+        head = struct.pack(">III", len(key), _NONE if value is None else len(value), len(end))
+        parts += (head, key, more)
+    return b"".join(parts)
+
+
+def _decode_changes(content: bytes) -> Iterable[Change]:
+    position = 0
+    while position < len(content):
+        key_length, length, end_length = struct.unpack_from(">III", content, position)
+        position += 12
+        key = content[position : position + key_length]
+        position += key_length
+        more = content[position : position + (end_length if length == _NONE else length)]
+        position += len(more)
+        yield (key, None, more) if length == _NONE else (key, more, b"")
