@@ -156,7 +156,8 @@ class GroupWriter:
         """
         copied = _unconfirmed_frames(self._disk, scan)
         path = os.path.join(self._directory, prepared_name(self._epoch, 0))
-        file = self._disk.open(path, write=True, create=True, exclusive=True)
+        with unless_full("beginning a log file"):
+            file = self._disk.open(path, write=True, create=True, exclusive=True)
         first = scan.durable_through + 1 if copied else self._next_sequence
         self._enter(PreparedFile(path, file), first, copied)
         self._limit = max(self._file_bytes, self._position)

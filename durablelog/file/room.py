@@ -115,7 +115,8 @@ class Reserve:
         self._created = wanted
 
     def _fill(self, wanted: int) -> None:
-        file = self._disk.open(self._path, write=True, create=True)
+        with unless_full(f"keeping {wanted} bytes in reserve"):
+            file = self._disk.open(self._path, write=True, create=True)
         try:
             there = file.size()
             if there < wanted:

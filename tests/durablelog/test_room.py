@@ -6,10 +6,15 @@ import errno
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
+from durablelog.file.file_log import FileLog
 from durablelog.file.log_layout import RESERVE_NAME
-from durablelog.file.room import STATE_BYTES, Reserve
+from durablelog.file.room import STATE_BYTES, NoRoomError, Reserve
+from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
+from segmentstore.contracts.runtime import Runtime
 
 
 class CopyingDisk(OsDisk):
@@ -43,3 +48,50 @@ def test_a_reserve_that_was_removed_is_not_taken_for_one(tmp_path: Path) -> None
     # The write that failed has ended the old file: the least is made anew.
     assert (tmp_path / RESERVE_NAME).stat().st_size == STATE_BYTES
     assert (reserve.sound, reserve.whole) == (True, False)
+
+
+def test_a_disk_that_has_no_name_left_for_the_reserve_has_no_room(tmp_path: Path) -> None:
+    class Nameless(OsDisk):
+        full = True
+
+        def open(
+            self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+        ) -> OsFile:
+            if create and self.full:
+                raise OSError(errno.ENOSPC, "no room for a name")
+            return super().open(path, write=write, create=create, exclusive=exclusive)
+
+    disk = Nameless()
+    reserve = Reserve(str(tmp_path), disk, 1000)
+    with pytest.raises(NoRoomError):
+        reserve.make()
+    disk.full = False
+    reserve.make()
+    assert reserve.whole
+
+
+def test_a_log_is_opened_where_the_reserve_has_the_last_name(tmp_path: Path) -> None:
+    class OneName(OsDisk):
+        def open(
+            self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+        ) -> OsFile:
+            # The state's record has found one more.
+            if "next-" in path and (tmp_path / RESERVE_NAME).exists():
+                raise OSError(errno.ENOSPC, "no room for a name")
+            return super().open(path, write=write, create=create, exclusive=exclusive)
+
+    async def opened(disk: OsDisk) -> None:
+        log = FileLog(
+            str(tmp_path),
+            0,
+            Runtime(disk=disk, executor=inline_executor),
+            file_bytes=20_000,
+            payload_bytes_max=1000,
+        )
+        await log.open()
+        await log.append([b"x"])
+        await log.close()
+
+    run_virtual(opened(OsDisk()))
+    assert (tmp_path / RESERVE_NAME).exists()
+    run_virtual(opened(OneName()))
