@@ -1,12 +1,12 @@
 """Frames through the log on BookKeeper, against BookKeeper's own client by itself.
 
-Three sides take turns in one process and on one cluster, shape by shape: raw write + fdatasync of
-one entry at a time (the floor), the native client in the gateway's own Java process (entries of the
-same size, as many in flight, copied nowhere; the table's skeleton), and the log (the engine's
-column): header and checksum, the way to the gateway and back, a future for each frame. A fourth,
-the way to the gateway without the log, is in the extras (`path_`). Who goes first changes from
-round to round, and ratios are of neighbours: the bar speaks of their median. The Java machine and
-the bookies are warmed up before anything counts.
+Three sides take turns in one process and on one cluster, shape by shape. Raw write + fdatasync of
+one entry at a time is the floor. The table's skeleton is the native client in the gateway's own
+Java process (entries of the same size, as many in flight, copied nowhere). The engine's column is
+the log: header and checksum, the way to the gateway and back, a future for each frame. A fourth,
+the way to the gateway without the log, is in the extras (`path_`). The order changes from round to
+round, and ratios are of adjacent runs: the bar speaks of their median. The Java machine and the
+bookies are warmed up before anything counts.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 with real journals.
 
 Each case has one of its own, run as `segmentstore bookkeeper start` would run it,
-`journalFlushWhenQueueEmpty=true`: with the default a single entry waits 2 ms for company, and the
+`journalFlushWhenQueueEmpty=true`. With the default a single entry waits 2 ms for company, and the
 cost of our path would hide behind that. All sides of a case share the cluster, and the cluster
 shares the machine's cores with them.
 """

@@ -1,12 +1,11 @@
 """How long a container is without an owner when its owner is killed: from the new process's start
 to its first append.
 
-One process fills a container's log on BookKeeper with operations of 1 KiB that only the log holds,
-as the recovery case does (round robin over more segments than appends are ever un-acknowledged,
-flushes and checkpoints held back), goes on appending, and is killed by SIGKILL in the middle of
-that; its Java process ends with it. A new process, in a folder of its own as on another machine,
-opens the store: it fences the old owner's ledgers, finds their ends, replays everything, and
-appends.
+One process fills a container's log on BookKeeper with operations of 1 KiB that only the log holds.
+As in the recovery case, it goes round robin over more segments than appends are ever
+un-acknowledged, with flushes and checkpoints held back. It is killed by SIGKILL while it appends;
+its Java process ends with it. A new process, in a folder of its own as on another machine, opens
+the store: it fences the old owner's ledgers, finds their ends, replays everything, and appends.
 
 The time counts from the start of the new process, its interpreter and its imports included. The
 start of its Java machine is measured apart, and taken off: a process that owns other containers has

@@ -1,7 +1,7 @@
 """What a read of 4 KiB at a random place costs when nothing of it is near: requests, and time over
 a plain GET.
 
-One store is filled and flushed to S3 once; each round opens it in a fresh process, its cache
+One store is filled and flushed to S3 once. Each round opens it in a fresh process, its cache
 missing, and reads at places drawn at random, one after the other. Requests are those the provider
 counts, with those for the headers of blocks: a block's first read may cost two. Floor: plain boto3
 GETs of 4 KiB at random places of the same objects. The engine fetches the extents (64 KiB) that

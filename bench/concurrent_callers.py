@@ -1,10 +1,10 @@
 """Small appends a second when a thousand callers each wait for their own.
 
 Floor: write + fdatasync of the bytes of one append of every caller (record headers as the
-skeleton's), since no group commit of callers who wait can put more into one sync.
+skeleton's), since no group commit of waiting callers can put more into one sync.
 
 The bar is checked with all callers on one segment. An engine may log appends of one segment that
-share a frame as one operation; with a segment for each caller it cannot, and that figure stands
+share a frame as one operation. With a segment for each caller it cannot, and that figure stands
 below, without a bar of its own.
 """
 

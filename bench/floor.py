@@ -1,7 +1,7 @@
 """The floor: what the disk gives to a plain loop of write + fdatasync, or of preads, with nothing
 of ours in between.
 
-The file is preallocated by writing zeros and then recycled: extending a file, or writing into
+The file is preallocated by writing zeros and then recycled. Extending a file, or writing into
 extents that were never written, makes each fdatasync pay for file system metadata and would make
 the floor look slow.
 """

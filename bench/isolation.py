@@ -1,10 +1,10 @@
 """Whether writers, readers of the tail and readers who catch up leave each other alone.
 
 Three patterns in one store: appends of 1 KiB, 500 a second by the clock, each charged from when it
-was due; a reader that follows them at the tail; a reader that goes through a cold segment as fast
-as it can, again and again. Each is measured by itself (the column "floor") and beside the two
-others (the column "engine"), in processes of their own that take turns. The bar is the writer's:
-its slowest hundredth may take half as long again beside the others.
+was due; a reader that follows them at the tail. The third reads a cold segment as fast as it can,
+again and again. Each is measured by itself (the column "floor") and beside the two others (the
+column "engine"), in processes of their own that take turns. The bar is the writer's: its slowest
+hundredth may take half as long again beside the others.
 
 The cold segment's objects are in the kernel's cache, so that the reader is never slower than the
 processor: that is the worst it can do to the others. What it does on the loop (CRC32C of what it

@@ -1,10 +1,10 @@
 """What the requests of a TiB cost: 1 TiB a day over 1, 100 and 10,000 segments, at the list prices
 of S3 in us-east-1.
 
-No time is measured: the real storage writer runs with its default proportions, all sizes divided by
-a scale, in virtual time against a store in memory, and each call is counted as the requests that
-the S3 adapter makes of it at full size. What comes out is multiplied by the scale. Consolidation,
-garbage collection and the search for orphans are in it; what readers ask for is not.
+No time is measured. The real storage writer runs with its default proportions, all sizes divided by
+a scale, in virtual time against a store in memory. Each call is counted as the requests that the S3
+adapter makes of it at full size. What comes out is multiplied by the scale. Consolidation, garbage
+collection and the search for orphans are in it; what readers ask for is not.
 """
 
 from __future__ import annotations

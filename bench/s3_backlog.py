@@ -1,15 +1,15 @@
 """Speed of a backlog over many segments on its way to S3, after its owner was killed.
 
-A store is filled round robin over a thousand segments, with flushing put off, and its process ends
-without closing it: the log alone has everything, and each segment lies all over the log. Each
-engine round copies that folder, opens it with default settings, and waits until all is in Tier 2;
-its time counts from the call of `open`, so the recovery is in it. Quick, memory and cache are
+A store is filled round robin over a thousand segments, with flushing deferred, and its process ends
+without closing it. The log alone has everything, and each segment lies all over the log. Each
+engine round copies that folder, opens it with default settings, and waits until all is in Tier 2.
+Its time counts from the call of `open`, so the recovery is in it. Quick, memory and cache are
 smaller in proportion; in the second row the cache takes nothing, and every byte beyond memory has
 to be searched for in the log.
 
 Floor: twice the time of the same bytes by plain boto3, in parts of the size and concurrency of our
-uploads, and one scan of the log (read, checked, reassembled, decoded), both measured before each
-engine round.
+uploads. To that comes one scan of the log (read, checked, reassembled, decoded). Both are measured
+before each engine round.
 """
 
 from __future__ import annotations

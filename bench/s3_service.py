@@ -1,9 +1,9 @@
 """The S3 server the benches measure against, and the raw client that is their floor.
 
 VersityGW where Go built it (the least CPU of all, so that more of two cores is left to what is
-measured), else S3Proxy; the notes of a case say which. The floor is plain boto3 with the settings
+measured), else S3Proxy. The notes of a case say which. The floor is plain boto3 with the settings
 our own client has (a CRC32C of ours for each body, payload signing off, no second check of what
-comes back): the same bytes, the same concurrency, nothing else.
+comes back). It has the same bytes, the same concurrency, nothing else.
 """
 
 from __future__ import annotations

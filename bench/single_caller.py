@@ -1,7 +1,7 @@
 """How long one caller waits who makes one append at a time.
 
-The three sides take turns in one process, a hundred operations each, so that a disk that changes
-its mind during the run changes it for all of them: p50 is compared with p50 over all turns.
+The three sides take turns in one process, a hundred operations each, so that a change of the disk's
+speed during the run affects all of them. p50 is compared with p50 over all turns.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
 A ceiling, not a store.
 
-A future per append, a 24-byte header with CRC32C, batches packed on the loop, one writer thread
-that writes and fdatasyncs each batch (group commit), two batches in flight so that one is packed
-while the other syncs. No metadata, no conditions, no index, no cache, no Tier 2, and the file is
-recycled when it is full.
+A future per append, a 24-byte header with CRC32C, batches packed on the loop. One writer thread
+writes and fdatasyncs each batch (group commit), two batches in flight so that one is packed while
+the other syncs. No metadata, no conditions, no index, no cache, no Tier 2, and the file is recycled
+when it is full.
 
 Record: crc32c of the payload, payload length, sequence number, offset (`>IIQQ`), payload.
 """

@@ -3,7 +3,7 @@ every extent.
 
 One store in objects of 64 MiB, filled, flushed and exported once. Floor: two processes that GET the
 same objects whole, four at a time each, and make one CRC32C over every body. A job has to read
-snapshots and list the place as well: the first row is what inspecting bodies costs on top of the
+snapshots and list the place as well. The first row is what inspecting bodies costs on top of the
 same job without, the second the job as a whole.
 """
 

@@ -2,9 +2,9 @@
 into rows, as Arrow batches.
 
 One store on a folder is filled, flushed and exported once. Floor: a bare Arrow data source that
-reads the same number of bytes from plain files in pieces of 1 MiB and gives the same columns, cut
-where it knows that lines end: nothing is searched, nothing checked. Both in one session, in turns,
-into a sink that throws rows away.
+reads the same number of bytes from plain files in units of 1 MiB and gives the same columns. It is
+cut where it knows that lines end: nothing is searched, nothing checked. Both in one session, in
+turns, into a sink that throws rows away.
 """
 
 from __future__ import annotations

@@ -129,7 +129,7 @@ def measure(directory: str, count: int) -> Measured:
 
 
 def _warm_up(spark: SparkSession) -> None:
-    """Code is generated, and Python workers started, for whoever comes first."""
+    """The first side pays for generated code and started Python workers."""
     rows = spark.range(1000)
     rows.mapInArrow(lambda batches: batches, "id bigint").toArrow()
     others = spark.range(1000).withColumnRenamed("id", "other").hint("merge")

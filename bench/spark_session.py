@@ -2,7 +2,7 @@
 in a folder that goes.
 
 A case measures in a process of its own (bench/child.py), floor and engine in the same warm session,
-in turns: what a session costs to start is nobody's merit and nobody's fault.
+in turns. So the start of a session counts for no side.
 """
 
 from __future__ import annotations

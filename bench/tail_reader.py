@@ -1,6 +1,6 @@
 """How long after an append is acknowledged a reader who follows the tail has its bytes.
 
-1,000 appends a second, open loop: an append is due by the clock, whether or not those before it are
+1,000 appends a second, open loop. An append is due by the clock, whether or not those before it are
 done, so a stall is charged to all that were due in it. (So is the loop's timer, which rounds up to
 the next millisecond: the acknowledged and end-to-end figures carry about 0.5 ms of it, the delay
 does not.) Delay = reader has the bytes - writer has the acknowledgement; it is negative where the

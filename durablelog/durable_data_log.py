@@ -141,7 +141,7 @@ class DurableDataLog(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Take exclusive ownership, fence whoever had it, find the end of the log.
+        """Take exclusive ownership, fence the owner before, find the end of the log.
 
         Raises StoreInUseError (a live owner), DataCorruptionError (nothing is changed by it),
         TierUnavailableError (try again). An incomplete tail that nobody was promised is left

@@ -54,7 +54,7 @@ from segmentstore.contracts.runtime import Runtime
 _CROWDED = 1.5
 """Share of `tail_bytes_max` from which what can wait does so until more has been spilled."""
 _ROOMY = 1.25
-"""Share down to which whoever has all the time waits: so that it and the spiller do not take turns
+"""Share down to which a caller that can wait does so: so that it and the spiller do not take turns
 frame by frame.
 """
 

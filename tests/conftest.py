@@ -1,4 +1,4 @@
-"""The order of the whole test run, and what it tells at its end."""
+"""The order of the whole test run, and what it reports at its end."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Whoever is started from here must hear Ctrl-C: what a shell runs in the background is deaf to
-    it, and hands that on.
+    """A process that is started from here must receive Ctrl-C: what a shell runs in the background
+    ignores it, and hands that on.
     """
     config.pluginmanager.register(RunReport(config))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import io
 import re
 import tokenize
@@ -28,7 +29,14 @@ MODULES = (
     "segmentstore/contracts/errors.py",
     "segmentstore/opening.py",
 )
-"""Modules of the public API whose docstrings keep them too."""
+"""Modules of the public API: their docstrings have none of the banned words either."""
+NOT_YET = (
+    "durablelog/metadata_updater.py",
+    "durablelog/storage_metadata.py",
+    "segmentstore/contracts/chunks.py",
+    "segmentstore/contracts/metadata.py",
+)
+"""Modules that change with the catalog: their docstrings still have longer sentences."""
 BANNED = re.compile(
     r"\b(?:whoever|whomever|somebody|someone|nobody|anybody|everybody|let(?:s|ting)? go"
     r"|look(?:s|ed|ing)?|land(?:s|ed|ing)?|tells?|told|judge[sd]?|gone|faces?|life|lives|heirs?"
@@ -50,6 +58,9 @@ ACTOR = re.compile(
     re.IGNORECASE,
 )
 """`who` without a noun before it."""
+UNNAMED = re.compile(rf"{ACTOR.pattern}|\b(?:whoever|whomever|tells?|told)\b", re.IGNORECASE)
+"""That, and an everyday word for report, notify, pass, receive and distinguish."""
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 
 
@@ -120,14 +131,33 @@ def test_a_page_has_short_sentences_and_none_of_the_banned_words(page: str) -> N
     assert banned_words(text) == []
 
 
+def docstrings(node: ast.Module | ast.stmt) -> Iterator[str]:
+    """Of modules, classes and functions, and the texts below constants and fields."""
+    for each in node.body if isinstance(node, (ast.Module, *DEFINITIONS)) else ():
+        match each:
+            case ast.Expr(value=ast.Constant(value=str(text))):
+                yield inspect.cleandoc(text)
+        yield from docstrings(each)
+
+
 @pytest.mark.parametrize("module", MODULES)
 def test_the_docstrings_of_the_public_api_keep_the_same_rules(module: str) -> None:
-    tree = ast.parse((ROOT / module).read_bytes())
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree):
-        if isinstance(node, kinds) and (text := ast.get_docstring(node)):
-            assert long_sentences(text) == []
-            assert banned_words(text) == []
+    for text in docstrings(ast.parse((ROOT / module).read_bytes())):
+        assert long_sentences(text) == []
+        assert banned_words(text) == []
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "bench", "tests"])
+def test_docstrings_have_short_sentences_and_name_actors(folder: str) -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {sentence}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in NOT_YET
+        for text in docstrings(ast.parse(path.read_bytes()))
+        if len(text.split()) > WORDS_MAX or re.search(r"(?i)\b(?:who|tell|told)", text)
+        for sentence in [*long_sentences(text), *filter(UNNAMED.search, sentences(text))]
+    ]
+    assert found == []
 
 
 def test_no_line_of_code_is_too_long_whatever_ends_it() -> None:

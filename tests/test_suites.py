@@ -1,4 +1,4 @@
-"""`make test` and `make test-all` run every test there is; a run tells what it left out."""
+"""`make test` and `make test-all` run every test there is; a run reports what it left out."""
 
 from __future__ import annotations
 

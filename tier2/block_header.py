@@ -4,7 +4,7 @@
 Rules of this file:
 
 - magic, header length, format version and header checksum keep their places in every version;
-- behind the fixed fields come extension fields, each with its type and length: a reader passes over
+- behind the fixed fields come extension fields, each with its type and length. A reader passes over
   types it does not know, and a block without any is what version 1 always was;
 - nothing is believed before its checksum has been, and every disagreement is a BlockFormatError.
 

@@ -5,8 +5,9 @@ An object is a row of blocks; a block is a header, an extent table and the paylo
 (docs/formats/block-object.md). The header is in tier2/block_header.py, what becomes of an extent in
 tier2/extent_codec.py. Rules of this file:
 
-- the header's checksum covers the header, the header holds the checksum of the extent table, the
-  table holds the checksum of each extent as it is stored: no byte of a block is outside of a check;
+- the header's checksum covers the header, the header holds the checksum of the extent table, and
+  the table holds the checksum of each extent as it is stored. No byte of a block is outside of a
+  check;
 - nothing is believed, and nothing decompressed, before its checksum has been checked; every
   disagreement is a BlockFormatError;
 - payload bytes are never copied here, but for what compression makes of them.

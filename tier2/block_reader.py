@@ -1,9 +1,9 @@
 """BlockReader: reads stretches of chunks out of Tier 2, and gives out no byte whose checks it has
 not made.
 
-A read fetches the extents that cover the stretch, checks that the block is the one the chunk record
-means (container, segment, place, length) and every extent's checksum, and returns exactly the bytes
-wanted. Rules:
+A read fetches the extents that cover the range, and checks that the block is the one the chunk
+record means (container, segment, place, length). It checks every extent's checksum, and returns
+exactly the bytes wanted. Rules:
 
 - a check that fails is answered by fetching everything it rests on again, twice: two transfers in a
   row may go wrong. Then by DataCorruptionError naming object, block and part; a store that does not
@@ -66,7 +66,7 @@ OVERFETCH_BYTES = 1024 * 1024
 
 LOOP_VERIFY_BYTES = 1280 * 1024
 """Up to here the check runs on the loop, which costs it about what handing it to a thread and back
-would; read-ahead pieces of 1 MiB stay below also where they cut through extents.
+would. Read-ahead units of 1 MiB stay below also where they cut through extents.
 """
 
 LOOP_DECOMPRESS_BYTES = 64 * 1024

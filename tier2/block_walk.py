@@ -9,7 +9,7 @@ refers to any more are checked as well. Rules of this file:
   transfers may go wrong;
 - behind a header that cannot be read the walk goes on at the next place where a chunk says a block
   begins;
-- of bodies every byte is fetched once, in large pieces that end where an extent ends; the one
+- of bodies every byte is fetched once, in large ranges that end where an extent ends. The one
   before is released first, so that memory is bounded by one, whatever the size of the object;
 - nothing is copied but the extent that lies across two pieces, or all of a piece that begins within
   a header.

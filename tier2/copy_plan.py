@@ -4,11 +4,10 @@ Rules of this file:
 
 - in the new object the bytes of a segment lie together, in order;
 - the store copies blocks itself only where it needs few ranges, long enough, with little dead
-  between them: else what a request costs, and what is copied in vain, is more than what a download
-  costs.
+  between them. Else a request, and bytes copied in vain, cost more than a download.
 
-Who consolidates inside of the engine and who compacts from outside plan with the same words. Pure:
-no await, no clock, no I/O.
+The consolidation inside of the engine and the compaction from outside plan with the same terms.
+Pure: no await, no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ def plan_copy(
     uploaded.
 
     `bytes_min` is the least length of a range, but for one. `block_ends` says where in its object
-    each block ends, by (object, place); without it that is not known but by where the next one
+    each block ends, by (object, place). Without it that is not known but by where the next one
     begins: what is dead there is copied along.
     """
     sources = chunks_by_source(runs)

@@ -8,8 +8,8 @@ a reader never sees a part. Folders get durable as FileTree says. Rules of this 
 - "one's own object" is recognised by its bytes: a file has no place for the unique id that would
   not make it another file. Under one name, equal bytes are the same object; other bytes are
   ObjectExistsError;
-- a name whose durability is in doubt (found there by a retried put) is replaced by the freshly
-  synced copy of the same bytes: a failed sync is never repeated on the same file and believed;
+- a name whose durability is unknown (found there by a retried put) is replaced by the freshly
+  synced copy of the same bytes. A failed sync is never repeated on the same file and believed;
 - several processes, and several stores, may use one root at the same time.
 """
 

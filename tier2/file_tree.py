@@ -3,9 +3,9 @@
 A name is durable when its folder has been synced, and that folder's own name too, up to the root.
 Rules:
 
-- a folder is in `_durable` only while this process knows its whole path to be synced; one that was
-  merely found there (made by a process that was killed, or by another thread a moment ago) does not
-  count;
+- a folder is in `_durable` only while this process knows its whole path to be synced. One that was
+  merely found there (created by a process that was killed, or by another thread a moment ago) does
+  not count;
 - folders are made and removed, and names are given, under one lock: otherwise a folder could be
   removed and made again, unsynced, between the check and the link.
 

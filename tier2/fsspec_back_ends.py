@@ -20,7 +20,7 @@ class BackEnd(NamedTuple):
     """What a back end gives, and how it wants to be used."""
 
     atomic_create: bool
-    """Of two who create one name at once, one is told that it exists."""
+    """Of two that create one name at once, one gets the reply that it exists."""
     whole: bool
     """An object is seen whole or not at all: what an upload was cut off from is not there."""
     folders: bool

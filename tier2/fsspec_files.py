@@ -335,7 +335,7 @@ class FsspecFiles:
         return sorted(found, key=lambda each: each[0].name)
 
     def _followed(self, fs: Any, info: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A link to a file is that file, as it is to who reads it; any other is itself."""
+        """A link to a file is that file, as it is to its readers; any other is itself."""
         if info.get("type") in {"file", "directory"}:
             return info
         try:

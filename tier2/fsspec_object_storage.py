@@ -10,7 +10,7 @@ object is read only after its put has returned. Rules of this file:
   *processes* that put one name at the same moment the later may win. Of one process, one wins;
 - "one's own object" is recognised by its size and bytes, for there is no place for the unique id.
   Where a cut upload can leave a part under the final name, a part of one's own is replaced by the
-  put that is tried again, and sizes are compared after every put;
+  put that is tried again. Sizes are compared after every put;
 - that a put survives a crash of the server's machine is the back end's word, and nothing here can
   make it true: an SFTP server, for one, syncs nothing;
 - a call is counted as one request: what fsspec makes of it is not known.
@@ -48,8 +48,8 @@ def check_fsspec_url(url: str, *, new: bool = False) -> None:
     """Raise ConfigError("tier2", ...) unless fsspec can reach what the URL names; connects nowhere.
 
     Also for a scheme whose package is not installed, for S3 and folders, which have adapters of
-    their own, and for an option that does not exist; with `new` also for one that would be passed
-    over in silence.
+    their own, and for an option that does not exist. With `new` also for one that would be ignored
+    in silence.
     """
     parse_fsspec_url(url, new=new)
 
@@ -149,8 +149,8 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether a person has to change something: permissions, credentials, as far as back ends
-    tell.
+    """Whether an operator has to change something: permissions, credentials, as far as back ends
+    report it.
     """
     if isinstance(error, PermissionError) or any(
         "Authentication" in each.__name__ for each in type(error).__mro__

@@ -82,7 +82,7 @@ def disconnect(file_system: Any) -> None:
 
 
 def create(file_system: Any, path: str, data: bytes) -> None:
-    """Write a new file; FileExistsError if there is one. Who fails may leave a part."""
+    """Write a new file; FileExistsError if there is one. A failed one may leave a part."""
     try:
         file = file_system.ftp.open(path, "wxb")
     except FileNotFoundError:

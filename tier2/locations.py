@@ -34,7 +34,7 @@ SETTING = "tier2"
 class MemoryStorages:
     """Named buckets in memory.
 
-    Who holds the registry decides how long, and how widely, they are shared.
+    The holder of the registry decides how long, and how widely, they are shared.
     """
 
     def __init__(self) -> None:

@@ -3,8 +3,8 @@
 What each name looks like, and what it says, is in docs/formats/object-names.md. Rules:
 
 - a name is never reused: the unique id has 64 random bits, and the epoch is in the name;
-- a name alone says who meant to write the object and for what work, so that an orphan can be
-  distinguished from an object in flight;
+- a name alone says which writer meant to write the object and for what work, so that an orphan can
+  be distinguished from an object in flight;
 - the unique id begins with the tag of the store that works on the object: a store deletes only
   objects that provably are its own. Names that older versions made have no tag, and prove nothing;
 - there is one spelling of each name: lower case, fixed widths. A name that differs in one digit is

@@ -122,7 +122,7 @@ class StorageUnavailableError(ObjectStorageError):
         """Whether the provider has since answered another request that reads, or one that writes,
         as this one did.
 
-        Said of failures that are the provider's as a whole (see `is_of_all`), once whoever counts
+        Said of failures that are the provider's as a whole (see `is_of_all`), once the counter of
         requests has seen them.
         """
 
@@ -178,9 +178,9 @@ class ObjectStorage(ABC):
     async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
         """Store the concatenation of `parts` under `name`, if the name is free.
 
-        `unique_id` is 16 bytes, different for each object ever put; it is kept with the object and
-        tells one's own object, whose reply was lost, from another's (ObjectExistsError). Not empty
-        (ValueError).
+        `unique_id` is 16 bytes, different for each object ever put. It is kept with the object and
+        distinguishes one's own object, whose reply was lost, from another's (ObjectExistsError).
+        Not empty (ValueError).
         """
 
     @property

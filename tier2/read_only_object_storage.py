@@ -1,7 +1,7 @@
 """ReadOnlyObjectStorage: another object storage, of which nothing but reads passes.
 
-For who shows a store without owning it: the storage may be writable, and whatever was put or
-deleted there by such a reader would be the deed of a second owner.
+For a reader that shows a store without owning it. The storage may be writable, and a put or a
+deletion by such a reader would be the deed of a second owner.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class _Answers:
 
 
 class MeteredRequest:
-    """One request under way; who makes it tells what it carried and how it ended."""
+    """One request under way; its sender reports what it carried and how it ended."""
 
     __slots__ = ("_answers", "_begun", "_counts", "_loop")
 
@@ -108,7 +108,7 @@ class RequestMeter:
     ) -> MeteredRequest:
         """One request, which is sent now.
 
-        Whoever sends it calls `ended` when its outcome is known.
+        The sender calls `ended` when its outcome is known.
         """
         counts = self._operations.get(operation)
         if counts is None:

@@ -2,9 +2,9 @@
 `stores/<store id, 32 hex digits>`.
 
 Names of objects begin their unique id with a tag of the store (tier2/object_names.py), so no store
-deletes what another one made. Names that older versions made have no tag: of those the markers
-tell. Rule: a store's marker is there before its first object, in every place, its own folder
-included, for another store may name that folder, or both may be links to one volume. So who sees an
+deletes what another one made. Names that older versions wrote have no tag: their store is known by
+the markers. Rule: a store's marker is there before its first object, in every place, its own folder
+included. Another store may name that folder, or both may be links to one volume. So who sees an
 object, and afterwards no marker but his own, knows that the object is of no store but his.
 
 Where another store has its marker, a store is made, or opened for the first time, only if its
@@ -91,8 +91,9 @@ class StoreMarkers:
     async def is_known(self, *, begun: bool = True) -> bool:
         """Whether this store is known here. One listing request.
 
-        Raises PlaceTakenError if another store is that it does not mean to share with, and this one
-        is not, or has not `begun`: a making may be cut off before it sees another beside it.
+        Raises PlaceTakenError if another store is there with which it does not mean to share, and
+        this one is not there, or has not `begun`. A creation may be cut off before it sees another
+        beside it.
         """
         others = await self.others()
         if others and not self.is_meant and not (begun and self._is_there):
@@ -183,7 +184,7 @@ class StoreMarkers:
         return True
 
     async def shared_with(self) -> str | None:
-        """A sentence that says with whom the place is shared; None with nobody.
+        """A sentence that says with which store the place is shared; None with none.
 
         One listing request.
         """

@@ -18,8 +18,8 @@ them, and nothing but this module searches for them. Rules of this file:
 - for the same reason an orphan is empty. One that holds entries was listed by a record that was
   removed or put back since. It may be all that is left of what was acknowledged, so it is reported,
   never deleted;
-- what cannot be understood is reported, never deleted. One ledger that cannot be read, of whomever,
-  ends no search.
+- what cannot be understood is reported, never deleted. One ledger that cannot be read, whatever its
+  owner, ends no search.
 """
 
 from __future__ import annotations

@@ -202,7 +202,7 @@ class SegmentContainer:
     # --- life -------------------------------------------------------------------------------------
 
     async def start(self, view: SegmentStoreError | None = None) -> None:
-        """Open the log (fencing whoever had it), recover, serve.
+        """Open the log (which fences its owner before), recover, serve.
 
         On any failure everything is released again.
 

@@ -41,7 +41,7 @@ class World(BookKeeperWorld):
         super().__init__()
         self.folder = folder
         self.reader = MemoryProcess()
-        """Who checks."""
+        """The checker's name."""
         run(self._fill())
 
     async def _fill(self) -> None:

@@ -30,8 +30,8 @@ def store(tmp_path: Path) -> Path:
 
 
 def snapshot(store: Path) -> dict[str, bytes]:
-    """Every file but the throw-away cache, and the locks, which say who held them last and since
-    when.
+    """Every file but the throw-away cache, and the locks, which name their last holder and its
+    start.
     """
     return {
         str(path.relative_to(store)): path.read_bytes()

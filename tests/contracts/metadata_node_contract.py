@@ -1,7 +1,7 @@
 """What every MetadataNodes must do. Subclass once per implementation and give it a `NodeWorld`.
 
-Proves that of several who change a node in the same version exactly one wins, that versions count
-up by one, and that nothing is changed by who loses.
+Proves that of several clients that change a node in the same version exactly one wins, that
+versions count up by one, and that a loser changes nothing.
 """
 
 from __future__ import annotations

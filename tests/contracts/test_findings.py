@@ -1,4 +1,4 @@
-"""Every kind of finding is known, and says whose move is next; the page tells people the same."""
+"""Every kind of finding is known, and says whose move is next; the page says the same."""
 
 from __future__ import annotations
 

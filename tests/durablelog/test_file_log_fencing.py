@@ -358,7 +358,7 @@ def test_who_sleeps_in_the_very_first_claim_does_not_go_back_behind_those_who_ca
 
 
 class _BegunMeanwhile(OsDisk):
-    """Just before it is told that there is no state record, somebody else begins the log."""
+    """Just before the reply that there is no state record, another owner begins the log."""
 
     def __init__(self, begin: Callable[[], None]) -> None:
         self.begin: Callable[[], None] | None = begin

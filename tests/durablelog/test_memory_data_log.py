@@ -26,7 +26,7 @@ class _MemoryWorld(LogWorld):
         return MemoryDataLog(self.store, 0, PAYLOAD_BYTES_MAX)
 
     def usurp(self) -> None:
-        """Nothing tells a live owner in memory."""
+        """Nothing shows a live owner in memory."""
 
     def fail_append_after(self, appends: int) -> None:
         self.store.fail_append_after(appends)

@@ -1,9 +1,9 @@
 """The operation processor on the in-memory log: order, failures, checkpoints, throttling, ends.
 
 Scenarios of the reference catalogue covered here: 19, 20, 22, 23, 25 (as unknown, not
-half-committed), 26 and 28 (the engine's own operations pass a full throttle, and closing works
-under it), 39, 43. Not here: 21 (operations cannot fail to serialize), 37 (no transient segments),
-41 (one queue, no priorities beside the engine's own).
+half-committed), 39, 43. Also 26 and 28 (the engine's own operations pass a full throttle, and
+closing works under it). Not here: 21 (operations cannot fail to serialize), 37 (no transient
+segments), 41 (one queue, no priorities beside the engine's own).
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
 @slow(100)
 @pytest.mark.timeout(600)
 def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    """Real processes and files: whoever has the store is killed, stopped or overtaken; so are the
+    """Real processes and files: the owner of the store is killed, stopped or overtaken; so are the
     jobs beside it.
     """
     seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")

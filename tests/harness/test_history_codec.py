@@ -1,4 +1,4 @@
-"""The history codec: what one process tells, another one knows; what several tell becomes one
+"""The history codec: what one process reports, another one knows; reports of several become one
 history in true order.
 """
 

@@ -1,4 +1,4 @@
-"""Races of two owners: whoever is stopped between two checks gets no wrong answer, and loses
+"""Races of two owners: an owner that is stopped between two checks gets no wrong answer, and loses
 nothing; planted faults are found.
 """
 

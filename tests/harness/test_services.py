@@ -1,5 +1,5 @@
-"""The servers of the tests: they come up, say why if not, keep what they keep, and end with whoever
-started them.
+"""The servers of the tests: they come up, say why if not, keep what they keep, and end with the
+process that started them.
 """
 
 from __future__ import annotations

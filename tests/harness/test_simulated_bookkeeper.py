@@ -144,7 +144,7 @@ class Stage:
             await asyncio.sleep(0.0003)
 
     def codes(self) -> list[int]:
-        """Of all that was told so far."""
+        """Of all reports so far."""
         return [result.code for result in self.results.got]
 
     async def _begin(self, entries: int) -> tuple[LedgerWriter, Results]:

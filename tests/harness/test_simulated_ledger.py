@@ -59,7 +59,7 @@ class _LedgerWorld(LogWorld):
         return SimulatedLedgerLog(self.store, 0, self.process, PAYLOAD_BYTES_MAX)
 
     def usurp(self) -> None:
-        """The service tells nobody who is alive."""
+        """The service does not show which owners are alive."""
 
     def fail_append_after(self, appends: int) -> None:
         self.world.plan("ledger.append.lost", after=appends)

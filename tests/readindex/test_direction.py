@@ -1,7 +1,7 @@
 """A read goes one way: caller, index, residence, source.
 
 The contract "read-index-one-way" in pyproject.toml holds that for imports. Here for calls: no part
-of the read index hands a method of its own to another, but for the callbacks that are named, and
+of the read index hands a method of its own to another, but for the callbacks that are named. And
 none sets a field of another.
 """
 

@@ -1,5 +1,5 @@
-"""Replayed bytes that stay in the log: neither memory nor the cache gets them, and whoever wants
-them has them from their place.
+"""Replayed bytes that stay in the log: neither memory nor the cache gets them, and readers have
+them from their place.
 """
 
 from __future__ import annotations

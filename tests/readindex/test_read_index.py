@@ -2,10 +2,10 @@
 
 Scenario catalogue, section 3.4: 57 to 70, 72, 73 (without a full cache), 74, 76 and 78 here, the
 random lives beside this file for more of them. Parts that have no counterpart in this design:
-eviction by age (70), the essential-only mode (77: fetched bytes have a bound of their own), pending
-merges and generations (81: a merged source refuses readers at once). Not covered: a cache insert
-that fails after a good fetch (67, a fetch does not insert), merging and spilling against a full
-cache at the same moment (73). 79, 80 and 82 are about readers above the index.
+eviction by age (70) and the essential-only mode (77: fetched bytes have a bound of their own). Also
+pending merges and generations (81: a merged source refuses readers at once). Not covered: a cache
+insert that fails after a good fetch (67, a fetch does not insert), merging and spilling against a
+full cache at the same moment (73). 79, 80 and 82 are about readers above the index.
 """
 
 from __future__ import annotations
@@ -418,7 +418,7 @@ async def test_a_refused_spill_keeps_memory_until_twice_the_bound(world: World, 
 
 
 class RaisingCache(MemoryCache):
-    """Its inserts end by an error that no cache should raise, while it is told so."""
+    """Its inserts end by an error that no cache should raise, while that is set."""
 
     raising = True
 

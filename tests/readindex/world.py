@@ -91,7 +91,7 @@ class SlowCache(MemoryCache):
 
 
 class World:
-    """Changes metadata as the updater would, then tells the index.
+    """Changes metadata as the updater would, then notifies the index.
 
     Made and used on a running loop.
     """

@@ -141,8 +141,8 @@ def flip(path: Path, position: int) -> None:
 
 
 def tree(location: Path) -> dict[str, tuple[int, bytes]]:
-    """Every file with its time of modification and its bytes, every folder with its time; locks say
-    who checked last.
+    """Every file with its time of modification and its bytes, every folder with its time; locks
+    name the last checker.
     """
     return {
         str(path.relative_to(location)): (

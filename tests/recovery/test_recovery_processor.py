@@ -40,7 +40,7 @@ class Log(MemoryDataLog):
 
 
 class Home:
-    """Room for all at once; if it `is_full`, whoever waits for more waits for ever."""
+    """Room for all at once; if it `is_full`, a caller that waits for more waits for ever."""
 
     room_bytes = 1 << 20
 

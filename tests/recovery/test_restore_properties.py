@@ -1,9 +1,9 @@
 """Lives of a store drawn at random, its log lost at the end: never a wrong byte, and all that was
 flushed is there again.
 
-Ids distinguish incarnations, and bytes of one id at one offset never change: what a restored
-segment holds must be what that id was given there, whatever the bucket still shows. With the newest
-checkpoint at hand nothing flushed may be absent.
+Ids distinguish incarnations, and bytes of one id at one offset never change. A restored segment
+must hold what that id was given there, whatever the bucket still shows. With the newest checkpoint
+at hand nothing flushed may be absent.
 """
 
 from __future__ import annotations

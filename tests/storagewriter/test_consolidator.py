@@ -1,6 +1,4 @@
-"""Consolidation: few large objects of many small ones, whoever reads, writes and truncates
-meanwhile.
-"""
+"""Consolidation: few large objects of many small ones, beside readers, writers and truncations."""
 
 from __future__ import annotations
 

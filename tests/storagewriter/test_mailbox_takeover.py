@@ -1,5 +1,5 @@
-"""Whole containers on one log: whoever lost it says nothing to jobs, and whoever has it answers; a
-close in the middle loses nothing.
+"""Whole containers on one log: an owner that lost it says nothing to jobs, and the present one
+answers; a close in the middle loses nothing.
 """
 
 from __future__ import annotations

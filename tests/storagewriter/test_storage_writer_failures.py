@@ -185,8 +185,8 @@ class TestLogFailures:
         "error", [ContainerStoppedError(7), NotPrimaryError(7), AppendOutcomeUnknownError(7)]
     )
     def test_the_log_ending_ends_the_writer(self, error: Exception) -> None:
-        """107, 110: the container knows already, so it is not told; the next owner flushes again
-        from the log.
+        """107, 110: the container knows already, so it is not notified; the next owner flushes
+        again from the log.
         """
 
         async def main() -> None:

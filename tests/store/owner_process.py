@@ -1,9 +1,9 @@
 """A process that owns containers of a store, for tests of several:
 `python -m tests.store.owner_process`.
 
-It does what a line of its standard input says, a JSON list of a name and its arguments, and answers
-with a line: {"ok": result} or {"error": name of the error, "text": what it says}. It ends with its
-standard input, and closes what is open.
+It carries out each line of its standard input, a JSON list of a name and its arguments, and answers
+with a line. That is {"ok": result} or {"error": name of the error, "text": what it says}. It ends
+with its standard input, and closes what is open.
 """
 
 from __future__ import annotations

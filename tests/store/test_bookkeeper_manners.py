@@ -1,5 +1,5 @@
-"""Several openings of one store on BookKeeper (in memory): who is alive is left alone, who has
-ended is followed.
+"""Several openings of one store on BookKeeper (in memory): a living owner is not fenced, one that
+has ended is followed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from tests.support.suites import sized
 
 
 class BookKeeperStoreMachine(StoreMachine):
-    """As on files, but that Tier 1 outlives folders, and that who took over finds the owner before
+    """As on files, but that Tier 1 outlives folders, and that a takeover finds the owner before
     alive.
     """
 

@@ -26,7 +26,7 @@ ANSWER_S = 60
 
 
 class Owner:
-    """A child that does what it is told (owner_process.py)."""
+    """A child that carries out commands (owner_process.py)."""
 
     def __init__(self, folder: Path, options: Mapping[str, Any]) -> None:
         self._opening = (str(folder), {**LAZY, **options})
@@ -220,7 +220,8 @@ def test_a_live_owner_is_left_alone_by_all_and_a_killed_one_is_followed_at_once(
 
 
 def open_both(first: Owner, second: Owner, *, at_once: bool) -> list[Owner]:
-    """Who has the store open then; one that has not was told that it is not the owner.
+    """The process that has the store open then; one that has not was notified that it is not the
+    owner.
 
     At least one has.
     """

@@ -1,5 +1,5 @@
-"""A whole store on BookKeeper (in memory): its identity, who may join it, what a lost root or log
-is.
+"""A whole store on BookKeeper (in memory): its identity, the processes that may join it, what a
+lost root or log is.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Several processes and one store on BookKeeper: who serves what, who takes over from whom, what a
-dead one left.
+"""Several processes and one store on BookKeeper: which process serves what, which takes over from
+which, what a dead one left.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ def identity_of(world: BookKeeperWorld) -> StoreIdentity:
 
 
 class TakingBackWorld(BookKeeperWorld):
-    """Who makes a store takes it back after the next opening has joined it."""
+    """The creator of a store undoes the creation after the next opening has joined it."""
 
     again: bytes | None = None
     """What somebody makes in its place at once."""

@@ -1,5 +1,5 @@
 """The URL of a store on BookKeeper may change: what names the store stays, how it is kept and
-reached is of who opens it.
+reached is set by the opening process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a lock file says of its owner, and what those are told who come second."""
+"""What a lock file says of its owner, and what a second opening reports of it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A store's marker and the store's own record, with its maker killed before every effect: the maker
-goes on, and whoever else is refused is told whose move is next.
+"""A store's marker and the store's own record, with its creator killed before every effect. The
+creator goes on, and the refusal of any other process says whose move is next.
 """
 
 from __future__ import annotations

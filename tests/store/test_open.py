@@ -66,7 +66,7 @@ class DiskWithAMaker(OsDisk):
 
 
 class DiskWhereItIsTakenBack(OsDisk):
-    """Who finds `store.toml` finds it gone then."""
+    """A process that finds `store.toml` finds it deleted then."""
 
     def exists(self, path: str) -> bool:
         found = super().exists(path)
@@ -170,8 +170,8 @@ class TestCreating:
         ours.close()
 
     def test_of_two_makers_the_first_one_s_file_stays(self, tmp_path: Path) -> None:
-        """Who was stopped with its locks given up for it may come second, and goes by what it
-        finds.
+        """A process that was stopped with its locks given up for it may come second, and goes by
+        what it finds.
         """
         ids = [new_store_id(Runtime()) for _ in range(2)]
         found = [
@@ -202,7 +202,7 @@ class TestCreating:
     def test_who_takes_a_store_back_puts_it_back_if_somebody_has_begun_to_use_it(
         self, tmp_path: Path
     ) -> None:
-        """Who made it may have lost the lock without knowing."""
+        """Its creator may have lost the lock without knowing."""
         arguments = (str(tmp_path), new_store_id(Runtime()), StoreConfig(), Runtime())
         made = write_store_file(*arguments, "tag")
         unmake_store_file(*arguments)

@@ -1,4 +1,4 @@
-"""Who a process is, and whether it is alive, on the real system."""
+"""The identity of a process, and whether it is alive, on the real system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A writer that Tier 2 cannot follow is held back; who appends a little beside it is not."""
+"""A writer that Tier 2 cannot follow is held back; one that appends a little beside it is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stores under load while Tier 2 fails in every way a network, a provider or a disk has: writers
+"""Stores under load while Tier 2 fails in every way a network, a provider or a disk has. Writers
 are slowed at most, what was acknowledged is there with the right bytes, health says what was wrong
 and then nothing, and nothing leaks for good.
 """
@@ -172,8 +172,8 @@ def upload_failures(store: SegmentStore) -> int:
 
 
 def data_objects(names: Iterable[str]) -> set[str]:
-    """Without what is kept for a rebuild from Tier 2 alone (who writes there, a few copies of
-    checkpoints) and probes that were cut off, which go after a day.
+    """Without what is kept for a rebuild from Tier 2 alone (the markers of stores, a few copies of
+    checkpoints). Also without probes that were cut off, which are deleted after a day.
     """
     data = {
         name for name in names if not name.startswith(("checkpoints/", PROBE_PREFIX, "stores/"))

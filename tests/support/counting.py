@@ -1,5 +1,5 @@
-"""Containers that count how many of their items are touched: what tells linear from quadratic
-without a clock.
+"""Containers that count how many of their items are touched: that distinguishes linear from
+quadratic without a clock.
 """
 
 from __future__ import annotations

@@ -80,9 +80,9 @@ class FaultyS3:
     client: S3Client
     prefix: str = ""
     was_killed: bool = False
-    """S3Proxy, killed in the middle of an upload, leaves files of its own in the bucket: an empty
-    one for an upload in parts, the file that it would have renamed for a whole object. Their names
-    end with an id of its making, which none of ours does.
+    """S3Proxy, killed in the middle of an upload, leaves files of its own in the bucket. For an
+    upload in parts it is an empty one, for a whole object the file that it would have renamed.
+    Their names end with an id of its making, which none of ours does.
     """
 
     @property

@@ -14,7 +14,9 @@ SECRET = "s3cr3t-Planted"
 
 
 class GuardedFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """Lets in who knows the password; what it refuses it quotes, as servers and libraries do."""
+    """Admits clients that know the password; what it refuses it quotes, as servers and libraries
+    do.
+    """
 
     protocol = "guarded"
     store: ClassVar[dict[str, Any]] = {}

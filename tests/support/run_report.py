@@ -1,4 +1,4 @@
-"""What a run of tests tells at its end: slowest tests, shares of folders, what took no part."""
+"""What a run of tests reports at its end: slowest tests, shares of folders, what took no part."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What runs where: `make test` has small numbers and a share, `make test-all` the rest.
 
-Two marks say it, beside the tests and nowhere else (docs/testing.md). Both tell what the test costs
-in `make test-all`, in seconds of one quiet core: shards are packed by it.
+Two marks say it, beside the tests and nowhere else (docs/testing.md). Both state what the test
+costs in `make test-all`, in seconds of one quiet core: shards are packed by it.
 """
 
 from __future__ import annotations

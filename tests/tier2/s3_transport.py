@@ -74,7 +74,7 @@ class FaultyTransport:
         self.late.clear()
 
     def close(self) -> None:
-        """The session behind it is closed by whoever made it."""
+        """The session behind it is closed by its creator."""
 
 
 def operation_of(request: AWSPreparedRequest) -> Operation:
@@ -122,7 +122,7 @@ def passes(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSRespon
 
 
 def tells(event: asyncio.Event) -> Fault:
-    """It succeeds, and whoever waits for that is notified of it.
+    """It succeeds, and waiting callers are notified of it.
 
     Asked for on the event's loop, sent from a thread.
     """

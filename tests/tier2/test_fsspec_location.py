@@ -1,5 +1,5 @@
-"""Where a URL that fsspec has to reach points, what is refused with which sentence, and what is
-believed of whom.
+"""Where a URL that fsspec has to reach points, what is refused with which sentence, and which back
+end is believed.
 """
 
 from __future__ import annotations

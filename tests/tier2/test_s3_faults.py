@@ -1,4 +1,4 @@
-"""The S3 adapter through a real fault proxy in front of a real server: whatever a network does to a
+"""The S3 adapter through a real fault proxy in front of a real server. Whatever a network does to a
 request, nothing is lost, doubled or changed, and one's own object is never taken for another's.
 """
 

@@ -1,5 +1,5 @@
-"""Reads from a real server some of whose connections are accepted and never answered: who answered,
-and what it cost.
+"""Reads from a real server some of whose connections are accepted and never answered: which
+connection answered, and what it cost.
 """
 
 from __future__ import annotations

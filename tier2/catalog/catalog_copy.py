@@ -5,8 +5,8 @@ Rules of this file:
 
 - a copy shares with the metadata only records that never change (chunks, objects); what does change
   is copied as a number;
-- it makes no object for each chunk or segment, but long lists of what is there: nothing for the
-  collector of cyclic garbage to walk through, and nothing that takes long to give back.
+- it creates no object for each chunk or segment, but long lists. So the collector of cyclic garbage
+  has nothing to walk through, and nothing takes long to give back.
 
 Pure: no await, no clock, no I/O.
 """

@@ -5,8 +5,8 @@ Rules of this file:
 - equal tables make equal bytes: one thread, fixed options;
 - row groups are cut where readers cut: 16,384 rows, those of `objects` at the borders of shards
   too;
-- statistics stand for the columns that row groups are chosen by; pages carry checksums, for who
-  reads only some of them;
+- statistics stand for the columns that row groups are chosen by; pages carry checksums, for readers
+  of only some of them;
 - whatever pyarrow says of bytes that are no such table becomes CatalogFormatError.
 
 Pure: bytes and tables, no await, no clock, no I/O.
@@ -28,13 +28,13 @@ from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_schema import ADDED_IN, conform
 
 ROW_GROUP_ROWS: Final = 16_384
-"""Of the others: few enough that who wants the names of some segments' objects, which are most of
+"""Of the others: few enough that a reader of the names of some segments' objects, which are most of
 it, need not read all.
 """
 SHARD_ROWS_MAX: Final = 131_072
 """Of a row group of `objects`."""
 FOOTERS_KEPT: Final = 16
-"""Parsed, by a process: who reads one range after another asks for the same few, and a large one
+"""Parsed, by a process: a reader of one range after another asks for the same few, and a large one
 takes 10 ms.
 """
 _FOOTER_END_BYTES: Final = 8
@@ -136,7 +136,7 @@ def _present(there: pa.Schema, wanted: pa.Schema) -> list[str]:
 
 
 def footer_size(tail: bytes) -> int:
-    """How many bytes at a file's end its footer takes, told by its last 8 or more.
+    """How many bytes at a file's end its footer takes, according to its last 8 or more.
 
     Raises CatalogFormatError.
     """

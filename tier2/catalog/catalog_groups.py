@@ -1,4 +1,4 @@
-"""A table of a snapshot by its row groups: who plans by ranges knows from the footer where each
+"""A table of a snapshot by its row groups: a planner by ranges knows from the footer where each
 segment lies.
 
 Rules of this file:

@@ -50,8 +50,8 @@ async def read_table(
     """A table of a snapshot, whole or in part: `shard` is for "objects", `segment_ids` for
     "segments" and "chunks".
 
-    Whole, every byte is fetched and checked; in part, the footer and the row groups that may hold
-    such rows are, by one request and one for each stretch of neighbours. The rows come as they lie
+    Whole, every byte is fetched and checked. In part, the footer and the row groups that may hold
+    such rows are, by one request and one for each run of adjacent ones. The rows come as they lie
     in the table. ValueError for a column, shard or table there is none of.
     """
     schema = SCHEMAS.get(name)

@@ -6,7 +6,7 @@ Rules of this file (docs/formats/catalog.md):
   deleted the other way round, so that at no moment there is a manifest whose tables are missing;
 - names are never used again, so an attempt that failed is given up; what it left is deleted with
   the old ones;
-- who deletes touches only snapshots of its own store, of its own epoch or an older one: a stale
+- a deletion touches only snapshots of its own store, of its own epoch or an older one: a stale
   owner can harm nothing that its successor wrote.
 
 Coroutines over ObjectStorage and Runtime: a task of a job, the engine and a simulated world run the
@@ -233,10 +233,10 @@ async def newest_snapshots(
 
     A listing may lag and show what was deleted: that is passed over, by a request each. Where the
     snapshots are of several stores and `store_id` does not say which is meant, it is the only one
-    of them that has a marker: the others are deleted for good, as before a restore. If there is no
+    of them that has a marker. The others are deleted for good, as before a restore. If there is no
     such one it is CatalogFormatError.
 
-    A manifest that is there and cannot be read is CatalogFormatError too; with `unreadable` it is
+    A manifest that is there and cannot be read is CatalogFormatError too. With `unreadable` it is
     passed over for an older one, and noted there by its name, with the reason.
     """
     listed = [

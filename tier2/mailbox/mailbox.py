@@ -6,8 +6,8 @@ Rules of this file:
 
 - a message and its answer are objects, put if absent and never changed: of several attempts at one
   message the first counts, and an answer once given stands;
-- an attempt is known by its bytes: who puts the same message again, because he never learned
-  whether the first put landed, is told that it is there as his own;
+- an attempt is known by its bytes. A job that puts the same message again, because it never learned
+  whether the first put succeeded, finds it there as its own;
 - a message goes before its answer when both are taken away: one that could be found without its
   answer would be answered again.
 

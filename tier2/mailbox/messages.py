@@ -4,9 +4,9 @@
 Rules of this file:
 
 - a message is JSON: a version, a type, a body, and the CRC32C of the body as this file writes it;
-- nothing in a message is believed but its form: every number is in the range its record allows,
-  every list is bounded, and whatever else stands there is a MessageFormatError; what it claims, the
-  owner checks;
+- nothing in a message is believed but its form. Every number is in the range its record allows,
+  every list is bounded, and anything else is a MessageFormatError. Its claims are checked by the
+  owner;
 - a field that is not known is passed over, a version that is not known is refused;
 - a message names itself: container, job and message id stand in it as in the name of its object.
   And it says for which store it is, for several may keep their objects in one place.

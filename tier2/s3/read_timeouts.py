@@ -6,14 +6,14 @@ that has taken a multiple of what nearly all took is *late*: a second request is
 (tier2/s3/hedged_reads.py). A connection on which nothing arrived for a larger multiple is *dead*:
 its socket gives up. Rules:
 
-- nothing is sent twice before there is a measure, nor beyond a share of all reads: a provider that
+- nothing is sent twice before there is a measure, nor beyond a share of all reads. A provider that
   is slow as a whole gets hardly more requests by it, and pays for the rare one that hangs alone;
-- the wait for a dead connection is one of READ_TIMEOUTS_S, since each is a client of its own; it is
+- the wait for a dead connection is one of READ_TIMEOUTS_S, since each is a client of its own. It is
   between two arrivals of bytes, so a large transfer that goes on has all the time it needs;
 - where connections are dead time after time the provider may only be slow: the next longer patience
   is tried then, until a row of reads succeeded;
 - where those of one object are, and others answer meanwhile, it may lie where reading begins slowly
-  (a disk that sleeps, an archive): the next longer patience is tried for it alone.
+  (a disk that sleeps, an archive). The next longer timeout is tried for it alone.
 
 Pure: no await, no clock, no I/O; seconds are handed in.
 """

@@ -2,9 +2,9 @@
 
 Run in threads.
 
-Each function makes what S3Requests.send runs. They raise botocore's exceptions, translated by who
-runs them, and our own for answers that botocore takes for good: a body that is too short, a range
-that is not the one asked for.
+Each function makes what S3Requests.send runs. They raise botocore's exceptions, translated by their
+runner. They raise our own for answers that botocore takes for good: a body that is too short, a
+range that is not the requested one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Rules of this file, the only one that touches boto3 and botocore:
 
-- the client never tries twice: whether a request took effect must be seen by who sent it;
+- the client never tries twice: the sender must see whether a request took effect;
 - checksums are ours: CRC32C of each body, computed here and checked by the provider;
 - credentials come from botocore's own chain. A client whose credentials were refused is thrown
   away, and the next request searches for new ones: a store that runs for months outlives its keys.
@@ -291,8 +291,8 @@ class PartsBody:
     """Buffers one behind another as a body that botocore can send, and rewind, without copying
     them.
 
-    `read` gives the rest of the buffer it is at, up to PIECE_BYTES, whatever count is asked for:
-    http clients ask for 16 KiB at a time, and a system call for so little costs more than the
+    `read` gives the rest of the buffer it is at, up to PIECE_BYTES, whatever count is asked for.
+    Http clients ask for 16 KiB at a time, and a system call for so little costs more than the
     copying that is saved.
     """
 

@@ -2,7 +2,7 @@
 
 One table of codes, one of states of the reply, one function. Rules of this file:
 
-- whoever reads a message knows the call, the code, and whose move is next;
+- a reader of a message knows the call, the code, and whose move is next;
 - an answer (absent, taken, no such upload) is distinguished from a failure: it is not counted as an
   error;
 - a failure says whether the request may have taken effect: only then is it worth checking.

@@ -75,8 +75,8 @@ class S3Location:
 
     Over https it never is: TLS protects it.
 
-    `off` saves a SHA-256 of every byte; who can change bytes on the way can then change a body
-    together with its CRC32C.
+    `off` saves a SHA-256 of every byte; an attacker that can change bytes on the way can then
+    change a body together with its CRC32C.
     """
     conditional_writes: ConditionalWrites = "required"
     """`emulated` takes a store that ignores `If-None-Match`: HEAD before PUT, so two writers of one

@@ -6,8 +6,8 @@ What is promised, and what it costs, is in docs/tier2.md. Rules of this file:
   page of a listing;
 - put-if-absent is the provider's `If-None-Match: *`; one's own object is known by the unique id in
   its metadata;
-- nothing is tried again here but parts of an upload and conflicts: whoever calls knows how urgent
-  it is.
+- nothing is tried again here but parts of an upload and conflicts: the caller knows how urgent it
+  is.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ In this order: bytes in flight, the shared rate, a connection, a thread. Rules o
 
 - a request is counted from when its thread has it until its outcome is known;
 - a caller that is cancelled, or has its answer from a second request, leaves its thread to end by
-  itself; connection and bytes are given back then, and `close` waits for it;
+  itself. Connection and bytes are given back then, and `close` waits for it;
 - second requests have threads and connections of their own, a quarter as many: where all others
   hang they still go out;
 - after `close` began only what was begun before may still be ended (`last=True`: an abort, a check
@@ -132,7 +132,7 @@ class S3Requests:
     ) -> Sent[_T]:
         """As `send`, but returns when the request is on its way.
 
-        `work` makes what is run, which tells the `S3Reply` when that begins.
+        `work` makes what is run, which notifies the `S3Reply` when that begins.
         """
         size = size_sent + size_received
         await self._bytes.enter(size)

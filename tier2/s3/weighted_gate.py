@@ -22,7 +22,7 @@ class WeightedGate:
         return f"<WeightedGate {self.inside} of {self._capacity}, {len(self._waiting)} waiting>"
 
     async def enter(self, weight: int) -> None:
-        """Wait until there is room behind all who came before; whoever was let in calls `leave`.
+        """Wait until there is room behind all earlier callers; an admitted caller calls `leave`.
 
         Weight 0 goes through.
         """

@@ -63,7 +63,7 @@ class Watched:
 
 
 class ReportingExecutor(ThreadPoolExecutor):
-    """Tells when a thread has begun with a control call of this name, and keeps such calls."""
+    """Reports when a thread has begun with a control call of this name, and keeps such calls."""
 
     def __init__(self, name: str) -> None:
         super().__init__(8)

@@ -4,10 +4,10 @@ The `MemoryCluster` plays the bookies and outlives its clients. Fencing is real,
 within one. Rules:
 
 - an entry is stored a turn of the loop after it was sent, and its result comes a turn later: in
-  between, whoever recovers the ledger finds it;
+  between, a recovery of the ledger finds it;
 - parts are joined when the entry is stored, so who changes a buffer too early is found out;
-- a fence is forgotten with the ledger that is deleted, as bookies that were started again do: who
-  still writes it gets OK;
+- a fence is forgotten with the ledger that is deleted, as bookies that were started again do: a
+  writer that continues gets OK;
 - planted failures are used up in the order they were planted, each by the next call it is meant
   for.
 """
@@ -280,9 +280,7 @@ class _MemoryWriter(LedgerWriter):
 
 
 class MemoryLedgerStore(LedgerStore):
-    """One client of a cluster; `process` is who it belongs to, an immortal one of its own by
-    default.
-    """
+    """One client of a cluster; `process` is its process, an immortal one of its own by default."""
 
     def __init__(
         self, cluster: MemoryCluster, process: MemoryProcess | None = None, *, password: bytes = b""

@@ -19,8 +19,8 @@ BOOKIES = ("a:1", "b:1", "c:1")
 
 
 class Watched:
-    """A ledger on three of four bookies, of which the first gets no entries; a watch that is told
-    so with each beat.
+    """A ledger on three of four bookies, of which the first gets no entries; a watch that receives
+    that with each beat.
     """
 
     def __init__(self) -> None:

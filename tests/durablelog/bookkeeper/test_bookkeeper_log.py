@@ -19,7 +19,7 @@ class _World(LogWorld):
         return self.inner.log()
 
     def usurp(self) -> None:
-        """Nothing tells a live owner on BookKeeper."""
+        """Nothing here shows a live owner on BookKeeper."""
 
     def fail_append_after(self, appends: int) -> None:
         self.inner.cluster.fail_add(-999, after=appends)

@@ -2,7 +2,8 @@
 is doubled, nothing stays behind.
 
 Each test runs a whole lifetime of a log once, counts its calls, and then runs it again for every
-call, stopped there: before the call happened, and after it happened with its reply never received.
+call, stopped there. It is stopped before the call happened, and after it happened with its reply
+never received.
 """
 
 from __future__ import annotations
@@ -76,8 +77,8 @@ class _Life:
 
 
 async def _settle_down(world: BookKeeperWorld, life: _Life, log: BookKeeperLog) -> None:
-    """Whoever is the owner now: everything promised is there, once, in order, and the cluster holds
-    nothing else.
+    """Whichever process is the owner now: everything acknowledged is there, once, in order, and the
+    cluster holds nothing else.
     """
     frames = await read_all(log)
     numbers = [int(bytes(frame.payload)[:6]) for frame in frames]

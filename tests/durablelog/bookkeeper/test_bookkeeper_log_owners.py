@@ -1,8 +1,8 @@
 """Three owners that compete for one log, in any interleaving, with everything failing: checked
 against a plain model.
 
-What is promised: an acknowledged frame is in every later owner's log, once, in order, without a
-hole; after another owner's opening has returned nothing is acknowledged that he did not find.
+The promise: an acknowledged frame is in every later owner's log, once, in order, without a gap.
+After another owner's opening has returned nothing is acknowledged that this opening did not find.
 """
 
 from __future__ import annotations

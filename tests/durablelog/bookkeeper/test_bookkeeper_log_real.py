@@ -117,7 +117,7 @@ class _World(LogWorld):
         return _RealLog(self.cluster, self.path, self._take)
 
     def usurp(self) -> None:
-        """Nothing tells a live owner on BookKeeper."""
+        """Nothing here shows a live owner on BookKeeper."""
 
     def fail_append_after(self, appends: int) -> None:
         self._left = appends + 1

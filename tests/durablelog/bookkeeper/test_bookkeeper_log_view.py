@@ -22,7 +22,7 @@ from tests.support.loop_clock import LoopClock
 
 
 class Behind(MemoryLedgerStore):
-    """What bookies were told is behind: the writer has sent nothing since."""
+    """What was confirmed to bookies is behind: the writer has sent nothing since."""
 
     told = -1
     """Of the ledger that is written, the last entry that they know to be acknowledged."""

@@ -132,7 +132,7 @@ def test_an_attempt_to_connect_that_succeeds_for_nobody_is_undone(
 
 
 class Ending(KazooClient):  # type: ignore[misc] # it brings no types
-    """Its thread ends when it may; tells when its sockets were to be closed before that."""
+    """Its thread ends when it may; reports when its sockets were to be closed before that."""
 
     def __init__(self, hosts: str) -> None:
         super().__init__(hosts)

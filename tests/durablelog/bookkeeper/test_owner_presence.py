@@ -1,4 +1,5 @@
-"""Manners between owners: who is followed without asking, who is waited for, who is left alone.
+"""Presence of owners: which one is followed at once, which one is waited for, which one is never
+followed.
 
 Virtual time.
 """

@@ -1,4 +1,4 @@
-"""Settings that were each found necessary: whoever changes one of them finds its reason in
+"""Settings that were each found necessary: the author of a change finds the reason in
 docs/bookkeeper.md first.
 """
 

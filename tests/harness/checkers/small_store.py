@@ -1,7 +1,7 @@
 """A tiny store in memory that keeps every promise, and writes the history of what was asked of it.
 
 It takes calls in order against what it has taken (as the engine does), makes them durable in that
-order, answers when it is asked to, and can die or be overtaken in between: what was taken and is
+order, and answers when it is asked to. It can die or be fenced in between: what was taken and is
 not durable is lost then.
 """
 
@@ -81,7 +81,7 @@ class SmallStore:
         return self.owner
 
     def end(self, owner: Owner, keep: int = 0, ending: str = "killed") -> None:
-        """The owner dies; `keep` of what it has taken became durable without anybody being told."""
+        """The owner dies; `keep` of what it has taken became durable without any notice."""
         if not owner.fenced:
             self.commit(keep, owner)
         owner.process_run.ended = self.history.next_stamp()

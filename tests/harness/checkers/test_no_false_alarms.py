@@ -1,5 +1,5 @@
-"""A right store is never accused, whatever its clients do at once, however it dies, whoever
-overtakes it.
+"""A right store is never accused, whatever its clients do at once, however it dies, whatever owner
+takes over.
 """
 
 from __future__ import annotations

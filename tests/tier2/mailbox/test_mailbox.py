@@ -1,5 +1,5 @@
-"""The mailbox in an object storage: who was first, what is there, waiting for answers, taking
-away.
+"""The mailbox in an object storage: which message was first, what is there, waiting for answers,
+removal.
 """
 
 from __future__ import annotations

@@ -97,8 +97,8 @@ class Place:
 
 
 class Caller:
-    """Somebody who appends, truncates, merges and deletes, knows what every segment must hold, and
-    goes on until told to end.
+    """A client that appends, truncates, merges and deletes, knows what every segment must hold, and
+    goes on until it is ended.
     """
 
     def __init__(self, place: Place, seed: int) -> None:

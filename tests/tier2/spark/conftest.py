@@ -1,8 +1,8 @@
 """One Spark session for all tests of a pytest process: a session costs 5 s and more, a query a
 fraction of one.
 
-`local[2,4]`: two tasks at once, and four attempts each, or no test could see a task retried. Who
-needs a cluster, Connect or a kill starts processes (test_ways_to_run.py).
+`local[2,4]`: two tasks at once, and four attempts each, or no test could see a task retried. A test
+that needs a cluster, Connect or a kill starts processes (test_ways_to_run.py).
 """
 
 from __future__ import annotations

@@ -20,8 +20,7 @@ LISTEN_S = 10.0
 
 
 class Driver:
-    """A process that speaks to Spark, with a terminal for what it tells: so verbs show their
-    progress.
+    """A process that speaks to Spark, with a terminal for its output: so verbs show their progress.
 
     What it starts is in its session, so that a test can see it all end. Killed where the `with`
     ends, if it runs still.

@@ -1,9 +1,9 @@
 """As much of a Spark session as compaction asks for, in this process: partitions, retries and
 speculation without a JVM.
 
-What it plays is what Spark does: a partition whose attempt is lost is run again from the beginning,
-whatever the lost one did; a speculative attempt runs at the same time, and the first to end counts;
-nothing runs before an action, and each action runs everything again.
+It imitates what Spark does. A partition whose attempt is lost is run again from the beginning,
+whatever the lost one did. A speculative attempt runs at the same time, and the first to end counts.
+Nothing runs before an action, and each action runs everything again.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ SEGMENTS = 2
 
 
 def main(store: str, checkpoint: str, inline_bytes: str, how: str) -> None:
-    """Write for ever, or, if told `once`, what was begun and one batch more."""
+    """Write for ever, or, with `once`, what was begun and one batch more."""
     spark = spark_session("stream program")
     register(spark)
     numbers = (

@@ -1,5 +1,5 @@
-"""The compaction job beside a real owner: the same bytes whoever writes, loses, doubles, refuses or
-goes away meanwhile.
+"""The compaction job beside a real owner: the same bytes whatever is written, lost, doubled,
+refused or ended meanwhile.
 """
 
 from __future__ import annotations

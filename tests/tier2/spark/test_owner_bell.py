@@ -27,7 +27,7 @@ RARELY: dict[str, Any] = {
     "local_server": True,
     "mailbox_poll_interval_s": 36_000.0,
 }
-"""Who is not woken does not look while the test runs."""
+"""An owner that is not woken does not check while the test runs."""
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

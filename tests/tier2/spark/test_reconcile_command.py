@@ -1,5 +1,5 @@
 """The verb `reconcile`, as it is called: exit codes, what is printed, what is written, and how
-failures are told.
+failures are reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Owners asked for snapshots: who answers, who does not, and which answers count."""
+"""Owners asked for snapshots: which ones answer, which do not, and which answers count."""
 
 from __future__ import annotations
 

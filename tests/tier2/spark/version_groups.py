@@ -3,7 +3,7 @@
     pytest -p tests.tier2.spark.version_groups --outcomes FILE -m spark_versions ...
 
 Each line of the file is a group, an outcome and a test: first `collected` for all, then how each
-ended. It is written line by line, so it tells how far a run came whose process died.
+ended. It is written line by line, so it shows how far a run came whose process died.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Rules of this file:
 - pure Python only goes into a zip; what has compiled parts (REQUIRED_ON_EXECUTORS) must be
   installed where tasks run;
 - equal sources give equal bytes: names sorted, no times, so that a cluster's cache of files holds;
-- no pyspark here: who builds an archive needs no Java.
+- no pyspark here: building an archive needs no Java.
 """
 
 from __future__ import annotations

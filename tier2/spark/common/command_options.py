@@ -60,7 +60,7 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _without_secrets(url: str) -> str:
-    """A URL that everybody may see who lists processes."""
+    """A URL that all users that list processes may see."""
     try:
         refuse_secrets(url)
     except ConfigError as error:

@@ -4,10 +4,10 @@
 Rules of this file:
 
 - everything sent carries what makes a second sending harmless (an event number, or a name that is
-  used once), so after a lost connection, or an answer that says the store is away, all that is
+  used once). After a lost connection, or an answer that says the store is away, all that is
   unanswered is sent again in its order, on a new connection;
-- who waits gives up when nothing was answered for `timeout_s`; a refusal ends the client at once,
-  as later events of a pipeline were refused with it;
+- a waiting call gives up when nothing was answered for `timeout_s`; a refusal ends the client at
+  once, as later events of a pipeline were refused with it;
 - what is on its way is bounded in bytes and number, and no task reads answers: they are read where
   they are waited for.
 

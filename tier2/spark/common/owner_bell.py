@@ -1,9 +1,9 @@
-"""A job tells the owner on its own machine that it has put messages, over the store's socket
+"""A job notifies the owner on its own machine that it has put messages, over the store's socket
 (docs/formats/local-server.md).
 
-Without it the owner finds them at its next check, `mailbox_poll_interval_s` later. So whatever goes
-wrong here costs that time and nothing else, and is no error: nobody listens, an older store does
-not know the request, or the socket is another user's.
+Without it the owner finds them at its next check, `mailbox_poll_interval_s` later. So any failure
+here costs that time and nothing else, and is no error. There may be no listener, an older store
+that does not know the request, or another user's socket.
 """
 
 from __future__ import annotations

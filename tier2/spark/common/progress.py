@@ -1,9 +1,9 @@
 """Progress of a job on standard error: tasks done of tasks known, by classic sessions and by
-Connect, or who is waited for.
+Connect, or the owner that is waited for.
 
 Rules of this file:
 
-- only tasks are counted, for that is all that both kinds of session tell; a job says its own
+- only tasks are counted, for that is all that both kinds of session report; a job says its own
   numbers at its end;
 - on a terminal it is one line that is drawn anew; elsewhere a line at most every LINE_EVERY_S, and
   none for what was quicker;

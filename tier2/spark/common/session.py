@@ -8,7 +8,7 @@ Rules of this file:
   nobody else did, in the environment, before the first session;
 - by Spark Connect and on other machines the code of the tasks is sent along: what checks there is
   what checks here;
-- the only place besides `progress` that tells classic sessions from Connect.
+- the only place besides `progress` that distinguishes classic sessions from Connect.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ def is_here(spark: SparkSession) -> bool:
 
 
 def interrupt_sessions() -> None:
-    """Cancel every query of this process that runs; returns at once, whoever waits for one gets its
-    error. Any thread.
+    """Cancel every query of this process that runs; returns at once, and a thread that waits for
+    one gets its error. Any thread.
     """
     for spark in _sessions:
         if hasattr(spark, "interruptAll"):

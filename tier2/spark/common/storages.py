@@ -31,5 +31,5 @@ def with_storage(url: str, work: Callable[[ObjectStorage], Awaitable[_T]]) -> _T
 
 
 async def opened(url: str) -> ObjectStorage:
-    """The object storage at `url`, open; whoever asked closes it, in the same event loop."""
+    """The object storage at `url`, open; the caller closes it, in the same event loop."""
     return open_object_storage(url, Runtime())

@@ -1,7 +1,7 @@
 """The disk of a task that writes in bulk: what is written and synced leaves the page cache.
 
 A job rewrites more than there is memory. Left in the cache, its objects would push out what the
-live owner's readers want next, and each page of a new file is memory the kernel has to find first:
+live owner's readers want next. And each page of a new file is memory the kernel has to find first:
 on a virtual machine that costs more than the copying.
 """
 

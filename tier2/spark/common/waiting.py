@@ -1,4 +1,4 @@
-"""What a job of this process waits for outside of Spark, in words: for whoever shows its progress.
+"""What a job of this process waits for outside of Spark, in words: for the display of its progress.
 
 Of a process there is one terminal: so this is one place, and not an argument through all that may
 wait. No pyspark.

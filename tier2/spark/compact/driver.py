@@ -4,7 +4,7 @@ are, answers to them.
 Rules of this file:
 
 - an old snapshot is good enough to plan from: whatever changed since, the owner sees it and
-  refuses. Who did not answer is reported all the same;
+  refuses. An owner that did not answer is reported all the same;
 - a job goes on where its id has proposals: they are read, not made again.
 
 Coroutines over ObjectStorage and Runtime; no pyspark.

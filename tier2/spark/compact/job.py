@@ -10,8 +10,8 @@ Rules of this file:
   chunk but in their encoded rows;
 - each query ends with its side effects, and one action runs it: a frame that is asked twice would
   do the work twice;
-- nothing is committed or deleted here. Whatever is cut off anywhere, the same job id goes on from
-  the proposals there are; two jobs at once make one more object than was needed, and the owner
+- nothing is committed or deleted here. Wherever it is cut off, the same job id goes on from the
+  proposals there are. Two jobs at once create one more object than was needed, and the owner
   refuses the later proposal.
 """
 
@@ -112,12 +112,12 @@ def compact(
     """Rewrite what is fragmented or mostly dead of the store whose Tier 2 is at `url`; see
     docs/compaction.md.
 
-    `options`: `job_id` (drawn, or one to go on with), `snapshots` ("ask" the owners, or the
-    "newest" there are), `timeout_s` and `commit_timeout_s` (how long owners may take to export, and
-    to answer), `store_id`, `store_folder`, `verify_copies`, and those of `CompactionOptions`.
-    Raises ConfigError for them, CatalogFormatError and ObjectStorageError for what the driver
-    cannot read, PySparkException if a task failed over and over; what cannot be done with a group
-    is in its row.
+    `options`: `job_id` (drawn, or one to go on with) and `snapshots` ("ask" the owners, or the
+    "newest" there are). `timeout_s` and `commit_timeout_s` say how long owners may take to export,
+    and to answer. Also `store_id`, `store_folder`, `verify_copies`, and those of
+    `CompactionOptions`. Raises ConfigError for them, CatalogFormatError and ObjectStorageError for
+    what the driver cannot read, PySparkException if a task failed over and over. What cannot be
+    done with a group is in its row.
     """
     run = _Run(url, **options)
     prepared = run.prepared()

@@ -2,8 +2,9 @@
 they are lost.
 
 A store consolidates, truncates and deletes beside a job, and what it replaced is deleted after the
-deletion lag. Only the catalog as of now tells that from loss. Rule: a source that is no longer live
-there was replaced, and its group is nobody's trouble; one that is live and not there is missing.
+deletion lag. Only the present catalog distinguishes that from loss. Rule: a source that is no
+longer live there was replaced, and its group is nobody's trouble; one that is live and not there is
+missing.
 
 Coroutines over ObjectStorage; no pyspark.
 """
@@ -30,8 +31,8 @@ async def overtaken_sources(
     """Of groups and the source that each found missing: those it was replaced for, and a sentence
     that says so.
 
-    Asks the owners for snapshots, as `owners` is asked to; of one that does not answer its groups
-    are left out, and so are those whose source the catalog still needs. Raises CatalogFormatError,
+    Asks the owners for snapshots, as `owners` is asked to. Of one that does not answer its groups
+    are omitted, and so are those whose source the catalog still needs. Raises CatalogFormatError,
     StorageUnavailableError. Costs an export, and for each container and shard with a source a
     stretch of `objects`.
     """

@@ -15,7 +15,7 @@ Rules of this file:
 - only what is old enough is touched. Segments merged away are not: they are about to become
   another's chunks;
 - a container of very many chunks is planned in ranges that end between cells (`compact.ranges`):
-  what is chosen in a cell is the same; whether an object is dead all ranges tell together
+  what is chosen in a cell is the same. All ranges together determine whether an object is dead
   (`Deadness`);
 - a group becomes one object: stretches in the order of segments and offsets, to the target's size.
   Its id is made of what is in it, so the same plan gives the same ids, wherever and whenever it is

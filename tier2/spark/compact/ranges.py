@@ -1,13 +1,13 @@
-"""A container's plan made range by range: what a planning task reads, and how ranges tell each
-other which objects are dead.
+"""A container's plan made range by range: what a planning task reads, and how ranges exchange which
+objects are dead.
 
 Rules of this file:
 
-- a range is row groups of `chunks`; it has the cells that begin in it, whole: the first rows of a
+- a range is row groups of `chunks`, and has the cells that begin in it, whole. The first rows of a
   range that belong to a cell of the one before are that one's, and for the last cell rows of the
   next are read;
-- a container of one range is planned at once. Of others each range first tells what it leaves of
-  objects (`left_rows`), all rows of an object come together somewhere (`dead_rows`), and each range
+- a container of one range is planned at once. Of others each range first reports what it leaves of
+  objects (`left_rows`). All rows of an object come together somewhere (`dead_rows`), and each range
   learns of its own that are dead.
 
 Coroutines over ObjectStorage, and Arrow tables; no pyspark.

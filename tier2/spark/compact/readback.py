@@ -3,8 +3,8 @@ blocks.
 
 A beginning is header and extent table: whose bytes the block holds, and the checksum of each
 extent, as they were reckoned when it was built. An object that has the same beginnings has the
-bytes of this attempt, or some that the next read finds to be wrong. The owner, who reads no bodies
-either, cannot know as much: it does not know the checksums.
+bytes of this attempt, or some that the next read finds to be wrong. The owner, which reads no
+bodies either, cannot know as much: it does not know the checksums.
 
 Coroutines over ObjectStorage and Runtime; no pyspark.
 """

@@ -87,7 +87,7 @@ class GroupRow:
         )
 
     def with_proposal(self, proposal: ReplaceProposal) -> GroupRow:
-        """What its proposal says, whoever made it."""
+        """What its proposal says, whichever job made it."""
         old = [chunk for each in proposal.replacements for chunk in each.old]
         return replace(
             self,

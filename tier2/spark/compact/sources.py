@@ -63,7 +63,7 @@ DELAY_MAX_S: Final = 8.0
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 ChunkKey = tuple[str, int, int]
-"""Object, place of the block, place in the block's segment: one chunk, whoever owns it."""
+"""Object, place of the block, place in the block's segment: one chunk, whatever segment owns it."""
 
 
 class GroupSources:

@@ -4,13 +4,13 @@ owner.
 Rules of this file:
 
 - no byte is passed on unchecked: what is downloaded goes through BlockReader and gets checksums of
-  its own again; before the store copies a block itself, its header and extent table were read and
-  checked (with `verify_copies` all of it); what was written anew has its headers and extent tables
-  read back and compared before anybody is notified of it;
+  its own again. Before the store copies a block itself, its header and extent table were read and
+  checked (with `verify_copies` all of it). The headers and extent tables of new objects are read
+  back and compared before they are reported;
 - an object has a name of its own for each attempt; nothing is ever deleted here. What an attempt
   leaves behind that did not get to propose it, or came second, is an object nobody refers to:
   reconciliation finds it by its name;
-- the proposal is the group's: put if absent under the group's id. Who comes second says so and is
+- the proposal is the group's: put if absent under the group's id. A second attempt says so and is
   as well off;
 - a source that is missing or corrupt fails its group, with names, and no other; so do a storage
   that stays away and what nobody foresaw. Never the job.

@@ -1,7 +1,7 @@
 """Verdicts over segments: whether their chunks follow one another and hold what Tier 2 is said to
 have.
 
-What must hold of a segment with chunks in order of their offsets: nothing lacks in [start_offset,
+The rules for a segment with chunks in order of their offsets. Nothing lacks in [start_offset,
 storage_length), no chunk begins before all earlier ones have ended, and none ends behind
 storage_length. Rules of this file:
 

@@ -4,7 +4,7 @@ catalog's tables.
 Rules of this file:
 
 - a range is row groups of `chunks`, wherever segments begin and end in them: a segment of any
-  length is cut, and its borders told;
+  length is cut, and its borders reported;
 - a range also has the segments without chunks between its own and the next one's; each segment is
   checked by one range, or cut;
 - names are most of the table and only evidence: they are read where something was found.

@@ -407,7 +407,7 @@ def _undetermined(parts: ObjectName | None, name: str, size: int | None = None) 
 def _unconfirmed(
     parts: ObjectName, name: str, evidence: str, expected: str, actual: str
 ) -> FindingRow:
-    """What only a snapshot that is the last word could tell."""
+    """What only a final snapshot could show."""
     return FindingRow(
         FindingKind.IN_FLIGHT,
         evidence,

@@ -2,7 +2,7 @@
 
 Rules of this file:
 
-- a file is named by the row of work whose findings it holds, and is put once: of two attempts of a
+- a file is named by the row of work whose findings it holds, and is put once. Of two attempts of a
   task the first that ends has written it, whole;
 - nothing is written without findings, and nothing outside of the run's own folder.
 """

@@ -52,7 +52,7 @@ class Listed(NamedTuple):
 
 
 class CheckedNames(NamedTuple):
-    """What names alone tell, and what has to be read."""
+    """What names alone show, and what has to be read."""
 
     findings: list[FindingRow]
     markers: list[Listed]

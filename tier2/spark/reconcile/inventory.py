@@ -1,7 +1,7 @@
 """Prepared listings: Parquet, CSV or ORC that somebody wrote, and S3 Inventory by its manifest.
 
-An inventory is opened once, where the job is planned, and is a plain value then that tasks get:
-which files there are, and of Parquet which keys each row group has. Rules of this file:
+An inventory is opened once, where the job is planned, and is a plain value then that tasks get. It
+says which files there are, and of Parquet which keys each row group has. Rules of this file:
 
 - a shard is read from the row groups that may hold it; whether that is cheap (`rows_read`) depends
   on how the files are sorted, whether it is right does not;

@@ -1,12 +1,13 @@
-"""Rows of a prepared listing, whoever made it, as rows of LISTING.
+"""Rows of a prepared listing, whatever its source, as rows of LISTING.
 
-Columns are known by name, in any spelling of case and underscores: key (or path, file_path), size,
-last_modified (or last_modified_date, or modified_ms as a number) and, if it is there, etag;
-is_latest and is_delete_marker of a bucket with versions are obeyed. Rules of this file:
+Columns are known by name, in any spelling of case and underscores. They are key (or path,
+file_path), size, last_modified (or last_modified_date, or modified_ms as a number) and, if it is
+there, etag. Of a bucket with versions, is_latest and is_delete_marker are obeyed. Rules of this
+file:
 
-- a key may be whole (`s3://bucket/prefix/ab/...`) or below the bucket (`prefix/ab/...`): what
-  stands before the store's own names is taken away, and a key that lies elsewhere is an error
-  unless the caller wants to leave it out;
+- a key may be whole (`s3://bucket/prefix/ab/...`) or below the bucket (`prefix/ab/...`). What
+  stands before the store's own names is removed, and a key that lies elsewhere is an error unless
+  the caller wants to omit it;
 - whole columns are worked on, no row becomes a Python value but where a key is URL-encoded.
 
 Pure: Arrow tables in and out.

@@ -3,8 +3,8 @@
 Names of our objects begin with one of 256 shards, so a listing is cut by itself, and each cut is
 one request of a prefix. Rules of this file:
 
-- a row never becomes Python values on the way where the place allows it: S3 is listed by
-  `s3_listing`, a folder by the operating system's own scan, what fsspec reaches by
+- a row never becomes Python values on the way where the place allows it. S3 is listed by
+  `s3_listing`, a folder by the operating system's own scan, other places by
   `FsspecObjectStorage.list_everything`;
 - whatever lies there is listed, however it is called: `ObjectStorage.list`, which shows names of
   objects alone, would hide what is foreign. It serves memory, where nothing else can be;

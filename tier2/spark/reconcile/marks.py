@@ -5,7 +5,8 @@ room for names: 100 M objects are 12.5 MB. Rules of this file:
 
 - a snapshot's tables never change, and its rows have an order (`shard_rows`): a place means the
   same to all;
-- whose name is not in the snapshot has no mark: who marks sees to it that all are.
+- an object whose name is not in the snapshot has no mark: the marking code makes sure that all have
+  one.
 
 Beside them the names of open proposals, by their hash: 8 bytes each.
 """

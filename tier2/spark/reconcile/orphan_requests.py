@@ -5,10 +5,10 @@ Rules of this file:
 
 - no name of an orphan comes to the driver but as a sample: a task hands on how many it asked for,
   and under which id;
-- a request's id says of which run's asking and of which shards it is: all attempts of a task put
+- a request's id says of which run's asking and of which shards it is. All attempts of a task put
   the same one, and an answer to an earlier asking, of a run of the same id, is never taken for it;
 - an owner lets a bounded number of objects wait for their deletion. So a run asks it for a bounded
-  number of names, with an even share for each range of shards; the rest is counted, and is for a
+  number of names, with an even share for each range of shards. The rest is counted, and is for a
   run after the deletion lag;
 - answers hold names: each is counted as it is read.
 """

@@ -3,8 +3,8 @@ orphans marked for deletion.
 
 Rules of this file:
 
-- an owner is only ever asked, by a message in its mailbox; whoever does not answer is reported, and
-  nothing is concluded for him;
+- an owner is only ever asked, by a message in its mailbox; an owner that does not answer is
+  reported, and nothing is concluded for it;
 - a request's id is drawn for each asking: an answer to an earlier one, of a run of the same id, is
   never taken for it;
 - requests to delete are put by tasks (`orphan_requests`), and only waited for here;
@@ -93,7 +93,7 @@ class Owners:
     """
 
     async def wake(self) -> None:
-        """Tell an owner on this machine that there are messages.
+        """Notify an owner on this machine that there are messages.
 
         Whether it was notified makes a difference of time alone.
         """
@@ -236,7 +236,8 @@ class Owners:
 
         Waited for in rounds of REQUESTS_AT_ONCE for each container, each with the whole of
         `timeout_s`. What has no answer in time is pending: the request stays, and is carried out
-        whenever the owner comes to it. Who left one without an answer is waited for no more.
+        whenever the owner comes to it. An owner that left one without an answer is waited for no
+        more.
         """
         if asked:
             await self.wake()
@@ -272,7 +273,9 @@ async def answers_to(
 
 
 def _whom(keys: Sequence[MessageKey], timeout_s: float) -> str:
-    """Who is waited for, and how long that may take: in a line of 80 columns, with a title."""
+    """The owner that is waited for, and how long that may take: in a line of 80 columns, with a
+    title.
+    """
     containers = len({key.container_id for key in keys})
     owners = "the owner" if containers == 1 else f"{containers:,} owners"
     return f"waiting up to {timeout_s:g} s for {owners} (mailbox_poll_interval_s is 30 s)"

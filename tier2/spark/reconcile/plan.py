@@ -1,6 +1,6 @@
 """How reconciliation's work is cut: pure, numbers and Arrow tables in, rows of WORK out.
 
-A range is so large that a task of it takes some seconds and some hundred megabytes at the most, and
+A range is so large that a task of it takes some seconds and some hundred megabytes at the most. And
 there are at least so many that a small cluster has something to do.
 """
 
@@ -29,7 +29,7 @@ TASKS_MIN: Final = 8
 TASKS_MAX: Final = 256
 """Shards are not cut."""
 LENGTH_COLUMNS: Final = ("start_offset", "storage_length")
-"""What is needed of a snapshot's `segments` to tell how many bytes there are."""
+"""The part of a snapshot's `segments` from which the number of bytes follows."""
 WEIGHED_COLUMNS: Final = ("shard", "size", "state")
 """What is needed of a snapshot's `objects` to cut it by bytes."""
 WEIGHED_OBJECTS_MAX: Final = 65_536

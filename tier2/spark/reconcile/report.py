@@ -1,9 +1,9 @@
 """What a run of reconciliation says of itself: the numbers, the verdict, a text for people, a
 document for programs.
 
-Rules of this file: pure, and no pyspark. The verdict is `grep`'s: who could not check everything
-says so, whatever else was found; what is in flight or waits for its deletion is as it should be and
-counts for nothing.
+Rules of this file: pure, and no pyspark. The verdict is as `grep`'s: a run that could not check
+everything says so, whatever else was found. What is in flight or waits for its deletion is as it
+should be and counts for nothing.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class ReconcileSummary:
     unresponsive: Mapping[int, str]
     """Containers that nothing could be said of, and why."""
     outdated: Mapping[int, str]
-    """Containers whose snapshot is not the last word, and why: of these what is missing or orphaned
-    was not told.
+    """Containers whose snapshot is not final, and why: of these the missing or orphaned objects
+    were not reported.
     """
     objects: int
     """In snapshot A."""

@@ -6,7 +6,7 @@ Rules of this file, the only one that touches obstore:
 - what to speak to and with which credentials is what botocore finds, so that a job sees the store
   the engine sees;
 - keys that obstore refuses (an empty part, `.` or `..`) or shows as others (it takes slashes off
-  both ends) are no names of ours, and are to be seen: a prefix with such keys in it is listed on
+  both ends) are no names of ours, and are to be seen. A prefix with such keys in it is listed on
   from there by botocore, slower, and each as it is;
 - errors are those of the S3 adapter.
 

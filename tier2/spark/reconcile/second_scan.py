@@ -9,9 +9,9 @@ of this file:
 - what it has and A has not is checked by B as it is. It may have been put since, and then it is too
   young for an orphan;
 - a prepared listing is of another time in any case: all it says is confirmed, and needs no marks;
-- suspects are checked a slice at a time. Which slice a name is in no other name changes, nor how
-  often a task is run: what a slice has written, or asked for, another attempt at it finds as its
-  own.
+- suspects are checked a slice at a time. The slice of a name depends on no other name, nor on how
+  often a task is run. Another attempt at a slice finds as its own what the slice has written, or
+  asked for.
 
 No pyspark: the functions take and give Arrow batches.
 """

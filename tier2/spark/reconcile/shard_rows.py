@@ -3,8 +3,8 @@ decoded for a few at a time.
 
 Rules of this file:
 
-- the bytes of all shards are fetched together, and decoded as far as some BLOCK_ROWS rows go: what
-  is worked on stays in a processor's caches, and the rest of a task's rows are as small as they lie
+- the bytes of all shards are fetched together, and decoded as far as some BLOCK_ROWS rows go. The
+  rows in work stay in a processor's caches, and the rest of a task's rows are as small as they lie
   in Tier 2;
 - names are sorted within a shard, so that a shard's tables from several containers, put one behind
   another, are sorted too.

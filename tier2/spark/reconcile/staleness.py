@@ -9,7 +9,7 @@ certain; only what is missing or orphaned cannot be known. Rules:
   them;
 - an object of another store, by the tag in its name, shows nothing of this one;
 - a snapshot that was exported while nobody had the store open (`Manifest.stopped`) is the last word
-  of all owners until then. Only what a later owner, or a job, has put since shows that it is old; a
+  of all owners until then. Only what a later owner, or a job, has put since shows that it is old. A
   name of a newer epoch that was there before, or has a time that is still to come, is a stray;
 - of any other snapshot a newer epoch shows it, and so does a newer time. Clocks of stores and
   owners may differ by CLOCKS_MS: what is newer by less proves nothing, and is no orphan either.

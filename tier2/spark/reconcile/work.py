@@ -36,7 +36,7 @@ _SURVEYED: Final[list[pa.Field[Any]]] = [
     pa.field("moved", pa.string()),
 ]
 SURVEYED: Final = pa.schema(_SURVEYED)
-"""Of shards [first, end), 0 to 0 for what is in none: suspects as bytes, how many rows were
+"""Of shards [first, end), 0 to 0 for what is in none. The suspects as bytes, how many rows were
 compared, and how many that wait for their deletion are no rows (`sample_waiting`), by container, as
 JSON. More than SUSPECTS_HELD suspects are not there: `before` is null then, nothing of them waits,
 and `moved` says which containers have moved on, and why. `absent` is `marks` of what was not
@@ -58,9 +58,9 @@ _WORK: Final[list[pa.Field[Any]]] = [
 ]
 WORK: Final = pa.schema(_WORK)
 """`judge` suspects of shards, `cover` a range of a container's chunks (number `first` of `end`),
-`walk` a segment of a container (`first`), `look` into the objects of shards, MISSING names of
-some that were not there, `folders` of the engine's own, `copies` of the metadata of containers
-[first, end).
+`walk` a segment of a container (`first`). `look` into the objects of shards, MISSING names of some
+that were not there, `folders` of the engine's own, `copies` of the metadata of containers [first,
+end).
 """
 
 RESULTS: Final = pa.schema([*FINDINGS, ("counter", pa.string()), ("count", pa.int64())])
@@ -102,7 +102,7 @@ REST: Final = range(0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What every task of a run is told."""
+    """What every task of a run receives."""
 
     url: str = field(repr=False)
     run_id: str
@@ -110,7 +110,7 @@ class Site:
     objects_at_once: int
     bodies: bool
     unresponsive: tuple[int, ...] = ()
-    """Containers without a snapshot A: what is listed of them is passed over, and they are told of
+    """Containers without a snapshot A: what is listed of them is passed over, and they are reported
     as a whole.
     """
     checks_objects: bool = False

@@ -1,8 +1,8 @@
 """How the rows of one epoch come into a segment whole and once, whatever becomes of tasks, drivers
 and the store.
 
-An epoch is a micro-batch of a stream, or a batch write. Its tasks only prepare; the driver, when
-all have succeeded, makes of what they prepared ONE change of the segment, which carries the number
+An epoch is a micro-batch of a stream, or a batch write. Its tasks only prepare. When all have
+succeeded, the driver makes of the prepared rows ONE change of the segment, which carries the number
 of the epoch as the event number of the writer. So it does not matter how often a task ran, or how
 the rows were cut into tasks, this time and the time before.
 
@@ -10,11 +10,11 @@ the rows were cut into tasks, this time and the time before.
   appended to a transient segment with a name of the attempt's own.
 - `commit_epoch`, in the driver: an append of what all tasks handed over, or a merge of one
   transient segment that holds everything, in the order of the partitions.
-- `clear`: what attempts left behind whose epoch has landed, or who were given up.
+- `clear`: what attempts left behind whose epoch is committed, or that were given up.
 
 Rules of this file: what is staged is named so that target, writer and epoch can be distinguished
-from the name; it is deleted only when the target has that epoch, or by who staged it. A later epoch
-is never made of an earlier one's pieces.
+from the name. It is deleted only when the target has that epoch, or by the task that staged it. A
+later epoch is never made of an earlier one's pieces.
 """
 
 from __future__ import annotations
@@ -302,7 +302,7 @@ async def commit_epoch(
     """Append everything the tasks of an epoch prepared, each segment in one change, rows in the
     order of the partitions.
 
-    `tasks` has the report of one attempt of every task. What they staged is used up by it: after a
+    `tasks` has the report of one attempt of every task. What they staged is used up by it. After a
     failure the epoch is run again, by new attempts; if the identity is lasting, segments that have
     it are then passed over. `create` makes segments that are not there. Raises EpochCommitError,
     StoreRefusedError, StoreNotServedError.

@@ -1,9 +1,9 @@
 """From rows to the bytes of segments: which columns hold what, how rows are framed, which bytes go
 to which segment. Pure.
 
-Rules of this file: rows of a batch keep their order in each segment; no loop goes over rows; a row
-that its framing could not give back as it was is refused. One does, `batches_of`: for a Spark that
-hands over rows.
+Rules of this file: rows of a batch keep their order in each segment, and no loop goes over rows. A
+row that its framing could not give back as it was is refused. One does, `batches_of`: for a Spark
+that hands over rows.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ class WriteSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskMessage(WriterCommitMessage):
-    """What a task tells the driver."""
+    """What a task reports to the driver."""
 
     identity: WriteIdentity
     written: TaskWritten
@@ -247,7 +247,7 @@ def _commit_epoch(
 def _abort(settings: WriteSettings, reports: Sequence[TaskMessage]) -> None:
     """Tidy up; what cannot be is found later by its name.
 
-    A failed job has its own error to tell.
+    A failed job has its own error to report.
     """
     staged = [
         part.staged for report in reports for part in report.written.parts.values() if part.staged

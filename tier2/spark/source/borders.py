@@ -3,8 +3,9 @@ place as there is one.
 
 Rules of this file:
 
-- a border that is given out is one: behind a newline, at the end of an event that was reached from
-  a border, or at the end of a finished segment; what stands behind the last one waits for its end;
+- a border that is given out is one. It is behind a newline, at the end of an event that was reached
+  from a border, or at the end of a finished segment. What stands behind the last one waits for its
+  end;
 - if there is none up to the wanted place, the next one behind it is taken, so that a row longer
   than a batch gets through;
 - lines cost one small read, and events one walk over the new bytes, for they cannot be found from

@@ -1,5 +1,5 @@
 """SegmentBytes: the bytes of one segment out of Tier 2, in order, every one checked, fetched ahead
-of who takes them.
+of their consumer.
 
 Rules of this file:
 

@@ -3,8 +3,8 @@ fixed pieces.
 
 Rules of this file:
 
-- a row belongs to whom its first byte belongs to: a framer gives the rows that begin in [rows_from,
-  end), each whole, and reads on behind `end` for the last of them; so any cutting of a range gives
+- a row belongs to the range of its first byte. A framer gives the rows that begin in [rows_from,
+  end), each whole, and reads on behind `end` for the last of them. So any cutting of a range gives
   each row once;
 - what is not whole when the bytes are over is given by `finish` only if nothing can follow it;
 - no loop over rows where numpy can do it: a row of 100 bytes must cost less than its bytes;
@@ -152,7 +152,7 @@ class LineFramer(Framer):
     r"""Rows end in `\n`, which is not part of them; nothing else is taken away.
 
     `skip_first`: the first byte fed is the one before `start`, and the first row begins behind the
-    first newline from there on: so a range that may begin inside of a line finds its first own one.
+    first newline from there on. So a range that may begin inside of a line finds its first own one.
     Costs about 0.3 ms per MiB.
     """
 

@@ -3,13 +3,13 @@ side by side.
 
 Rules of this file:
 
-- a range is small by its chunks, which are fetched whole; a group of small ranges is bounded in
+- a range is small by its chunks, which are fetched whole. A group of small ranges is bounded in
   bytes and in ranges, and the next one is fetched while the rows of one are given out;
 - chunks of one object become one GET as long as no more than GAP_BYTES between two of them are
   for nobody, and a GET takes no more than RUN_BYTES;
 - what an object does not give, for it is missing or damaged, is left to `SegmentBytes`, which asks
-  again and says what is wrong; before that, the newest catalog is asked once for all ranges of
-  the group that lay in objects that are missing.
+  again and says what is wrong. Before that, the newest catalog is asked once for all ranges of the
+  group that lay in objects that are missing.
 
 Coroutines over ObjectStorage and Runtime.
 """
@@ -39,8 +39,9 @@ SMALL_BYTES: Final = 1024 * 1024
 """Of all chunks of a small range."""
 SMALL_CHUNKS: Final = 256
 GROUP_BYTES_FIRST: Final = 1024 * 1024
-"""Of the chunks of the first group of a task; each further one may have twice as many: who wants
-few rows waits for few."""
+"""Of the chunks of the first group of a task; each further one may have twice as many: a reader of
+few rows waits for few.
+"""
 GROUP_BYTES: Final = 16 * 1024 * 1024
 GROUP_RANGES: Final = 4096
 RUN_BYTES: Final = 8 * 1024 * 1024

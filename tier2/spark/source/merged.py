@@ -3,10 +3,10 @@ segment, or nowhere.
 
 Rules of this file:
 
-- a merged segment keeps its record, without a name, until its chunks are the target's; then only
-  the chunks tell: their blocks were written for it, and say so (`block_segment_id`);
-- chunks that were rewritten since do not say either. Who was seen on its way before is known to
-  have arrived, for a merged segment goes into its target, or with it;
+- a merged segment keeps its record, without a name, until its chunks are the target's. Then only
+  the chunks show it: their blocks were written for it, and say so (`block_segment_id`);
+- chunks that were rewritten since do not say either. A segment that was seen on its way before is
+  known to have arrived, for a merged segment goes into its target, or with it;
 - merges nest: the heir is the one at the end that has a name.
 
 Coroutines over ObjectStorage.
@@ -27,7 +27,7 @@ from tier2.spark.source.plan import SourceSegment
 
 
 class MergeTarget(NamedTuple):
-    """Who has a merged segment's bytes, or will have them."""
+    """The segment that has a merged segment's bytes, or will have them."""
 
     segment: SourceSegment
     holder: int

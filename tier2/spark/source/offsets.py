@@ -68,7 +68,8 @@ class WaitingSegment(NamedTuple):
     stored: int
     """Where its bytes in Tier 2 ended."""
     name: str
-    """For who is notified that it is missing: the catalog does not know it any more then."""
+    """For a caller that is notified that it is missing: the catalog does not know it any more then.
+    """
     merged_into: int | None = None
     """Id of the segment that its bytes were last seen in, or on their way into, until one that is
     read has them.
@@ -191,7 +192,7 @@ def next_offset(
     the same rows wait.
 
     `missing`: segments that the snapshots at `positions` do not have any more. `waiting`: all that
-    does; who is not in `before` has a step.
+    does; a segment that is not in `before` has a step.
     """
     waiting = waiting or {}
     moved = {key: step for key, step in steps.items() if step.end > step.start}

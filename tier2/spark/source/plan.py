@@ -3,10 +3,10 @@
 Rules of this file:
 
 - a range of rows is [start, end) of a segment: the rows whose first byte lies there, wherever they
-  end; any cutting of it gives each row to exactly one part (tier2/spark/source/framing.py);
-- lines can be found from anywhere, by the byte before; the rows of `raw` begin at multiples of
-  their length; events cannot be found from the middle, so their segment is one part, unless the
-  user says that chunks begin with events: then each part must end exactly where the next begins,
+  end. Any cutting of it gives each row to exactly one part (tier2/spark/source/framing.py);
+- lines can be found from anywhere, by the byte before, and the rows of `raw` begin at multiples of
+  their length. Events cannot be found from the middle, so their segment is one part, unless the
+  user says that chunks begin with events. Then each part must end exactly where the next begins,
   which by induction from the first proves all borders right or fails the job;
 - parts are cut where objects are, if that is near enough to equal sizes. What shares a
   partition: `source.packing`.

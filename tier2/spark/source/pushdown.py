@@ -27,7 +27,7 @@ from tier2.spark.source.reader import SegmentBatchReader
 
 
 class FilteringBatchReader(SegmentBatchReader):
-    """The same, told beforehand which rows are wanted: filters on container, segment, its id and
+    """The same, with the wanted rows known beforehand: filters on container, segment, its id and
     offset are kept here.
     """
 

@@ -308,7 +308,7 @@ class LatestStep:
         """How many bytes each segment may give to the batch, and where the batch ends in it.
 
         What a segment cannot use, for it ends in one long row that is not whole yet, goes to those
-        that were left out, the shortest first: else a short backlog would wait for as long as that
+        that were omitted, the shortest first. Else a short backlog would wait for as long as that
         row does.
         """
         backlogs = {key: segment.storage_length - start for key, (segment, start) in starts.items()}

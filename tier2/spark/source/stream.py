@@ -6,7 +6,7 @@ Rules of this file:
 - what is new is what the newest snapshots have: the latency is that of their export (setting
   `catalog_export_interval_s`), and a container without one has nothing yet;
 - a batch is a range of each segment, both ends borders of rows, and its rows depend on nothing
-  else: a batch planned again after a failure, by whatever later snapshot, has the same rows. That
+  else. A batch planned again after a failure, by whatever later snapshot, has the same rows. That
   and Spark's checkpoint give each row exactly once;
 - what was promised, by a batch or by a snapshot, and is truncated or deleted meanwhile is reported
   by its range (`failOnDataLoss`);
