@@ -58,8 +58,8 @@ class AttributeTable:
     ) -> Iterator[tuple[AttributeKey, int]]:
         """The attributes from `start` on (`exclusive`: behind it), in order of id.
 
-        Who stops early has touched only the pages of what was given. The table may not change
-        meanwhile.
+        A caller that stops early has touched only the pages of what was given. The table may not
+        change meanwhile.
         """
         values = self._values
         if isinstance(values, AttributePages):
