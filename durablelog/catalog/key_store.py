@@ -4,9 +4,9 @@ What every implementation promises (proved by tests/contracts/key_store_contract
 
 - a batch and the sequence number it leads to are one: they are seen, and survive, whole or not;
 - batches become durable in their order. After a crash, of the process or the machine, the store has
-  what was durable when the last `flush` or `checkpoint` returned, and perhaps batches behind it: a
-  prefix of all batches, and the sequence number of the last of them;
-- every answer is of one moment. Bytes that were damaged on disk are an error, never an answer; a
+  what was durable when the last `flush` or `checkpoint` returned, and perhaps batches behind it.
+  That is a prefix of all batches, and the sequence number of the last of them;
+- every answer is of one moment. Bytes that were damaged on disk are an error, never an answer. A
   file that was cut may also bring back the store of an earlier flush, with its sequence number;
 - it is of one store and container: the directory of others is refused, as is one in use;
 - the first failed change is the last one: every later change fails with the same error, and reads
