@@ -1,6 +1,4 @@
-"""Random lives of a file log on a disk that fills up and gets room again: whoever appended is
-answered.
-"""
+"""Random runs of a file log on a disk that fills up and is freed: every append is answered."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ SEEDS = size("FULL_DISK_SEEDS", 8, 100)
 
 
 class Life:
-    """One opening of a log, who appends to it, and who makes room in it."""
+    """One opening of a log, with tasks that append to it and free room in it."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
