@@ -39,6 +39,7 @@ from segmentstore.open_stores import registered
 from segmentstore.opening import open as open_async
 from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore as AsyncSegmentStore
+from segmentstore.sessions import AttributeIterator as AsyncAttributeIterator
 from segmentstore.sessions import SegmentReader as AsyncSegmentReader
 from segmentstore.sessions import SegmentWriter as AsyncSegmentWriter
 from segmentstore.sessions import snapshot
@@ -85,6 +86,41 @@ class SegmentReader:
                 raise StopIteration
             self._offset = end
             return data
+
+
+class AttributeIterator:
+    """A plain iterator over a segment's attributes, (id, value), by id. For one thread at a time.
+
+    A `next` that is interrupted while it waits skips nothing.
+    """
+
+    def __init__(
+        self, thread: StoreThread, iterator: AsyncAttributeIterator, keeps: object
+    ) -> None:
+        self._thread = thread
+        self._keeps = keeps
+        self._iterator = iterator
+        self._slice: list[tuple[uuid.UUID, int]] = []
+        self._place = 0
+
+    def __iter__(self) -> Iterator[tuple[uuid.UUID, int]]:
+        return self
+
+    def __next__(self) -> tuple[uuid.UUID, int]:
+        items, place = self._slice, self._place
+        if place == len(items):
+            behind = items[-1][0] if items else None
+
+            async def fetch() -> list[tuple[uuid.UUID, int]]:
+                return self._iterator.fetch(behind)
+
+            items, place = self._thread.run(fetch), 0
+            if not items:
+                raise StopIteration
+        item = items[place]
+        # From here on nothing is called: no signal handler runs before the delivery.
+        self._slice, self._place = items, place + 1
+        return item
 
 
 class SegmentWriter:
@@ -256,6 +292,18 @@ class SegmentStore:
     ) -> dict[uuid.UUID, int]:
         """Attribute values."""
         return self._thread.run(lambda: self._store.get_attributes(name, ids))
+
+    def iterate_attributes(
+        self, name: str, from_id: uuid.UUID | None = None, to_id: uuid.UUID | None = None
+    ) -> AttributeIterator:
+        """A plain iterator over attributes by id; one hop to the loop for each slice of some
+        hundred.
+        """
+        return AttributeIterator(
+            self._thread,
+            self._call(lambda: self._store.iterate_attributes(name, from_id, to_id)),
+            self,
+        )
 
     def flush(self, name: str | None = None) -> None:
         """Move everything acknowledged so far to Tier 2."""

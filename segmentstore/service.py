@@ -41,7 +41,13 @@ from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
 from segmentstore.garbage import GarbageReport, collect_garbage
 from segmentstore.segment_mapper import container_of
-from segmentstore.sessions import SegmentReader, SegmentWriter, checked_data, failed_future
+from segmentstore.sessions import (
+    AttributeIterator,
+    SegmentReader,
+    SegmentWriter,
+    checked_data,
+    failed_future,
+)
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
 from segmentstore.store_parts import StoreParts
@@ -294,7 +300,11 @@ class SegmentStore:
     async def get_attributes(
         self, name: str, ids: Iterable[uuid.UUID] | None = None
     ) -> dict[uuid.UUID, int]:
-        """The segment's attributes, or those of `ids` that have a value."""
+        """The segment's attributes in order of id, or those of `ids` that have a value.
+
+        Without `ids` it costs the event loop about 2 ms for each 1,000 attributes, in one piece:
+        `iterate_attributes` is for segments that have many. Raises SegmentNotFoundError.
+        """
         home = self._home(name)
         home.check_running()
         values = home.find(name).attributes
@@ -310,6 +320,27 @@ class SegmentStore:
             if value is not None:
                 result[attribute_id] = value
         return result
+
+    def iterate_attributes(
+        self, name: str, from_id: uuid.UUID | None = None, to_id: uuid.UUID | None = None
+    ) -> AttributeIterator:
+        """The segment's attributes with ids from `from_id` to `to_id`, both included, by id.
+
+        `async for attribute_id, value in store.iterate_attributes(name)`. None means no bound. It
+        works in slices of some hundred attributes, and others on the loop have a turn in between.
+        Each slice shows what is acknowledged by then. An attribute that is there all the time is
+        given exactly once, with a value that it had meanwhile. One that is added or removed
+        meanwhile is given once or not at all.
+
+        Raises SegmentNotFoundError, later also if the segment is deleted or merged away meanwhile.
+        Cost: O(log attributes) for each slice, and about 2 us for each attribute.
+        """
+        home = self._home(name)
+        home.check_running()
+        for argument, bound in (("from_id", from_id), ("to_id", to_id)):
+            if bound is not None and not isinstance(bound, uuid.UUID):
+                raise InvalidArgumentError(argument, bound, "it is None or a uuid.UUID")
+        return AttributeIterator(home, name, from_id, to_id, self)
 
     # --- the store --------------------------------------------------------------------------------
 

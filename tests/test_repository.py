@@ -71,6 +71,7 @@ STATISTICS: dict[type, Any] = {
 TWINS = {
     name: ["segmentstore/blocking.py", module]
     for name, module in (
+        ("AttributeIterator", "segmentstore/sessions.py"),
         ("SegmentReader", "segmentstore/sessions.py"),
         ("SegmentStore", "segmentstore/service.py"),
         ("SegmentWriter", "segmentstore/sessions.py"),

@@ -209,28 +209,47 @@ def attrs(
             help="The value that must be there, for replace-if-equals; absent if not given."
         ),
     ] = None,
+    from_id: Annotated[
+        str | None, typer.Option("--from", metavar="ID", help="Show those from this id on.")
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Show at most so many, the first by id.")
+    ] = None,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show a segment's attributes; with --set, update them first, all or none.
+    """Show a segment's attributes by id; with --set, update them first, all or none.
 
     ID is a UUID, VALUE a signed 64-bit number, or `unset`, which removes the attribute.
     """
     changes = [_parse_update(text, update_type, expected) for text in updates or ()]
 
-    async def run(opened: SegmentStore) -> dict[uuid.UUID, int]:
+    start = _parse_id(from_id)
+
+    async def run(opened: SegmentStore) -> dict[str, int]:
         if changes:
             await opened.update_attributes(segment, changes)
-        return await opened.get_attributes(segment)
+        shown: dict[str, int] = {}
+        async for attribute_id, value in opened.iterate_attributes(segment, start):
+            shown[str(attribute_id)] = value
+            if len(shown) == limit:
+                break
+        return shown
 
     values = (
         with_store(store, run, take_over=take_over) if changes else with_readable_store(store, run)
     )
     if as_json:
-        output.print_json({str(name): value for name, value in values.items()})
+        output.print_json(values)
         return
-    rows = sorted((str(name), value) for name, value in values.items())
-    output.out().print(output.table(segment, ("attribute", "value"), rows))
+    output.out().print(output.table(segment, ("attribute", "value"), list(values.items())))
+
+
+def _parse_id(text: str | None) -> uuid.UUID | None:
+    try:
+        return None if text is None else uuid.UUID(text)
+    except ValueError:
+        _usage(f"--from {text}: it is a UUID")
 
 
 def _parse_update(text: str, type_name: str, expected: int | None) -> AttributeUpdate:

@@ -114,6 +114,14 @@ def test_attributes(store: Path) -> None:
     assert segmentstore(*swap, 4).code == ExitCode.REFUSED
     assert segmentstore(*swap, 5).code == ExitCode.DONE
     assert str(ID).encode() in segmentstore("attrs", store, "logs/a").out
+    later = uuid.UUID(int=ID.int + 1)
+    shown = ("attrs", store, "logs/a", "--json")
+    both = segmentstore(*shown, "--set", f"{later}=3").json()
+    assert list(both.items()) == [(str(ID), 1), (str(later), 3)]
+    assert segmentstore(*shown, "--from", later).json() == {str(later): 3}
+    assert segmentstore(*shown, "--limit", 1).json() == {str(ID): 1}
+    assert segmentstore("attrs", store, "logs/a", "--from", "x").code == ExitCode.USAGE
+    segmentstore(*shown, "--set", f"{later}=unset")
     removed = segmentstore("attrs", store, "logs/a", "--set", f"{ID}=unset", "--json")
     assert removed.json() == {}
 

@@ -85,6 +85,7 @@ def calls_on(store: SegmentStore) -> dict[str, Callable[[], Any]]:
         "delete": lambda: store.delete("x"),
         "update_attributes": lambda: store.update_attributes("x", []),
         "get_attributes": lambda: store.get_attributes("x"),
+        "iterate_attributes": lambda: store.iterate_attributes("x"),
         "flush": store.flush,
         "flush of one": lambda: store.flush("x"),
         "checkpoint": store.checkpoint,
