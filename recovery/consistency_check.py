@@ -27,6 +27,8 @@ from tier2.object_names import (
     ForeignName,
     MailboxName,
     MarkerName,
+    MetadataFileName,
+    MetadataManifestName,
     ObjectName,
     ProbeName,
     SnapshotFileName,
@@ -114,7 +116,14 @@ class Listing:
                 self._add_object(parts, stored)
             case ObjectName() | ForeignName():
                 self._foreign.add(stored)
-            case CheckpointName() | SnapshotFileName() | MailboxName() | ProbeName():
+            case (
+                CheckpointName()
+                | SnapshotFileName()
+                | MetadataManifestName()
+                | MetadataFileName()
+                | MailboxName()
+                | ProbeName()
+            ):
                 pass  # Nothing refers to them, and whoever put them looks after them.
 
     def _add_object(self, parts: ObjectName, stored: StoredObject) -> None:

@@ -31,6 +31,8 @@ from tier2.object_names import (
     ForeignName,
     MailboxName,
     MarkerName,
+    MetadataFileName,
+    MetadataManifestName,
     ObjectName,
     ProbeName,
     SnapshotFileName,
@@ -122,6 +124,8 @@ class Bucket:
             case SnapshotFileName(snapshot):
                 # Of no use here; but those of the store to be must sort behind them.
                 self.epoch = max(self.epoch, snapshot.epoch)
+            case MetadataManifestName() | MetadataFileName() as written:
+                self.epoch = max(self.epoch, written.epoch)
             case MarkerName(store_id):
                 self.stores.append(str(store_id))
             case ForeignName():

@@ -23,10 +23,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Container
+from typing import Final
 
 from segmentstore.contracts.metadata import ContainerMetadata
 from tier2.object_names import (
     CheckpointName,
+    MetadataFileName,
+    MetadataManifestName,
     ObjectName,
     ProbeName,
     SnapshotFileName,
@@ -41,6 +44,16 @@ UPLOAD_AGE_MS = 24 * 3600 * 1000
 day, and so is a job's of any epoch. Its object would be as old as its beginning, and no proposal of
 it would be accepted.
 """
+
+
+_OF_EPOCHS: Final = (
+    ObjectName,
+    CheckpointName,
+    SnapshotName,
+    MetadataManifestName,
+    MetadataFileName,
+)
+"""Names that say which owner meant to put the object."""
 
 
 class OrphanVerdict(enum.Enum):
@@ -107,7 +120,7 @@ def is_abandoned(
     if isinstance(named, ProbeName):
         return old and container_id == 0
     parts = named.snapshot if isinstance(named, SnapshotFileName) else named
-    if not isinstance(parts, ObjectName | CheckpointName | SnapshotName):
+    if not isinstance(parts, _OF_EPOCHS):
         return False
     if parts.container_id != container_id or not parts.unique_id.startswith(tag):
         return False

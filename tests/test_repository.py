@@ -47,6 +47,7 @@ FORMAT_PAGES = (
     "local-server",
     "mailbox",
     "metadata-catalog",
+    "metadata-snapshot",
     "object-names",
     "operations",
     "scrub-state",

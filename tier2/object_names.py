@@ -46,12 +46,15 @@ CATALOG_PREFIX: Final = "catalog/"
 """What the names of catalog snapshots' objects begin with."""
 MAILBOX_PREFIX: Final = "mailbox/"
 """What the names of messages and their answers begin with."""
+METADATA_PREFIX: Final = "metadata/"
+"""What the names of metadata snapshots' files and manifests begin with."""
 ENGINE_PREFIXES: Final = (
     CHECKPOINT_PREFIX,
     MARKER_PREFIX,
     PROBE_PREFIX,
     CATALOG_PREFIX,
     MAILBOX_PREFIX,
+    METADATA_PREFIX,
 )
 """The engine's folders: what the names of its objects begin with that hold no segment's bytes."""
 MANIFEST: Final = "manifest.json"
@@ -76,10 +79,12 @@ _CATALOG = re.compile(
 _MAILBOX = re.compile(
     MAILBOX_PREFIX + r"([0-9a-f]{8})/([0-9a-f]{16})/([a-z0-9-]{1,80})(\.answer)?\.json"
 )
+_METADATA_MANIFEST = re.compile(METADATA_PREFIX + _COPY)
+_METADATA_FILE = re.compile(METADATA_PREFIX + r"([0-9a-f]{8})/files/([0-9a-f]{16})-([0-9a-f]{32})")
 _FOLDER = re.compile(
     r"(?:(?:[0-9a-f]{2}/(?:[0-9a-f]{8}/(?:[0-9a-f]{16}/)?)?)|(?:"
     + "|".join(ENGINE_PREFIXES)
-    + r")(?:[0-9a-f]{8}/(?:[0-9a-f-]{16,}/)?)?)?"
+    + r")(?:[0-9a-f]{8}/(?:(?:[0-9a-f-]{16,}|files)/)?)?)?"
 )
 """What our names have in front of each slash, and the top."""
 
@@ -155,6 +160,26 @@ class SnapshotFileName(NamedTuple):
     """MANIFEST, or `<table>.parquet` of one of CATALOG_TABLES."""
 
 
+class MetadataManifestName(NamedTuple):
+    """The name of a metadata snapshot's manifest; two of one container compare as their states."""
+
+    container_id: int
+    epoch: int
+    """Of the log's owner that wrote it."""
+    sequence_number: int
+    """Of the last operation in the state."""
+    unique_id: bytes
+
+
+class MetadataFileName(NamedTuple):
+    """The name of a file of metadata snapshots: several manifests may name one."""
+
+    container_id: int
+    epoch: int
+    """Of the log's owner that uploaded it."""
+    unique_id: bytes
+
+
 class MessageKey(NamedTuple):
     """Which message: its answer has the same key."""
 
@@ -197,6 +222,8 @@ AnyName: TypeAlias = (
     ObjectName
     | CheckpointName
     | SnapshotFileName
+    | MetadataManifestName
+    | MetadataFileName
     | MailboxName
     | MarkerName
     | ProbeName
@@ -437,6 +464,47 @@ def parse_manifest_name(name: str) -> SnapshotName | None:
     return named.snapshot if named is not None and named.part == MANIFEST else None
 
 
+# --- metadata snapshots ---------------------------------------------------------------------------
+
+
+def metadata_prefix(container_id: int) -> str:
+    """What the names of one container's manifests begin with, and those of its files behind."""
+    return f"{METADATA_PREFIX}{container_id:08x}/"
+
+
+def metadata_manifest_name(
+    container_id: int, epoch: int, sequence_number: int, unique_id: bytes
+) -> str:
+    """The name of a manifest; ValueError for parts out of range."""
+    return metadata_prefix(container_id) + _copy(container_id, epoch, sequence_number, unique_id)
+
+
+def metadata_file_name(container_id: int, epoch: int, unique_id: bytes) -> str:
+    """The name of a file of metadata snapshots; ValueError for parts out of range."""
+    _copy(container_id, epoch, 0, unique_id)
+    return f"{metadata_prefix(container_id)}files/{epoch:016x}-{unique_id.hex()}"
+
+
+def parse_metadata_manifest_name(name: str) -> MetadataManifestName | None:
+    """The parts of a name, or None if it is of no metadata snapshot's manifest."""
+    match = _METADATA_MANIFEST.fullmatch(name)
+    return None if match is None else MetadataManifestName(*_copied(*match.groups()))
+
+
+def parse_metadata_file_name(name: str) -> MetadataFileName | None:
+    """The parts of a name, or None if it is of no metadata snapshot's file."""
+    match = _METADATA_FILE.fullmatch(name)
+    if match is None:
+        return None
+    container, epoch, unique = match.groups()
+    return MetadataFileName(int(container, 16), int(epoch, 16), bytes.fromhex(unique))
+
+
+def parse_metadata_name(name: str) -> MetadataManifestName | MetadataFileName | None:
+    """The parts of the name of a metadata snapshot's manifest or file; None of any other."""
+    return parse_metadata_manifest_name(name) or parse_metadata_file_name(name)
+
+
 # --- messages of jobs -----------------------------------------------------------------------------
 
 
@@ -508,4 +576,5 @@ _PARSERS: Final[Mapping[str, Callable[[str], AnyName | None]]] = {
     PROBE_PREFIX: parse_probe_name,
     CATALOG_PREFIX: parse_snapshot_file,
     MAILBOX_PREFIX: parse_mailbox_name,
+    METADATA_PREFIX: parse_metadata_name,
 }

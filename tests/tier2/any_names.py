@@ -14,6 +14,8 @@ from tier2.object_names import (
     MailboxName,
     MarkerName,
     MessageKey,
+    MetadataFileName,
+    MetadataManifestName,
     ObjectName,
     ProbeName,
     SnapshotFileName,
@@ -23,6 +25,8 @@ from tier2.object_names import (
     manifest_name,
     marker_name,
     message_name,
+    metadata_file_name,
+    metadata_manifest_name,
     object_name,
     table_name,
 )
@@ -42,6 +46,8 @@ PARTS: st.SearchStrategy[AnyName] = st.one_of(
         st.builds(SnapshotName, _U32, _U64, _U64, _ID),
         st.sampled_from(("manifest.json", *(f"{table}.parquet" for table in CATALOG_TABLES))),
     ),
+    st.builds(MetadataManifestName, _U32, _U64, _U64, _ID),
+    st.builds(MetadataFileName, _U32, _U64, _ID),
     st.builds(MailboxName, st.builds(MessageKey, _U32, _JOB, _MESSAGE), st.booleans()),
     st.builds(MarkerName, st.uuids()),
     st.builds(ProbeName, st.from_regex(r"probe/[0-9a-f]{32}", fullmatch=True)),
@@ -60,6 +66,10 @@ def name_of(parts: AnyName) -> str:
             return manifest_name(snapshot)
         case SnapshotFileName(snapshot, part):
             return table_name(snapshot, part.removesuffix(".parquet"))
+        case MetadataManifestName():
+            return metadata_manifest_name(*parts)
+        case MetadataFileName():
+            return metadata_file_name(*parts)
         case MailboxName(key, is_answer):
             return answer_name(key) if is_answer else message_name(key)
         case MarkerName(store_id):

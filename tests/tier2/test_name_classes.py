@@ -35,6 +35,8 @@ from tier2.object_names import (
     parse_mailbox_name,
     parse_manifest_name,
     parse_marker_name,
+    parse_metadata_file_name,
+    parse_metadata_manifest_name,
     parse_object_name,
     parse_probe_name,
     parse_snapshot_file,
@@ -47,6 +49,8 @@ PARSERS = (
     parse_snapshot_file,
     parse_mailbox_name,
     parse_marker_name,
+    parse_metadata_file_name,
+    parse_metadata_manifest_name,
     parse_probe_name,
 )
 

@@ -1,9 +1,9 @@
 """Verdicts over the folders that the engine keeps beside segments: what their names say, by the
 grammar of each.
 
-`checkpoints/`, `stores/`, `probe/`, `catalog/`, `mailbox/` hold no byte of a segment. What lies
-there is foreign unless the grammar of the folder makes its name (docs/reconciliation.md). Rules of
-this file:
+`checkpoints/`, `stores/`, `probe/`, `catalog/`, `mailbox/`, `metadata/` hold no byte of a segment.
+What lies there is foreign unless the grammar of the folder makes its name (docs/reconciliation.md).
+Rules of this file:
 
 - a name of another store, by its tag, is that store's, and nothing here;
 - what the engine itself deletes later is a leftover, and information: nobody has to do anything;
@@ -27,7 +27,9 @@ from tier2.object_names import (
     CHECKPOINT_PREFIX,
     MAILBOX_PREFIX,
     MARKER_PREFIX,
+    METADATA_PREFIX,
     PROBE_PREFIX,
+    STORE_TAG_BYTES,
     MessageKey,
     message_name,
     parse_catalog_name,
@@ -35,6 +37,7 @@ from tier2.object_names import (
     parse_mailbox_name,
     parse_manifest_name,
     parse_marker_name,
+    parse_metadata_name,
     parse_probe_name,
 )
 from tier2.spark.reconcile.findings import FindingKind, FindingRow, StoreFacts
@@ -146,12 +149,23 @@ def _messages(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> No
             result.findings.append(_leftover(answer, place, evidence, key.container_id))
 
 
+def _metadata_snapshots(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> None:
+    for row in rows:
+        named = parse_metadata_name(row.name)
+        if named is None:
+            result.findings.append(_foreign(row))
+        else:
+            mark = named.unique_id[:STORE_TAG_BYTES]
+            result.findings.extend(_of_container(row, named.container_id, mark, place))
+
+
 _CHECKS: Final[Mapping[str, Callable[[list[Listed], StoreFacts, CheckedNames], None]]] = {
     CHECKPOINT_PREFIX: _copies,
     MARKER_PREFIX: _markers,
     PROBE_PREFIX: _probes,
     CATALOG_PREFIX: _snapshots,
     MAILBOX_PREFIX: _messages,
+    METADATA_PREFIX: _metadata_snapshots,
 }
 
 
