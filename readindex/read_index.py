@@ -162,10 +162,7 @@ class ReadIndex:
         """storage_length or the chunks changed: what lies below storage_length may be dropped from
         now on.
         """
-        segment = self._segment(segment_id)
-        index = self._indexes.get(segment_id)
-        if index is not None:
-            self._cache_manager.advance(index, segment.storage_length)
+        self._advance(self._segment(segment_id))
         self._sweep_sources(segment_id)
 
     def adopt_merges(self) -> None:
@@ -205,7 +202,8 @@ class ReadIndex:
         # What was merged into the source is linked with it.
         for nested_id in nested:
             self._cache_manager.drop_segment(nested_id)
-        self.storage_advanced(target_id)
+        # Nothing is swept: sources that were linked with this one follow, in the same turn.
+        self._advance(target)
 
     def truncated(self, segment_id: int) -> None:
         """start_offset has grown: what lies below it is let go of."""
@@ -466,6 +464,11 @@ class ReadIndex:
         if segment is None:
             raise SegmentNotFoundError(str(segment_id))
         return segment
+
+    def _advance(self, segment: SegmentMetadata) -> None:
+        index = self._indexes.get(segment.segment_id)
+        if index is not None:
+            self._cache_manager.advance(index, segment.storage_length)
 
     def _sweep_sources(self, target_id: int) -> None:
         for source_id in self._sources.sweep(target_id):

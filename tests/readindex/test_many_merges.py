@@ -73,6 +73,28 @@ def test_sources_leave_from_the_front_one_by_one(kind: str) -> None:
     run_virtual(main())
 
 
+def test_what_is_held_of_sources_that_are_linked_at_once_moves_over() -> None:
+    async def main() -> None:
+        world = await World().open()
+        target = world.create()
+        for text in (b"first-source", b"second-source", b"third-source"):
+            source = world.create()
+            world.append(source, text)
+            world.merge(target, source)
+            world.flush(source)
+        held = world.index.statistics().tail_bytes
+        assert held == world.segment(target).length
+        world.link(target)
+        assert not world.segment(target).merges
+        world.index.check()
+        assert world.index.statistics().tail_bytes == held
+        assert await world.index.read(target, 0, 100) == world.truth[target]
+        assert not world.source.reads
+        await world.index.close()
+
+    run_virtual(main())
+
+
 def test_bytes_lost_between_two_merges_are_asked_for_up_to_the_next_one() -> None:
     async def main() -> None:
         world, target, _ = await merged_world(CountingDict())

@@ -236,6 +236,14 @@ class World:
         return reached and source.storage_length == source.length and not source.merges
 
     def link(self, target_id: int) -> None:
+        """All that can be, by one operation."""
+        linked = []
+        while self.can_link(target_id):
+            linked.append(self._link(target_id))
+        for source_id in linked:
+            self.index.merge_linked(target_id, source_id)
+
+    def _link(self, target_id: int) -> int:
         target = self.segment(target_id)
         merge = target.merges.pop(0)
         source = self.metadata.segments.pop(merge.source_id)
@@ -246,7 +254,7 @@ class World:
             if moved.end_offset > target.start_offset:
                 target.chunks.append(moved)
         target.storage_length = merge.end_offset
-        self.index.merge_linked(target_id, merge.source_id)
+        return merge.source_id
 
     def consolidate(self, segment_id: int) -> None:
         segment = self.segment(segment_id)
