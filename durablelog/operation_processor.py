@@ -456,7 +456,7 @@ class OperationProcessor:
         Raises LogFullError where there is none, and what that gives.
         """
         written = self.checkpoint()
-        # Whoever is cancelled here is never notified of its end.
+        # A caller that is cancelled here is never notified of its end.
         written.add_done_callback(_note_end)
         await self._while_room(written)
         if isinstance(self._failure, LogFullError):

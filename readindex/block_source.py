@@ -20,7 +20,7 @@ class BlockSource(Protocol):
         checksums verified.
 
         The range lies inside the chunk. Raises tier2.object_storage.ObjectNotFoundError (the object
-        is gone: look the chunk up again), StorageUnavailableError (try again later),
+        is missing: find the chunk again), StorageUnavailableError (try again later),
         DataCorruptionError.
         """
 

@@ -117,20 +117,20 @@ class CacheManager:
             self._fetched.release(extent)
 
     def drop_below(self, index: SegmentReadIndex, offset: int) -> None:
-        """Let go of what lies wholly below `offset` (the segment was truncated there)."""
+        """Release what lies wholly below `offset` (the segment was truncated there)."""
         tail = index.tail
         if tail is not None and tail.end_offset <= offset:
             self._tail.cut(index)
-        gone = []
+        removed = []
         for extent in index.extents_from(0):
             if extent.end_offset > offset:
                 break
-            gone.append(extent)
-        for extent in gone:
+            removed.append(extent)
+        for extent in removed:
             self.release(extent)
 
     def drop_segment(self, segment_id: int) -> None:
-        """Let go of everything of a segment, its index included."""
+        """Release everything of a segment, its index included."""
         index = self._indexes.get(segment_id)
         if index is not None:
             self._tail.cut(index)
@@ -139,7 +139,7 @@ class CacheManager:
             del self._indexes[segment_id]
 
     def drop_unflushed(self, segment_id: int) -> None:
-        """Let go of what Tier 2 has not, but for what is on its way to the cache."""
+        """Release what Tier 2 has not, but for what is on its way to the cache."""
         index = self._indexes.get(segment_id)
         if index is None:
             return
@@ -204,7 +204,7 @@ class CacheManager:
         return [self._cached.item_of(extent) for extent in (*demoted, *oldest)]
 
     def spilled(self, items: Sequence[SpillItem]) -> None:
-        """The cache has the batch: let go of the memory.
+        """The cache has the batch: release the memory.
 
         What was removed meanwhile is forgotten by the cache.
         """

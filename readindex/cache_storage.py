@@ -7,8 +7,8 @@ What every implementation promises (proved by tests/contracts/cache_storage_cont
 - it never holds much more than its bound; what it drops to stay below it, it drops silently;
 - it is empty after `open`, whatever the directory held: nothing in it is ever trusted across a
   start;
-- no call raises because of the cache's own trouble (disk full, files gone): an insert then has no
-  effect (returns False), a get gives None, and `healthy` says so.
+- no call raises because of the cache's own trouble (disk full, files missing): an insert then has
+  no effect (returns False), a get gives None, and `healthy` says so.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ class CachedBlocks:
             blocks += [(address, view[start:end]) for address, start, end in parts]
         try:
             return await self._storage.insert(blocks)
-        except Exception:  # noqa: BLE001 - whatever it is, readers have other places to look
+        except Exception:  # noqa: BLE001 - whatever it is, readers have other places to read
             # Taken for a refusal: a batch that is neither spilled nor given back would stay in
             # memory for good.
             _log.exception("the cache failed")
@@ -148,7 +148,7 @@ class CachedBlocks:
     async def _lost(self, extent: Extent) -> None:
         """A loss is rarely alone.
 
-        What is known to be missing is looked for by one rescan, else each by its own.
+        All bytes known to be missing are searched by one rescan, else each by its own.
         """
         self.misses += 1
         if extent.home is Home.CACHED:

@@ -29,8 +29,8 @@ class Home(enum.Enum):
     CACHED = "cached"
     """In the cache under `address`; `data` is None."""
     LOGGED = "logged"
-    """In the log alone, at `places`; `data` is None. Gone once Tier 2 has it."""
-    REMOVED = "gone"
+    """In the log alone, at `places`; `data` is None. Removed once Tier 2 has it."""
+    REMOVED = "removed"
     """Removed from its index; any other holder must release it."""
 
 
@@ -202,7 +202,7 @@ class SequentialReader:
         return extents
 
     def lost_ahead(self, offset: int) -> None:
-        """What was fetched ahead is gone from `offset` on."""
+        """What was fetched ahead is evicted from `offset` on."""
         self.ahead_end = max(self.position, min(self.ahead_end, offset))
 
     def __repr__(self) -> str:

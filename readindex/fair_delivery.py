@@ -7,11 +7,11 @@ never rests, the threads that write the log wait for the interpreter lock. Rules
 
 - delivered bytes are counted; a reader that takes more than what is left of a turn's portion waits,
   first come first served;
-- each turn lets go as many as make up a portion, so many readers get on alike;
+- each turn admits as many as make up a portion, so many readers advance alike;
 - while appends arrive, the next portion comes only after a pause as long as the last one took, at
   least `PAUSE_S`. Readers then have at most half of the loop, however slow the machine, and the
   rest is a real pause;
-- nobody waits for anything but turns and that pause, and closing lets all go.
+- a reader waits for nothing but turns and that pause, and closing admits all.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ class Fetch:
         """End it with an error, unless it has ended."""
         if not self.future.done():
             self.future.set_exception(error)
-            # A read-ahead has nobody to hear of its failure: the reader that comes tries again.
+            # A read-ahead has no caller to receive its failure: the reader that comes tries again.
             self.future.exception()
 
 
@@ -271,7 +271,7 @@ class Fetches:
         if not self._objects[name]:
             del self._objects[name]
         if not fetch.future.done():
-            # The task died of something that is our bug: its readers must hear of it.
+            # The task died of something that is our bug: its readers must get the error.
             task = fetch.task
             assert task is not None
             error = None if task.cancelled() else task.exception()

@@ -1,7 +1,7 @@
 """Loader: bytes that are not in memory, from the cache, Tier 2 or Tier 1 (loop).
 
-It gives bytes, or None where the place must be looked up again: what was there when it was asked
-for may be gone by the time it answers.
+It gives bytes, or None where the place must be determined again: the bytes may be evicted by the
+time it answers.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Loader:
         self._refill_bytes_max = refill_bytes_max
 
     async def load(self, place: Place, attempt: Attempt) -> bytes | None:
-        """Bytes from the place on, from wherever they are; None if it must be looked up again."""
+        """Bytes from the place on, from wherever they are; None if the place must be determined
+        again.
+        """
         if place.is_missing:
             return await self._rescan(place, attempt)
         pieces = await self.load_pieces(place, attempt, _CACHED_BLOCKS_PER_READ)
@@ -106,8 +108,8 @@ class Loader:
         try:
             data = await self._fetcher.fetch(segment, chunk, offset, length)
         except ObjectNotFoundError as error:
-            # The chunk may have been replaced meanwhile, or before others began this fetch: look it
-            # up again.
+            # The chunk may have been replaced meanwhile, or before others began this fetch: find it
+            # again.
             if error.name == chunk.object_name:
                 attempt.lost_chunk = chunk
             return None

@@ -109,7 +109,7 @@ class LogRescanner:
     def abandon(self, wants: Iterable[Want]) -> None:
         """Nobody waits for these any more."""
         for want in wants:
-            # Whoever was cancelled while waiting has cancelled the future with it.
+            # A caller that was cancelled while waiting has cancelled the future with it.
             want.future.cancel()
             self._strike(want)
 
@@ -121,7 +121,7 @@ class LogRescanner:
         taken = False
         end_offset = offset + len(data)
         for want in tuple(self._by_segment.get(segment_id, ())):
-            # Who was cancelled abandons his want only when he gets his turn.
+            # A cancelled caller abandons its want only when it gets its turn.
             if want.future.done() or not offset <= want.position < end_offset:
                 continue
             start, end = want.position, min(end_offset, want.end_offset)
@@ -192,7 +192,7 @@ class LogRescanner:
                 want.future.set_result(None)
             else:
                 want.future.set_exception(error)
-                # Its reader may have been cancelled: then there is nobody to hear of it.
+                # Its reader may have been cancelled: then no caller receives it.
                 want.future.exception()
 
     def _strike(self, want: Want) -> None:

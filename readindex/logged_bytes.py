@@ -92,7 +92,7 @@ class LoggedBytes:
         for extent, (ranges, before) in zip(run, wanted, strict=True):
             parts = [part for part in islice(found, len(ranges)) if part is not None]
             if len(parts) < len(ranges):
-                # All that are lost are forgotten together: one rescan looks for them.
+                # All that are lost are forgotten together: one rescan searches them.
                 self._lost(extent)
                 whole = False
             elif whole:
@@ -112,14 +112,14 @@ class LoggedBytes:
         extent = index.find(offset)
         if extent is None or extent.places is None or extent.start_offset == offset:
             return
-        gone = offset - extent.start_offset
-        lead = _lead(extent) + gone
+        dropped = offset - extent.start_offset
+        lead = _lead(extent) + dropped
         while lead >= extent.places[1]:
             lead -= extent.places[1]
             del extent.places[:3]
             self.places -= 1
         index.move_start(extent, offset)
-        self.bytes_total -= gone
+        self.bytes_total -= dropped
 
     def release(self, extent: Extent) -> None:
         """Take an extent out."""

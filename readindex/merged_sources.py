@@ -1,7 +1,7 @@
 """Which sources were merged into which targets and not linked in Tier 2 yet. Pure.
 
-The metadata says so as well (`SegmentMetadata.merges`), but not of what is gone: this is what finds
-the cache_manager of sources that went together with their target.
+The metadata says so as well (`SegmentMetadata.merges`), but not of deleted segments. By this record
+the cache manager finds sources that were deleted together with their target.
 """
 
 from __future__ import annotations

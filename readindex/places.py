@@ -57,7 +57,7 @@ class Places:
         self.closed = True
 
     def present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
-        """The segment, if it has not let go of `offset`; `name` is for the error.
+        """The segment, if it still has `offset`; `name` is for the error.
 
         Sources of merges are present too.
         """

@@ -73,7 +73,7 @@ class Prefetcher:
     ) -> bytes:
         """At most `max_length` bytes from `offset`, up to the end of what one request brings.
 
-        Raises ObjectNotFoundError (look the chunk up again), TierUnavailableError,
+        Raises ObjectNotFoundError (find the chunk again), TierUnavailableError,
         DataCorruptionError, ContainerStoppedError.
         """
         segment_id = segment.segment_id

@@ -1,12 +1,12 @@
 """ReadIndex: every byte of every segment of one container, wherever it lies (loop).
 
 The commit side is synchronous and called in log order, right after the metadata changed, live and
-in replay alike. The read side looks in this order: memory, cache, Tier 2 (below storage_length), a
-merged source, and last Tier 1 by a refill. Rules:
+in replay alike. The read side searches in this order: memory, cache, Tier 2 (below storage_length),
+a merged source, and last Tier 1 by a refill. Rules:
 
 - a read of appended bytes that lie in memory awaits nothing. One of fetched bytes gives way to
   others in the loop when much has been delivered (FairDelivery), and nothing else;
-- after every await everything is looked at again: the segment may have been truncated, deleted,
+- after every await everything is checked again: the segment may have been truncated, deleted,
   merged or flushed, and the bytes evicted. The loop ends with bytes or with an error;
 - the bytes of a segment id at an offset never change, so bytes in hand stay right; only whether the
   reader may still have them is asked again;
@@ -190,8 +190,8 @@ class ReadIndex:
         self._waiting.wake(target_id)
 
     def merge_linked(self, target_id: int, source_id: int) -> None:
-        """The source's chunks are the target's now and its metadata is gone: what is held of it
-        moves over.
+        """The source's chunks are the target's now and its metadata is deleted: its held bytes move
+        over.
         """
         target = self._segment(target_id)
         offset, nested = self._sources.link(target_id, source_id)
@@ -206,7 +206,7 @@ class ReadIndex:
         self._advance(target)
 
     def truncated(self, segment_id: int) -> None:
-        """start_offset has grown: what lies below it is let go of."""
+        """start_offset has grown: what lies below it is released."""
         segment = self._segment(segment_id)
         index = self._indexes.get(segment_id)
         if index is not None:
@@ -218,14 +218,14 @@ class ReadIndex:
         self._waiting.wake(segment_id)
 
     def deleted(self, segment_id: int) -> None:
-        """The segment is gone from the metadata: its readers get SegmentNotFoundError."""
+        """The segment is deleted from the metadata: its readers get SegmentNotFoundError."""
         self._cache_manager.drop_segment(segment_id)
         self._sweep_sources(segment_id)
         self._waiting.wake(segment_id)
 
     def replaced(self, segment_id: int) -> None:
         """The chunks were replaced by others with the same bytes: what is held stays right, and
-        fetches look again.
+        fetches check again.
         """
         self._segment(segment_id)
 
@@ -266,7 +266,7 @@ class ReadIndex:
         return max(0, self._cache_manager.unflushed_room(spills=not self._spiller.refused))
 
     def give_up_unflushed(self, segment_id: int) -> None:
-        """Let go of un-flushed bytes of a segment, to make room for others: a rescan brings them
+        """Release un-flushed bytes of a segment, to make room for others: a rescan brings them
         back when they are wanted.
 
         O(extents of the segment).
@@ -304,7 +304,7 @@ class ReadIndex:
     ) -> list[Sequence[bytes] | RemovedError]:
         """For each (segment id, offset, length) exactly these un-flushed bytes, for the storage
         writer: pieces to be joined, mostly not copied. SegmentNotFoundError or
-        SegmentTruncatedError stand in the place of what is gone.
+        SegmentTruncatedError take the place of removed ranges.
 
         What only Tier 1 has is asked for at once, for all of them: one rescan of the log brings it.
         Holds as much memory as the ranges are long. Merged sources are read by their own id too.
@@ -430,7 +430,7 @@ class ReadIndex:
         )
 
     def check(self) -> None:
-        """Assert the rules of every part, and that nothing is held of segments that are gone.
+        """Assert the rules of every part, and that nothing is held of deleted segments.
 
         O(everything).
         """

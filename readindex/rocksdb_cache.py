@@ -295,8 +295,8 @@ def _options(window: int) -> Options:
     # All files are of level 0 here: their number must not slow writes down.
     options.set_level_zero_slowdown_writes_trigger(1 << 30)
     options.set_level_zero_stop_writes_trigger(1 << 30)
-    # RocksDB tells its life in a file beside the data; it has no place in the account, so it is
-    # kept short.
+    # RocksDB writes a log file beside the data. It is not counted in the account, so it is kept
+    # short.
     options.set_keep_log_file_num(1)
     options.set_max_log_file_size(1024 * 1024)
     options.set_max_manifest_file_size(1024 * 1024)
@@ -316,7 +316,7 @@ def _put(
     """The checksums of the blocks; None if RocksDB did not take them."""
     checksums = []
     try:
-        # A database whose files were deleted goes on answering until it needs a new one: look
+        # A database whose files were deleted goes on answering until it needs a new one: check
         # before trusting it.
         if not disk.exists(f"{path}/CURRENT"):
             return None

@@ -134,7 +134,7 @@ class SegmentReadIndex:
         return extent
 
     def move_start(self, extent: Extent, offset: int) -> None:
-        """Let go of what an extent has before `offset`."""
+        """Release what an extent has before `offset`."""
         assert self.extents is not None
         del self.extents[extent.start_offset]
         extent.length = extent.end_offset - offset
@@ -174,7 +174,7 @@ class SegmentReadIndex:
         self.tail_flushed = 0
         return extent
 
-    # --- looking ---
+    # --- search ---
 
     def find(self, offset: int) -> Extent | None:
         """The extent that covers `offset`, the tail buffer left aside. O(log extents)."""
@@ -297,7 +297,7 @@ class SegmentReadIndex:
         return added
 
     def remove(self, extent: Extent) -> None:
-        """Take an extent out; its bytes are let go of. The caller accounts for it first."""
+        """Take an extent out; its bytes are released. The caller accounts for it first."""
         extents = self.extents
         assert extents is not None
         assert extents.pop(extent.start_offset) is extent, extent

@@ -94,7 +94,7 @@ class Spiller:
         if task is not None:
             task.cancel()
             await asyncio.wait({task})
-            # One that had not begun yet tells nobody.
+            # One that had not begun yet reports nothing.
             self._end_step()
 
     async def _run(self) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class TailBuffer:
-    """Growing bytes of a segment from `start_offset`; made at the first small append, gone when
-    cut.
+    """Growing bytes of a segment from `start_offset`; created at the first small append, removed
+    when cut.
     """
 
     __slots__ = ("data", "position", "start_offset")

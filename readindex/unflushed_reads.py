@@ -7,7 +7,7 @@ un-flushed log. So:
 - what is known to be missing is asked for first, for all blocks, before anything is waited for;
 - then what is held is taken, from memory and cache; what the cache turns out to have lost is asked
   for too;
-- only then the rescan is waited for. What it did not bring is looked for again, and asked for once
+- only then the rescan is waited for. What it did not bring is searched again, and requested once
   more.
 """
 
@@ -28,16 +28,14 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.metadata import ContainerMetadata
 
 BLOCKS_PER_TURN = 256
-"""Blocks looked at before the event loop gets a turn."""
+"""Blocks checked before the event loop gets a turn."""
 
 RemovedError = SegmentNotFoundError | SegmentTruncatedError
 """What becomes of a block whose segment has changed meanwhile."""
 
 
 class _Stretch:
-    """A part of a block: bytes in hand (`pieces`), on their way (`want`), or still to be looked
-    for.
-    """
+    """A part of a block: bytes in hand (`pieces`), on their way (`want`), or missing still."""
 
     __slots__ = ("end", "in_vain", "offset", "pieces", "want")
 

@@ -37,13 +37,13 @@ class WaitingReads:
                 del self._by_segment[segment_id]
 
     def wake(self, segment_id: int) -> None:
-        """Let all readers of a segment look again. O(readers)."""
+        """Wake all readers of a segment to check again. O(readers)."""
         for future in self._by_segment.pop(segment_id, ()):
             if not future.done():
                 future.set_result(True)
 
     def wake_all(self) -> None:
-        """Let every reader look again."""
+        """Wake every reader to check again."""
         for segment_id in list(self._by_segment):
             self.wake(segment_id)
 

@@ -124,7 +124,7 @@ class Listing:
                 | MailboxName()
                 | ProbeName()
             ):
-                pass  # Nothing refers to them, and whoever put them looks after them.
+                pass  # Nothing refers to them, and their writer deletes them.
 
     def _add_object(self, parts: ObjectName, stored: StoredObject) -> None:
         self._own = self._own or (bool(self._tag) and parts.unique_id.startswith(self._tag))

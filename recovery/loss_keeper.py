@@ -85,7 +85,7 @@ class ContainerWatch:
         if self._losses.lost(
             segment_id, chunk, start_offset, end_offset, error, self._keeper.now_ms()
         ):
-            # Of what is known already whoever reads on and on hastens no check.
+            # A reader that goes on reading known losses brings no check forward.
             self._keeper.changed(first_check=len(self._losses.places) > known)
 
     def fetched(self, chunk: ChunkRecord, start_offset: int, end_offset: int) -> None:

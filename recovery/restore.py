@@ -377,7 +377,7 @@ async def _write(
     executor: Executor,
     runtime: Runtime,
 ) -> None:
-    # The markers of those before it are still there: who restores a store means it to be where they
+    # The markers of those before it are still there: a restore intends the store to be where they
     # were.
     config = StoreConfig(
         containers=len(metadata),

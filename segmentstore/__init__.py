@@ -139,7 +139,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Hidden from type checkers, to whom every misspelled name would be an attribute by it.
+    # Hidden from type checkers: with it they would take every misspelled name for an attribute.
     def __getattr__(name: str) -> object:
         """Load the engine at the first use of what needs it."""
         module_name = _LAZY.get(name)

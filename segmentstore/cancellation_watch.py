@@ -69,7 +69,7 @@ class CancellationWatch:
             try:
                 await self._waiter
             except asyncio.CancelledError:
-                # Whoever cancels again wants the same.
+                # A second cancellation wants the same.
                 if patience is None and not self._over:
                     patience = loop.call_later(TIMEOUT_S, self._give_up)
                     self._cancelled()

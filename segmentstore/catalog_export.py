@@ -311,7 +311,7 @@ def _encode(copy: CatalogCopy) -> dict[str, EncodedTable]:
 
 
 async def _delete_old(storage: ObjectStorage, runtime: Runtime, manifest: Manifest) -> None:
-    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - loaded by who made the manifest
+    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - its caller has loaded it
 
     try:
         await catalog_snapshots.delete_old_snapshots(

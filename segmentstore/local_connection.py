@@ -246,7 +246,7 @@ class LocalConnection:
             answer = await self._carry_out(message)
         except LocalProtocolError as error:
             self.refuse(request, error)
-        except Exception as error:  # noqa: BLE001 - the other side is told whatever it was
+        except Exception as error:  # noqa: BLE001 - reported to the other side, whatever it was
             self.refuse(request, error)
         else:
             self._answer(request, answer)

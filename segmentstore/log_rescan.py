@@ -61,8 +61,8 @@ class LogRescan:
                 for frame in batch:
                     for record, *_ in reader.feed(frame):
                         self._offer(record, sought)
-                    # One step, however crowded: writers fill the tail too, and whoever waits for
-                    # this pass must get on.
+                    # One step, however crowded: writers fill the tail too, and reads that wait for
+                    # this pass must advance.
                     if not (self._index.crowded and await self._index.wait_spilled()):
                         await asyncio.sleep(0)
                 if not beside and self._index.refill_answered:

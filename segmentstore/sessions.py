@@ -57,7 +57,7 @@ class SegmentReader:
         self._birth = forks.Birth()
         self._chunk_bytes = chunk_bytes
         self._follow = follow
-        # The store is closed when nobody uses it: who has a session of it does.
+        # The store is closed when it is not used: a holder of a session uses it.
         self._keeps = keeps
         self.offset = offset
         self._turn = asyncio.Lock()
@@ -72,7 +72,8 @@ class SegmentReader:
             data = await self.fetch(self.offset)
             if not data:
                 raise StopAsyncIteration
-            # Nothing is awaited from here on: who is cancelled before finds the offset unmoved.
+            # Nothing is awaited from here on: a caller that is cancelled before finds the offset
+            # unmoved.
             self.offset += len(data)
             return data
 

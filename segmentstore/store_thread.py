@@ -240,7 +240,7 @@ class StoreThread:
                 _run(loop, loop.create_task(_end_leftovers(loop)))
             finally:
                 loop.close()
-        except BaseException as error:  # noqa: BLE001 - whoever waits is notified whatever it was
+        except BaseException as error:  # noqa: BLE001 - waiting callers get it, whatever it was
             failure = error
         # The loop takes no more calls: what is known now is all there will be.
         for call in list(self._calls):

@@ -62,7 +62,7 @@ class MailboxPace:
             self._quick_until = loop.time() + QUICK_FOR_S
             spaced = self._polled_at + WAKE_INTERVAL_S if self._polled_at is not None else 0.0
             await asyncio.sleep(max(spaced, self._not_before) - loop.time())
-        self._woken.clear()  # Who asks from here on asks for another check.
+        self._woken.clear()  # A request from here on asks for another check.
         self._polled_at = loop.time()
 
     def polled(self, answered: int) -> None:

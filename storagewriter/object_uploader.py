@@ -164,8 +164,8 @@ class ObjectUploader:
                 read = await self._source.read_unflushed(plan.blocks)
             except TierUnavailableError as error:
                 self.reading.failed(error)
-                # A successor truncates: what we owe is missing from the log then, and nobody else
-                # would ever tell us.
+                # A successor truncates: what we owe is missing from the log then, and would never
+                # be reported to us.
                 with contextlib.suppress(TierUnavailableError):
                     await self._source.check_primary()
             else:

@@ -76,7 +76,8 @@ class OrphanSweeper:
         self.shared_with = other_stores.shared_with
         """Which other store keeps objects in the same place, in words; None for nobody."""
         self._sharing_is_meant = other_stores.is_meant
-        # A person has said that other stores may be there: then the tag alone tells what is ours.
+        # An operator has said that other stores may be there: then the tag alone decides what is
+        # ours.
         self._source = source
         self._tag = store_tag(source.store_id)
         self._storage = storage

@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: no later collection needs to look at it."""
+    """What was collected stays to the end: no later collection needs to scan it."""
     gc.freeze()
     gc.enable()
 

@@ -46,11 +46,12 @@ BANNED = re.compile(
 """Everyday words that stand for a mechanism with a name, and actors without a noun."""
 OLD_WORDS = re.compile(
     r"(?<!`)\b(?:look(?:s|ed|ing)?\s(?:at|for|into)|let(?:s|ting)? go|gone(?! round)|heard|hears?"
-    r"|judge[sd]?|condemn(?:s|ed)?|taken back|telling|lanes?)\b(?!`)",
+    r"|judge[sd]?|condemn(?:s|ed)?|taken back|told|tell(?:s|ing)?|whoever|whomever|lanes?)\b(?!`)",
     re.IGNORECASE,
 )
 """Words that comments and docstrings no longer use: check, search, inspect, release, missing or
-deleted, received, mark for deletion, cancel, report and writer thread stand for them.
+deleted, received, mark for deletion, cancel, report, the process that, and writer thread stand
+for them.
 """
 ACTOR = re.compile(
     r"(?:^|[,;:(]\s*|\b(?:and|or|of|by|for|to|from|with|in|on|at|is|but|not|than|asks?|says?"
@@ -184,11 +185,12 @@ def comments_and_docstrings(source: str) -> Iterator[str]:
             yield token.string
 
 
-@pytest.mark.parametrize("package", [name for name in PACKAGES if name != "readindex"])
+@pytest.mark.parametrize("package", [*PACKAGES, "bench", "tests"])
 def test_comments_and_docstrings_name_mechanisms_by_their_terms(package: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {word.group()!r}"
         for path in (ROOT / package).rglob("*.py")
+        if str(path.relative_to(ROOT)) not in NOT_YET
         if OLD_WORDS.search(source := path.read_text(encoding="utf-8"))  # else no need to parse
         for text in comments_and_docstrings(source)
         for word in OLD_WORDS.finditer(text)

@@ -240,7 +240,7 @@ def test_each_worker_begins_with_groups_that_are_alike_and_ends_with_what_all_ca
         assert fronts == sorted(fronts, reverse=True)
 
 
-# --- what a run tells -----------------------------------------------------------------------------
+# --- what a run reports ---------------------------------------------------------------------------
 
 
 def test_the_slowest_tests_and_the_share_of_each_folder_are_reported() -> None:

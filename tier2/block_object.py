@@ -69,7 +69,7 @@ __all__ = [
     "verify_extent",
     "verify_extents",
 ]
-# The names of the header are the format's too: who reads blocks finds all of it here.
+# The names of the header are the format's too: a reader of blocks finds all of it here.
 
 _ENTRY = struct.Struct(">II")
 

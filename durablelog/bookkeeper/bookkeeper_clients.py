@@ -190,7 +190,7 @@ async def _connected(
             task.cancel()
         await asyncio.wait([connecting, reading])
         if not reading.cancelled():
-            # That ZooKeeper does not answer is reported by whoever needs it next.
+            # That ZooKeeper does not answer is reported by the next call that needs it.
             reading.exception()
 
 

@@ -115,7 +115,7 @@ class BookKeeperLogView(LogView):
         self.record = await waiting.for_node(self._read_record)
         first, entry = split_address(self.record.truncation_address)
         for item in self.record.ledgers:
-            # The truncation point is an acknowledged frame, whatever bookies have been told yet.
+            # The truncation point is an acknowledged frame, whatever was confirmed to bookies yet.
             self._ends[item.sequence] = max(
                 await self._end_of(item, waiting), entry if item.sequence == first else -1
             )

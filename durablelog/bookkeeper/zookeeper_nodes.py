@@ -78,8 +78,7 @@ _REFUSED = (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireS
 
 _log = logging.getLogger(__name__)
 _kazoo_log = _log.getChild("kazoo")
-# It tells each try to connect, and each that failed with its traceback; what matters is in
-# `health`.
+# It logs each try to connect, and each that failed with its traceback; what matters is in `health`.
 _kazoo_log.setLevel(logging.CRITICAL)
 
 
@@ -226,7 +225,7 @@ class ZookeeperNodes(MetadataNodes):
                 self._executor, end_session, self._client
             )
             self._executor.shutdown(wait=False)
-            # Who waits for a connection looks up, and sees that there will be none.
+            # Calls that wait for a connection wake up, and see that there will be none.
             self._connected.set()
         await self._holder.close()
         await asyncio.shield(self._closing)
@@ -401,8 +400,8 @@ class ZookeeperNodes(MetadataNodes):
             and self._settings.sasl
             and self._unanswered >= _SASL_TRIES
         ):
-            # A server that insists on SASL hangs up on whom it does not know, and kazoo's thread
-            # ends by that.
+            # A server that requires SASL hangs up on unknown clients, and kazoo's thread ends by
+            # that.
             self._refusal = "refuses the credentials: SASL authentication failed"
         elif precisely == KeeperState.CLOSED:
             self._unanswered += 1

@@ -165,7 +165,7 @@ class FilePreparer:
         """Now, if there is anything to try: room may have come."""
         self.end()
         if self.prepared is not None:
-            # What found no room was not a file: whoever listens tries that again.
+            # What found no room was not a file: the next claim tries that again.
             self._note("")
         elif self.limited or self.needed:
             self.want()

@@ -174,7 +174,7 @@ class LogFolder:
         self._clean(scan.others)
 
     def _find_room(self, kept: int) -> None:
-        # What fails for another reason is tried again by whoever prepares the next file.
+        # What fails for another reason is tried again by the preparation of the next file.
         with contextlib.suppress(NoRoomError, OSError):
             self.reserve.make()
             self.found_room = self.writer.secure(1, kept)

@@ -158,8 +158,8 @@ class _LogWalk:
                         record.last_frame_address,
                     )
         except _UNREADABLE:
-            # One that begins with no checkpoint is told all the same: it is what a checker searches
-            # for.
+            # One that begins with no checkpoint is reported all the same: it is what a checker
+            # searches for.
             return bool(self._begins_with) and not replay.operations
         return bool(self._begins_with)
 

@@ -121,7 +121,7 @@ def simulate(asked: Asked) -> RunOutcome:
         )
         seconds = time.monotonic() - begun
         failures = [_replayable(failure) for failure in summary.failures]
-        # Who interrupts does not wait for up to TRIES_MAX runs more.
+        # An interrupted run does not wait for up to TRIES_MAX runs more.
         shrunk = 0 if stop_asked() else SHRUNK_MAX
         for failure, shown in zip(summary.failures[:shrunk], failures, strict=False):
             bar.say(f"making the failure of {failure.seed} smaller, in up to {TRIES_MAX} runs")

@@ -144,7 +144,7 @@ def cat(
             )
             raise InvalidArgumentError("--follow", store, detail)
         if follow:
-            # Who waits for more wants an owner: on a read-only file system nobody adds any.
+            # A wait for more needs an owner: on a read-only file system none adds any.
             with_store(store, run)
         else:
             with_readable_store(store, run)

@@ -111,7 +111,7 @@ class MainJobChild:
         """What the child reports, until it ends or is killed."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            # A line cut by the kill has no newline: it was never told.
+            # A line cut by the kill has no newline: it was never written.
             if line.endswith("\n"):
                 yield json.loads(line)
 

@@ -88,7 +88,7 @@ async def _require_one(store: SegmentStore, names: dict[int, str]) -> None:
             del names[container_id]
             stopped = error
         except SegmentStoreError:
-            pass  # there is no such segment: whoever says so, runs
+            pass  # there is no such segment: an owner that says so is running
     if not names and stopped is not None:
         raise stopped
 

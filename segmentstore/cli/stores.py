@@ -58,7 +58,7 @@ def with_store(
     if not create:
         require_store(location)
     if _is_mounted_read_only(location):
-        # Told here: for want of permissions the lock may be refused with another error.
+        # Reported here: for want of permissions the lock may be refused with another error.
         raise ReadOnlyFileSystemError(location)
 
     if take_over:

@@ -103,7 +103,7 @@ class TemporaryOwner:
             async with segmentstore.open(self._location, mailbox_poll_interval_s=ANSWER_POLL_S):
                 await ended.wait()
         except StoreInUseError:
-            pass  # whoever has it answers; and when he has ended, this does
+            pass  # its owner answers; and when that has ended, this does
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:

@@ -229,12 +229,11 @@ class SegmentContainer:
             raise  # the event loop was closed: nothing can be awaited any more
         except BaseException as error:
             self.failure = error
-            # In a task of its own: whoever is cancelled once more here must not leave half of it
-            # open.
+            # In a task of its own: a second cancellation here must not leave half of it open.
             self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
             await outlast(self._stopping)
             if not self._stopping.cancelled():
-                self._stopping.exception()  # the first failure is the one to tell
+                self._stopping.exception()  # the first failure is the one to report
             raise
 
     async def _begin_view(self, reason: SegmentStoreError, recovery: RecoveryReport) -> None:

@@ -139,7 +139,7 @@ def test_a_store_that_is_missing_can_be_forgotten(
         == ExitCode.USAGE
     )
     shown = segmentstore("gc", tmp_path / "one", "--forget-store", ids["two"], "--json").json()
-    # What the other one left is not ours to delete, whoever is missing.
+    # What the other one left is not ours to delete, whichever store is missing.
     assert [problem for problem in shown["problems"] if "of unknown owner" not in problem] == []
     assert [(item["state"], item["name"]) for item in shown["items"]] == [("waiting", orphan)]
     assert segmentstore("verify", tmp_path / "one").code == ExitCode.DONE

@@ -478,7 +478,7 @@ class LedgerStoreContract(ABC):
                 await append_all(
                     writer, results, [[entry(before + number)] for number in range(count)]
                 )
-                # The writer is idle from here on: it tells the bookies by itself.
+                # The writer is idle from here on: it confirms to the bookies by itself.
                 while (last := await other.confirmed(writer.ledger_id)) != len(results.got) - 1:
                     assert EMPTY <= last < len(results.got)
                 assert await read_all(other, writer.ledger_id, 0, last) == [

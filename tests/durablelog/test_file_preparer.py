@@ -1,4 +1,4 @@
-"""What the preparer of log files says of room, and how the lane takes a file from it."""
+"""What the preparer of log files says of room, and how the writer thread takes a file from it."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from recovery.harness.simulation.virtual_loop import run_virtual
 
 
 class Writer:
-    """Appends a byte whenever it is looked at, while it is `active`."""
+    """Appends a byte whenever it is read, while it is `active`."""
 
     def __init__(self) -> None:
         self.active = False

@@ -1,4 +1,4 @@
-"""A target of many unlinked sources: what a merge, a read, a link and a truncation look at does not
+"""A target of many unlinked sources: what a merge, a read, a link and a truncation visit does not
 grow with their number.
 """
 

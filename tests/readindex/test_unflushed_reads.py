@@ -72,7 +72,7 @@ def test_one_pass_serves_every_block_of_every_upload() -> None:
             for (segment_id, _, _), pieces in zip(upload, read, strict=True):
                 assert not isinstance(pieces, Exception)
                 assert b"".join(pieces) == world.truth[segment_id]
-        # What the cache has lost it tells when it is asked: a second pass looks for that.
+        # The cache reports its losses when it is asked: a second pass searches for them.
         assert world.refills <= 2
         await world.index.close()
 
@@ -164,7 +164,7 @@ def test_an_upload_that_is_cancelled_asks_for_nothing_any_more() -> None:
 
 
 def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else() -> None:
-    """The future of a cancelled reader is cancelled at once, its want is taken back a turn later: a
+    """The future of a cancelled reader is cancelled at once, its want is withdrawn a turn later: a
     pass goes on between.
     """
 
@@ -198,7 +198,7 @@ def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else(
 
 
 def test_refilled_bytes_never_push_out_others() -> None:
-    """What is kept beside fits into memory and cache; more would only be looked for again."""
+    """What is kept beside fits into memory and cache; more would only be searched again."""
 
     async def main() -> None:
         world, ids = await lost_world()

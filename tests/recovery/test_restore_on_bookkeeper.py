@@ -309,7 +309,7 @@ async def _whole_or_none(world: World, folder: Path, other: Path) -> str:
     with pytest.raises((NotAStoreError, ConfigError)):
         await world.restore(other)
     if world.made():
-        # Whoever opens it there has all of it: the folder that was cut off, too.
+        # An opening there has all of it: the folder that was cut off, too.
         assert await world.contents(folder) == WHOLE
         assert await world.contents(other) == WHOLE
         return "whole"

@@ -104,7 +104,7 @@ def test_places_and_examples_are_bounded() -> None:
         assert losses.lost(3, chunk, chunk.start_offset, chunk.end_offset, GONE, 7)
     assert (len(losses.places), losses.seen, losses.beyond) == (PLACES_MAX, PLACES_MAX + 5, 5)
     assert len(list(losses.examples())) == EXAMPLES_MAX
-    # Who is not wanted any more makes room.
+    # An unwanted one makes room.
     segment.start_offset = 1000
     assert losses.lost(3, chunks[-1], chunks[-1].start_offset, chunks[-1].end_offset, GONE, 7)
     assert len(losses.places) == PLACES_MAX - 9

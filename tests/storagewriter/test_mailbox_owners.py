@@ -76,7 +76,7 @@ def test_an_answer_that_another_store_gave_is_left_to_it() -> None:
         o.writer.orphan_sweeper.shared_with = not_alone
         await o.keeper.check_now()
         assert [entry.key for entry in await list_messages(o.storage, 7)] == [keys[0], keys[2]]
-        # Who wrote the last one nobody knows, but if nobody else was ever here.
+        # The writer of the last one is unknown, unless no other store was ever here.
         o.writer.orphan_sweeper.shared_with = _alone
         await o.keeper.check_now()
         assert [entry.key for entry in await list_messages(o.storage, 7)] == [keys[0]]

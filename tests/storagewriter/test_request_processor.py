@@ -106,7 +106,7 @@ def test_who_asks_while_a_check_fails_gets_a_check_when_the_tier_may_be_asked_ag
         pace.wake()
         await pace.until_due()
         assert loop.time() - began == 7.0, "owed, and no sooner"
-        # Who asked for the check that failed is owed one as well, with nobody else asking.
+        # The caller of the check that failed is owed one as well, without a further request.
         pace.failed(13.0)
         await pace.until_due()
         assert loop.time() - began == 20.0

@@ -130,7 +130,7 @@ def test_of_several_containers_none_is_taken_if_one_has_an_owner(
             assert caught.value.container_id == 1
             assert [world.record(number).epoch for number in (0, 1)] == before
             assert world.tree.content(container_path(ROOT, 2)) is None
-            # What nobody owns is there for whoever asks for that alone.
+            # A container without an owner is open to a caller that asks for that alone.
             await (await world.ask(tmp_path / "one", serve="0,2")).close()
 
     run(main())

@@ -87,7 +87,7 @@ def test_whatever_call_the_maker_dies_in_the_next_process_has_one_whole_store(
         mortal = MortalWorld()
         mortal.process.die_in(call, happens=happens)
         life = asyncio.ensure_future(make_and_die(mortal, tmp_path / "dead"))
-        while not mortal.process.dead and not life.done():  # noqa: ASYNC110 - the dead tell nobody
+        while not mortal.process.dead and not life.done():  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.001)
         world = BookKeeperWorld()
         world.cluster, world.tree = mortal.cluster, mortal.tree

@@ -113,7 +113,7 @@ async def retried(call: Any) -> Any:
         try:
             return await call()
         except (ObjectStorageError, CatalogFormatError):
-            # Bodies are cut off here too: told, and read again.
+            # Bodies are cut off here too: reported, and read again.
             await asyncio.sleep(1)
     return await call()
 

@@ -312,7 +312,7 @@ def test_silent_connections_shut_nobody_out(
             ]
             async with LocalClient(str(tmp_path / "s")) as client:
                 assert await client.create("x")
-                # The oldest made room, and were told so.
+                # The oldest made room, and received the reason.
                 assert codes([(await silent[0].take())[1]]) == [Code.BUSY]
                 assert await silent[0].reader.read() == b""
                 assert await client.append("x", WRITER, 0, b"data") == 0

@@ -61,7 +61,7 @@ def linked(tmp_path: Path) -> Pair:
     place = tmp_path / "volume"
     place.mkdir()
     for name in ("one", "two"):
-        # The folders become stores first: who makes one wants an empty folder.
+        # The folders become stores first: a creation needs an empty folder.
         run(_make(tmp_path / name))
         os.symlink(place, tmp_path / name / "tier2")
     return Pair(tmp_path / "one", tmp_path / "two", place)

@@ -81,7 +81,7 @@ def test_a_second_store_is_refused_unless_it_is_meant() -> None:
         meant = StoreMarkers(storage, TWO, is_meant=True)
         await meant.make()
         assert meant.health() == []
-        # Who is known there goes on, whoever came later; health says it.
+        # A store that is known there goes on, whichever came later; health says it.
         first = StoreMarkers(storage, ONE)
         assert await first.is_known()
         await first.shared_with()

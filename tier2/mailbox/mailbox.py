@@ -217,7 +217,7 @@ async def wait_for_answers(
         try:
             await _collect(storage, [key for key in wanted if key not in found], found, keep)
         except StorageUnavailableError:
-            pass  # Asked again below; whoever waits learns it by the answers that are missing.
+            pass  # Asked again below; a waiting job learns it by the answers that are missing.
         left_s = give_up - loop.time()
         if len(found) == len(wanted) or left_s <= 0:
             return {key: found[key] for key in wanted if key in found}

@@ -59,7 +59,7 @@ class _Times:
     def add(self, seconds: float) -> None:
         self._seconds.append(seconds)
         self._unsorted += 1
-        # Sorting at each read would cost more than it tells.
+        # Sorting at each read would cost more than it is worth.
         if self._unsorted >= _SORT_EVERY or len(self._seconds) <= SAMPLES_MIN:
             self._unsorted = 0
             self._nearly_all = sorted(self._seconds)[int(NEARLY_ALL * (len(self._seconds) - 1))]

@@ -172,7 +172,7 @@ def _run_interruptibly(verb: Callable[[], int]) -> int:
     def work() -> None:
         try:
             codes.append(verb())
-        except BaseException as error:  # noqa: BLE001 - raised again by who waits
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             errors.append(error)
         finally:
             ended.set()

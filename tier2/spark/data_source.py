@@ -110,7 +110,7 @@ class SegmentStoreSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if not self.options:
-            # Whoever reads by load() or a view has said something; a table has lost what was said.
+            # A read by load() or a view has given its options; a table has lost them.
             raise TableOptionsError
         options = parse_options(self.options, streaming=False)
         wanted = options.filter_pushdown

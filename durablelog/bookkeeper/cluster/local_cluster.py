@@ -382,7 +382,7 @@ def _wait_until(absent: Callable[[], Sequence[ServiceProcess]]) -> None:
     """
     end = time.monotonic() + _READY_S
     while True:
-        # Before the check: who ended after it may have been seen by it.
+        # Before the check: a process that ended after it may have been seen by it.
         ended = (
             {process.name for process in missing if process.process_id is None}
             if (missing := absent())

@@ -276,7 +276,7 @@ class AddConnection:
             answered[writer] = expected + count
             batches.setdefault(writer, []).append(AddResult(code, entry, count))
         for writer, results in batches.items():
-            # Who is notified of one writer's entries may close another.
+            # The receiver of one writer's results may close another.
             if self.lost is None and writer.handle in self.writers:
                 writer.answered = answered[writer]
                 writer.on_results(results)

@@ -145,7 +145,7 @@ class GatewayLedgerStore(LedgerStore):
                     CLOSE_S,
                 )
             except LedgerError:
-                pass  # it is whole all the same: who needs its end recovers it
+                pass  # it is whole all the same: a reader that needs its end recovers it
 
         return GatewayWriter(link.connection, int(handle), int(ledger_id), seal, bookies.split())
 
@@ -295,7 +295,7 @@ class GatewayLedgerStore(LedgerStore):
                 except RuntimeError:
                     pass  # the loop is over, and the store with it
 
-        # Before whoever awaits the future: his next call finds the gateway given up.
+        # Before the code that awaits the future: its next call finds the gateway given up.
         future.add_done_callback(notice)
         return future
 

@@ -38,8 +38,8 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     # The net below everything: off by default.
     "addEntryQuorumTimeoutSec": "10",
     "readEntryTimeoutSec": "5",
-    # An idle writer tells bookies what is acknowledged, in ms: who reads along sees the last entry,
-    # too.
+    # An idle writer confirms to bookies what is acknowledged, in ms: a concurrent reader sees the
+    # last entry, too.
     "explicitLacInterval": "200",
     # The default lets through 5,000 adds and then blocks the thread that reads from us; the window
     # is ours.

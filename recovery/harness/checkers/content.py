@@ -231,7 +231,7 @@ def _repeated_across(index: HistoryIndex) -> Iterator[Violation]:
     """A record in two segments at one time, or in two incarnations of one."""
     holders: dict[tuple[bool, int, int], Chain] = {}
     if not index.removals:
-        return  # then it is in a segment it was not submitted to, which is told already
+        return  # then it is in a segment it was not submitted to, which is reported already
     for chain in index.chains.values():
         for origin in chain.at:
             other = holders.setdefault(origin, chain)

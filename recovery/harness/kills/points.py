@@ -53,7 +53,8 @@ POINTS: Final[Mapping[str, SystemCall]] = {
         SystemCall("rename", "?rename,?renameat,?renameat2", 5, ("EIO",)),
         SystemCall("link", "?link,?linkat", 10, ("ENOSPC",)),
         SystemCall("unlink", "?unlink,?unlinkat", 12, ("EIO",)),
-        # A writer thread tells the loop that something is durable: nobody was notified of it yet.
+        # A writer thread reports to the loop that something is durable: no caller was notified of
+        # it yet.
         SystemCall("report", "?sendto,?send", 50),
     )
 }

@@ -273,7 +273,7 @@ class KillRound:
                 self._together(first, rival, kill)
         self._result.takeovers += "opened" in first.said and "opened" in rival.said
         self._result.kinds[kill.name] += 1
-        # Who had to give way, or found nothing to do, may have ended by itself before.
+        # A child that had to give way, or found nothing to do, may have ended by itself before.
         self._result.kills += first.was_killed + rival.was_killed
 
     def _stop(self, first: Child, kill: Kill) -> bool:

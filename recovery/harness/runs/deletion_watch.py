@@ -51,7 +51,7 @@ class DeletionWatch:
 
     def attach(self, store: SegmentStore, opened_us: int) -> None:
         """Watch a store that has just been opened; `opened_us` is when its opening began."""
-        parts = store._parts  # noqa: SLF001 - what an owner deletes, and why, is not told outside
+        parts = store._parts  # noqa: SLF001 - what an owner deletes, and why, is not public
         for container in parts.containers:
             metadata = container.metadata
             for name in metadata.garbage:

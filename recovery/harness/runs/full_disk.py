@@ -43,9 +43,9 @@ def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violati
     """Of a store whose containers wait for room: logs that hold more than they may."""
     found = []
     for container in store._parts.containers if store is not None else ():  # noqa: SLF001
-        # Its log is told nowhere else.
-        # Frames of one large append, sent just before the disk filled, may take more than the
-        # reserve has: then nothing goes on until somebody makes room (docs/limits.md).
+        # Its log is reported nowhere else. Frames of one large append, sent just before the disk
+        # filled, may take more than the reserve has: then nothing goes on until somebody makes room
+        # (docs/limits.md).
         if not container.lacks_log_room or container.stats()["log"]["frames_in_flight"]:
             continue
         folder = log_directory(LOCATION, container.container_id)

@@ -460,7 +460,7 @@ class Scenario:
         store = self._stores.pop(process.name, None)
         if store is not None:
             for container in store._parts.containers:  # noqa: SLF001
-                # Why it stopped is not told outside.
+                # Why it stopped is not reported outside.
                 failure = container.failure
                 errors.append(failure)
                 if failure is not None and not isinstance(failure, ASKED_FOR):

@@ -37,8 +37,8 @@ class SharedFolders(Scenario):
 
     def _cycle(self, cycle: Cycle) -> None:
         super()._cycle(cycle)
-        # Not before: who makes a store wants an empty folder, and objects in files lie in that of
-        # the first one.
+        # Not before: the creator of a store needs an empty folder, and objects in files lie in that
+        # of the first one.
         if not self._theirs and self._is_known():
             self._live_next_door()
         elif self._theirs:

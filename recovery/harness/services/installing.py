@@ -178,7 +178,7 @@ def _install_s3proxy(folder: Path, say: Callable[[str], None]) -> None:
 
 
 def _install_bookkeeper(say: Callable[[str], None]) -> None:
-    # Not at the top: who starts S3Proxy does not pay for a cluster's clients.
+    # Not at the top: a start of S3Proxy does not pay for a cluster's clients.
     from durablelog.bookkeeper.archiving.class_archiving import make_class_archives  # noqa: PLC0415
 
     try:

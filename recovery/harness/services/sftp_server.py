@@ -67,7 +67,7 @@ class Sftp(StorageServer):
             "ListenAddress": HOST,
             "HostKey": _quoted(host_key),
             "AuthorizedKeysFile": _quoted(self.key.with_suffix(".pub")),
-            # The folder of a test is writable by whom it likes.
+            # The folder of a test is writable by the users it admits.
             "StrictModes": "no",
             "PasswordAuthentication": "no",
             "KbdInteractiveAuthentication": "no",

@@ -213,7 +213,7 @@ class SparkConnectServer(_SparkServer):
             "spark.log.level": "WARN",
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.sql.shuffle.partitions": "4",
-            # By default two seconds: what is quicker tells nothing of its tasks.
+            # By default two seconds: what is quicker reports nothing of its tasks.
             "spark.connect.progress.reportInterval": "100ms",
         }
         return [

@@ -117,7 +117,7 @@ class SimulatedGateway(NetworkClient):
         """
         handle = Handle(self, ledger_id, record, on_result, on_death)
         if self.dead:
-            # Killed between its answer and this: each entry will be told so.
+            # Killed between its answer and this: each entry will get that error.
             handle.closed = True
         else:
             self.handles.append(handle)

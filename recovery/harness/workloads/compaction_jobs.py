@@ -134,9 +134,9 @@ class CompactionJobs:
             segments = await read_table(self._storage, manifest, "segments")
             chunks = await read_table(self._storage, manifest, "chunks")
         except CatalogFormatError:
-            # What is a day old may be deleted, its manifest first; and where the owner's clock is a
-            # day before that of Tier 2, or jumps by one while the manifest is on its way, a
-            # manifest may land behind the deletion of its tables.
+            # What is a day old may be deleted, its manifest first. The owner's clock may be a day
+            # before that of Tier 2, or jump by one while the manifest is on its way. Then a
+            # manifest may arrive behind the deletion of its tables.
             stored = await self._storage.head(manifest.name)
             age_ms = self._runtime.clock.time_ms() - manifest.time_ms
             if stored is None or max(age_ms, manifest.time_ms - stored.modified_ms) > _DAY_MS // 2:

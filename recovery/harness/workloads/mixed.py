@@ -304,6 +304,6 @@ async def _outcome_of(asked: _Asked) -> BaseException | None:
     try:
         await (asked if isinstance(asked, asyncio.Future) else asked())
     except (asyncio.CancelledError, Exception) as error:  # noqa: BLE001
-        # Whoever waits for the group checks it.
+        # The waiting caller of the group checks it.
         return error
     return None

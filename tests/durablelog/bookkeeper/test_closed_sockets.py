@@ -224,7 +224,7 @@ def test_an_opening_that_is_cancelled_leaves_no_session(tmp_path: Path) -> None:
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
             await opening
-        made[0].shutdown(wait=True)  # as for whoever ended it without waiting
+        made[0].shutdown(wait=True)  # as for a caller that ended it without waiting
         assert open_sockets() <= before
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

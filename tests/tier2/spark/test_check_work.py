@@ -1,4 +1,4 @@
-"""How the look into objects is cut, and that a task opens one storage for all that it does, and
+"""How the check of objects is cut, and that a task opens one storage for all that it does, and
 closes it.
 """
 

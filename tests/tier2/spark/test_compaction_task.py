@@ -534,7 +534,7 @@ def test_requests_and_bytes_are_counted() -> None:
     async def body(bed: Bed) -> None:
         await many(bed, objects=5)
         [result] = await bed.compact(options())
-        # A look for a proposal; a GET for each source; the object, what is read back of it, and its
+        # A poll for a proposal; a GET for each source; the object, what is read back of it, and its
         # proposal.
         assert result.requests == 1 + 5 + 3
         assert result.bytes_received > 10 * 50

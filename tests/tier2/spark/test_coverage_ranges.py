@@ -1,4 +1,4 @@
-"""Segments cut into ranges: what ranges, borders and walks say together is what one look at the
+"""Segments cut into ranges: what ranges, borders and walks say together is what one check of the
 whole container says.
 """
 

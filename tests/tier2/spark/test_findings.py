@@ -111,7 +111,7 @@ def checked(
     after: Sequence[Known] | None = None,
     **changes: Any,
 ) -> list[dict[str, Any]]:
-    """Judged as a whole, and by suspects alone: both must say the same."""
+    """Checked as a whole, and by suspects alone: both must say the same."""
     a, found, b = objects(before), listing(listed), objects(before if after is None else after)
     table = check_shard(a, found, b, place(**changes), run_id="run")
     suspects = find_suspects(a, found)

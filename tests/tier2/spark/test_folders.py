@@ -48,7 +48,7 @@ JOB = "00000000feedbeef"
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks wrong is looked at again without waiting, but in Spark's own processes."""
+    """What seems wrong is checked again without waiting, but in Spark's own processes."""
     monkeypatch.setattr(folder_tasks, "AGAIN_S", 0.0)
 
 

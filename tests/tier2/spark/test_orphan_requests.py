@@ -306,7 +306,7 @@ def test_orphans_are_marked_for_deletion_and_the_driver_is_handed_numbers(
     monkeypatch.setattr(LocalFrame, "toArrow", look)
     location, folder = tmp_path / "store", tmp_path / "store" / "tier2"
     blocking.open(location, containers=2, **LIVE).close()
-    # What is condemned stays for now: a task that is run again finds it again.
+    # What is marked for deletion stays for now: a task that is run again finds it again.
     with blocking.open(location, **{**LIVE, "deletion_lag_s": 1000.0}) as store:
         store.create_segment("a")
         paths = left_behind(folder, str(store.stats()["store_id"]))

@@ -1,4 +1,4 @@
-"""A job on the store's machine wakes its owner over the socket: nobody waits for the next look into
+"""A job on the store's machine wakes its owner over the socket: nobody waits for the next poll of
 the mailbox.
 """
 

@@ -128,7 +128,7 @@ def test_a_range_is_read_in_pieces_as_small_as_row_groups_let_it(
     assert widths(1024, 1) == widths(4, 10_000) == {64}
 
 
-# --- rows that need not be looked at one by one ---------------------------------------------------
+# --- rows that need not be checked one by one -----------------------------------------------------
 
 RULES = {
     "file": key_rules("file:///x/ab", mode="IGNORE"),

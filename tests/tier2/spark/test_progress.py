@@ -1,4 +1,4 @@
-"""Progress: how looks at stages add up, and what a terminal and a file are shown of it."""
+"""Progress: how polls of stages add up, and what a terminal and a file are shown of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_stages_of_several_queries_add_up_and_an_ended_one_counts_whole() -> Non
     counts.see("b", 0, 1, 2)
     assert counts.count(running=2) == TaskCount(4, 10, 2)
     counts.see("a", 1, 0, 5)
-    # Of a stage that is over nobody tells any more; its last look was before its end.
+    # A stage that is over gets no more reports; its last poll was before its end.
     counts.finish_others("a", [1])
     assert counts.count(running=5) == TaskCount(9, 15, 5)
 
@@ -51,7 +51,7 @@ def test_who_is_waited_for_is_shown_while_nothing_runs(spark: SparkSession) -> N
     key = MessageKey(3, "00000000000000ab", "export")
     storage = MemoryObjectStorage(Runtime())
     with Progress(spark, "work", stream=terminal):
-        # Nobody answers. It is looked for longer than a line takes to be drawn.
+        # Nobody answers. It is searched for longer than a line takes to be drawn.
         while "waiting" not in terminal.getvalue():
             assert asyncio.run(answers_to(storage, [key], 3 * CHECK_S)) == {}
     shown = terminal.getvalue().split("\r")

@@ -334,7 +334,7 @@ class Busy:
             while not self._ended.is_set():
                 self._round(self.rounds)
                 self.rounds += 1
-        except BaseException as error:  # noqa: BLE001 - looked at by the test
+        except BaseException as error:  # noqa: BLE001 - checked by the test
             self.error = error
 
     def _round(self, number: int) -> None:

@@ -62,7 +62,7 @@ class Beside:
         return manifest.name
 
     async def own(self) -> None:
-        """Look into the mailboxes for ever."""
+        """Poll the mailboxes for ever."""
         while True:
             await asyncio.sleep(7.0)
             for number in sorted(self.answering):

@@ -103,7 +103,7 @@ def test_what_the_owner_does_between_the_snapshots_is_no_finding(world: World) -
 
     def between() -> Mapping[int, Manifest]:
         # A live owner: an object is replaced and deleted already, another has come, one was merely
-        # let go.
+        # released.
         world.forget(0, taken)
         world.lose(taken)
         del world.metadata[0].garbage[taken]

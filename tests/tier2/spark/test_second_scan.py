@@ -1,4 +1,4 @@
-"""Shards with more suspects than the driver takes: judged in tasks, and as all others are."""
+"""Shards with more suspects than the driver takes: checked in tasks, and as all others are."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MANY = 80
-"""Objects that are lost, of each of which the driver must hear nothing."""
+"""Objects that are lost, of each of which the driver must receive nothing."""
 
 
 @pytest.fixture

@@ -318,7 +318,7 @@ def test_merged_bytes_come_with_their_target(
         assert step(world, end, most) == (end, [])
     world.link(source)
     if seen:
-        # Rewritten, no chunk tells any more whose bytes they were.
+        # Rewritten, no chunk shows any more whose bytes they were.
         world.rewrite("t", b"a\nb\n1\n2\n3\n4\n")
     world.export()
     found: list[Row] = []

@@ -129,7 +129,7 @@ def test_filters_with_spark_s_setting_on_and_off(session: SparkSession, world: S
     assert chosen("segment = 'b' OR offset = 3").count() == 51
     with pytest.raises(PySparkException, match="DATA_SOURCE_PUSHDOWN_DISABLED"):
         chosen("offset > 5", filterPushdown="true").count()
-    # With the other segment's objects gone, only a read that does not touch them succeeds.
+    # With the other segment's objects deleted, only a read that does not touch them succeeds.
     for chunk in world.segment("b", 1).chunks:
         world.delete_object(chunk.object_name)
     session.conf.set(PUSHDOWN, "true")

@@ -25,7 +25,7 @@ from tier2.spark.data_source import register
 from tier2.spark.sink.epoch_commit import EpochCommitError
 from tier2.spark.sink.writer import SegmentBatchWriter, SegmentStreamWriter
 
-# Whoever comes first waits for the session, and for the JVM to load what a write needs.
+# The first test waits for the session, and for the JVM to load what a write needs.
 pytestmark = pytest.mark.timeout(300)
 
 SCHEMA = StructType([StructField("payload", BinaryType()), StructField("segment", StringType())])

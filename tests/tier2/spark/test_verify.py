@@ -1,4 +1,4 @@
-"""Looking into objects: each class of fault found at its place, nothing else said, and a store that
+"""Inspecting objects: each class of fault found at its place, nothing else said, and a store that
 does not answer.
 """
 

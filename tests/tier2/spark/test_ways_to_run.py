@@ -348,8 +348,8 @@ def test_speculation_leaves_one_proposal_for_each_group_and_garbage_that_is_know
         "spark.speculation.multiplier": "1.5",
         "spark.speculation.minTaskRuntime": "500ms",
     }
-    # It has put its object and never hears of it. All the other tasks end; then it is begun a
-    # second time, elsewhere.
+    # It has put its object and never receives the answer. All the other tasks end; then it is begun
+    # a second time, elsewhere.
     stalled = shop.proxy.fault(Stall(after_effect=True), "put", when=is_of_a_new_object)
     with compact(
         shop, environment=driver_environment(cluster.url, settings), cwd=tmp_path

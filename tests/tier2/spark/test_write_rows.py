@@ -23,7 +23,7 @@ PAYLOAD_TYPES = st.sampled_from([pa.binary(), pa.large_binary()])
 
 
 def batches(rows: list[tuple[str | None, bytes]], kind: Any, cut: int) -> list[pa.RecordBatch]:
-    """Slices of one batch, as offsets that do not begin at 0 need looking at."""
+    """Slices of one batch, as offsets that do not begin at 0 need a check."""
     names = pa.array([name for name, _ in rows], pa.string())
     payloads = pa.array([payload for _, payload in rows], kind)
     whole = pa.record_batch([names, payloads], names=["segment", "payload"])

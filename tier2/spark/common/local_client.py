@@ -356,7 +356,7 @@ class LocalClient:
         while True:
             self._hang_up()
             if loop.time() + self._wait_s > self._give_up:
-                # Nobody waits for the rest: whoever asks once more is told the same.
+                # No caller waits for the rest: a later call gets the same error.
                 self.close()
                 raise StoreNotServedError(
                     self.folder, str(cause) or type(cause).__name__

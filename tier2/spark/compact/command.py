@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
             )
             return _show(arguments, planned)
 
-        # Said at once: whoever cuts this off can go on with it.
+        # Said at once: the job can be continued with it after a cut.
         sys.stderr.write(f"job {options['job_id']}\n")
         spark = spark_session("segmentstore compact")
         with Progress(spark, "compact"):

@@ -174,7 +174,7 @@ def _options(arguments: argparse.Namespace) -> dict[str, Any]:
     return {
         "allow_short_retention": arguments.allow_short_retention,
         "check": arguments.check,
-        # Who deletes needs an owner to answer, though it be one for the time of the job
+        # A deletion needs an owner to answer, though it be one for the time of the job
         # (segmentstore spark).
         "snapshots": "newest" if arguments.stopped and not arguments.execute else "ask",
         "timeout_s": arguments.timeout,

@@ -158,7 +158,7 @@ async def check_copies(
     for number in containers:
         epoch = place.epochs.get(number)
         if epoch is None:
-            continue  # Told of as a whole: perhaps it never began.
+            continue  # Reported as a whole: perhaps it never began.
         found = await _check_container(storage, number, epoch, place, bodies=bodies)
         if found:
             await asyncio.sleep(AGAIN_S)

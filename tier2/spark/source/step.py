@@ -244,8 +244,8 @@ class LatestStep:
         """
         for key, (segment, start) in starts.items():
             share, end = shares.get(key, 0), steps[key].end
-            # Who checked from a border on and found none behind it has seen that no row there is
-            # whole.
+            # A reader that checked from a border on and found none behind it has seen that no row
+            # there is whole.
             fruitless = share > 0 and end == start
             if (
                 share < segment.storage_length - start

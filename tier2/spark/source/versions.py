@@ -62,7 +62,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     """The schema in Arrow's words, times in UTC."""
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         return to_arrow_schema(schema, timezone="UTC")
-    return to_arrow_schema(schema)  # UTC is what it knew before it could be told
+    return to_arrow_schema(schema)  # UTC is what it knew before it could be set
 
 
 def need_sources() -> None:
