@@ -132,7 +132,10 @@ class RocksDbKeyStore(ThreadedKeyStore):
                 database.flush()
             except Exception:  # noqa: BLE001, S110 -- nothing was promised of it
                 pass
-            database.close()
+            try:
+                database.close()
+            except Exception:  # noqa: BLE001, S110 -- that it could not flush; it is closed
+                pass
 
     @property
     def _open_database(self) -> Rdict:

@@ -40,6 +40,7 @@ from durablelog.catalog.key_store_records import (
     encode_identity,
     encode_sequence_number,
 )
+from segmentstore.contracts import forks
 from segmentstore.contracts.disk import (
     DiskFile,
     is_full,
@@ -64,6 +65,7 @@ class ThreadedKeyStore(KeyStore):
         self._identity = identity
         self._runtime = runtime
         self._disk = runtime.disk
+        self._birth = forks.Birth()
         self._changes: Executor | None = None
         self._reads: Executor | None = None
         self._in_flight: set[asyncio.Future[Any]] = set()
@@ -319,6 +321,7 @@ class ThreadedKeyStore(KeyStore):
 
     def _on(self, executor: Executor, work: Callable[[], T]) -> asyncio.Future[T]:
         """Closing waits for it, whether or not its caller still does."""
+        self._birth.check()
         future = asyncio.get_running_loop().run_in_executor(executor, work)
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
