@@ -9,8 +9,8 @@ What every implementation promises (proved by tests/contracts/key_store_contract
 - every answer is of one moment. Bytes that were damaged on disk are an error, never an answer. A
   file that was cut may also bring back the store of an earlier flush, with its sequence number;
 - it is of one store and container: the directory of others is refused, as is one in use;
-- the first failed change is the last one: every later change fails with the same error, and reads
-  go on. Close, and open again: the sequence number says what is there.
+- the first failed change or flush is the last one: every later one fails with the same error, and
+  reads go on. Close, and open again: the sequence number says what is there.
 
 What is in it can be rebuilt, so a store that is damaged may be destroyed and made anew.
 
@@ -214,8 +214,8 @@ class KeyStore(ABC):
     async def checkpoint(self, directory: str) -> KeyStoreCheckpoint:
         """Flush, and put the whole store into `directory`, sharing files that do not change.
 
-        What the directory has is removed first. It must be on the same file system. Raises
-        KeyStoreFullError.
+        What the directory has is removed first. It must be on the same file system. A failure that
+        is not the flush's leaves the store as it is. Raises KeyStoreFullError.
         """
 
     @abstractmethod

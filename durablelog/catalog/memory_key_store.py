@@ -25,13 +25,12 @@ from durablelog.catalog.key_store import (
     KeyBatch,
     KeyPair,
     KeyPortion,
-    KeyStoreCheckpoint,
     KeyStoreCorruptError,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import LOCK_NAME, ThreadedKeyStore
 from segmentstore.contracts.checksum import crc32c
-from segmentstore.contracts.disk import make_directories, remove_content, remove_if_there
+from segmentstore.contracts.disk import remove_if_there
 from segmentstore.contracts.runtime import Runtime
 
 RUNS_MAX: Final = 8
@@ -135,14 +134,11 @@ class MemoryKeyStore(ThreadedKeyStore):
         for file in old if merging else ():
             self._disk.unlink(f"{self._directory}/{file.name}")
 
-    def _checkpoint(self, directory: str) -> KeyStoreCheckpoint:
-        make_directories(self._disk, directory)
-        remove_content(self._disk, directory)
-        self._flush()
+    def _checkpoint(self, directory: str) -> tuple[CheckpointFile, ...]:
         for run in self._runs:
             self._disk.link(f"{self._directory}/{run.name}", f"{directory}/{run.name}")
         listed = self._write_list(directory, self._runs)
-        return KeyStoreCheckpoint(self._sequence_number, (*self._runs, listed))
+        return (*self._runs, listed)
 
     def _write_list(self, directory: str, runs: Sequence[CheckpointFile]) -> CheckpointFile:
         path = f"{directory}/{LIST_NAME}"

@@ -47,7 +47,6 @@ from durablelog.catalog.key_store import (
     KeyBatch,
     KeyPair,
     KeyPortion,
-    KeyStoreCheckpoint,
     KeyStoreCorruptError,
     KeyStoreError,
     KeyStoreFullError,
@@ -57,7 +56,7 @@ from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import ThreadedKeyStore
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import crc32c
-from segmentstore.contracts.disk import Disk, make_directories, remove_content
+from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.rocksdb_process import leave_to_parent, rocksdb_birth
 from segmentstore.contracts.runtime import Runtime
 
@@ -198,11 +197,8 @@ class RocksDbKeyStore(ThreadedKeyStore):
         if (database.property_int_value("rocksdb.num-files-at-level0") or 0) > RUNS_MAX:
             database.compact_range(None, None)
 
-    def _checkpoint(self, directory: str) -> KeyStoreCheckpoint:
-        make_directories(self._disk, directory)
-        remove_content(self._disk, directory)
+    def _checkpoint(self, directory: str) -> tuple[CheckpointFile, ...]:
         self._disk.remove_directory(directory)
-        self._flush()
         Checkpoint(self._open_database).create_checkpoint(directory)
         files = []
         for name in self._disk.list_directory(directory):
@@ -213,7 +209,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
             files.append(self._tables.get(name) or _checksummed(self._disk, path, name))
         self._disk.sync_directory(directory)
         self._tables = {file.name: file for file in files if _is_table(file.name)}
-        return KeyStoreCheckpoint(self._sequence_number, tuple(files))
+        return tuple(files)
 
 
 def _is_table(name: str) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from durablelog.catalog.catalog_keys import MetadataFormatError
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store import (
+    CheckpointFile,
     ForeignKeyStoreError,
     KeyBatch,
     KeyPair,
@@ -112,7 +113,8 @@ class ThreadedKeyStore(KeyStore):
     def _flush(self) -> None: ...
 
     @abstractmethod
-    def _checkpoint(self, directory: str) -> KeyStoreCheckpoint: ...
+    def _checkpoint(self, directory: str) -> tuple[CheckpointFile, ...]:
+        """Put what was just flushed into an empty directory; its files, by name."""
 
     def _error_of(self, error: Exception) -> KeyStoreError | None:
         """What it means to the caller; None if it is none of the store's."""
@@ -247,23 +249,44 @@ class ThreadedKeyStore(KeyStore):
         return snapshot
 
     async def apply(self, batch: KeyBatch, sequence_number: int) -> None:
-        await self._change(lambda: self._apply(batch, sequence_number))
+        await self._run(self._change_thread, lambda: self._apply(batch, sequence_number))
 
     def _apply(self, batch: KeyBatch, sequence_number: int) -> None:
         if sequence_number < self._sequence_number:
             raise ValueError(f"{sequence_number} is below {self._sequence_number}")
-        self._write(batch, {SEQUENCE_NUMBER_KEY: encode_sequence_number(sequence_number)})
+        with self._changing():
+            self._write(batch, {SEQUENCE_NUMBER_KEY: encode_sequence_number(sequence_number)})
         self._sequence_number = sequence_number
 
     async def flush(self) -> int:
-        return await self._change(self._flush_all)
+        return await self._run(self._change_thread, self._flush_all)
 
     def _flush_all(self) -> int:
-        self._flush()
+        with self._changing():
+            self._flush()
         return self._sequence_number
 
     async def checkpoint(self, directory: str) -> KeyStoreCheckpoint:
-        return await self._change(lambda: self._checkpoint(directory))
+        return await self._run(self._change_thread, lambda: self._make_checkpoint(directory))
+
+    def _make_checkpoint(self, directory: str) -> KeyStoreCheckpoint:
+        number = self._flush_all()
+        make_directories(self._disk, directory)
+        remove_content(self._disk, directory)
+        return KeyStoreCheckpoint(number, self._checkpoint(directory))
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What fails here makes this the last change."""
+        if self._failure is not None:
+            raise self._failure
+        try:
+            with self._known_errors():
+                yield
+        except KeyStoreError as error:
+            # Another one: this has its traceback, and what is in that.
+            self._failure = type(error)(self._directory, error.message)
+            raise
 
     # --- threads ----------------------------------------------------------------------------------
 
@@ -294,20 +317,6 @@ class ThreadedKeyStore(KeyStore):
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await self._run(self._read_threads, work)
-
-    async def _change(self, work: Callable[[], T]) -> T:
-        def once() -> T:
-            if self._failure is not None:
-                raise self._failure
-            try:
-                with self._known_errors():
-                    return work()
-            except KeyStoreError as error:
-                # Another one: this has its traceback, and what is in that.
-                self._failure = type(error)(self._directory, error.message)
-                raise
-
-        return await self._run(self._change_thread, once)
 
     async def _run(self, thread: Callable[[], Executor], work: Callable[[], T]) -> T:
         if self._state != "open":

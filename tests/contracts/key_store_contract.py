@@ -495,17 +495,50 @@ class KeyStoreContract(ABC):
             await store.apply(batch(numbered([1])), 1)
             await store.flush()
             await store.apply(batch(numbered([2])), 2)
-            (tmp_path / "file").write_bytes(b"not a folder")
-            with pytest.raises(KeyStoreError):
-                await store.checkpoint(str(tmp_path / "file" / "c"))
-            for call in (store.apply(batch(), 3), store.flush()):
-                with pytest.raises(KeyStoreError):
+            (tmp_path / "s").rename(tmp_path / "moved")
+            for call in (store.flush(), store.apply(batch(), 3), store.checkpoint(f"{tmp_path}/c")):
+                with pytest.raises(KeyStoreCorruptError, match="is missing"):
                     await call
             assert await all_of(store) == numbered([1, 2])
             await store.close()
-            store = await self.opened(tmp_path / "s")
+            store = await self.opened(tmp_path / "moved")
             assert await all_of(store) == numbered(range(1, store.sequence_number + 1))
             assert store.sequence_number >= 1
             await store.close()
+
+        run(main())
+
+    def test_a_checkpoint_that_has_no_place_changes_nothing(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            store = await self.opened(tmp_path / "s")
+            await store.apply(batch(numbered([1])), 1)
+            (tmp_path / "file").write_bytes(b"not a folder")
+            with pytest.raises(KeyStoreError):
+                await store.checkpoint(str(tmp_path / "file" / "c"))
+            await store.apply(batch(numbered([2])), 2)
+            made = await store.checkpoint(str(tmp_path / "c"))
+            assert made.sequence_number == 2
+            await store.close()
+
+        run(main())
+
+    def test_an_error_that_is_kept_keeps_nothing_open(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            await self.filled(tmp_path / "s")
+            largest = max(self.data_files(tmp_path / "s"), key=lambda path: path.stat().st_size)
+            content = bytearray(largest.read_bytes())
+            content[50] ^= 1
+            largest.write_bytes(content)
+            store = self.make(tmp_path / "s")
+            errors = []
+            try:
+                await store.open()
+                await all_of(store)
+            except KeyStoreCorruptError as error:
+                errors.append(error)
+            assert errors != []
+            await store.close()
+            store = self.make(tmp_path / "s")
+            await store.destroy()
 
         run(main())
