@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import signal
 import zlib
@@ -26,6 +27,12 @@ settings.register_profile(
 settings.load_profile("suite")
 
 
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"
+"""For every Java program below a test. They live for seconds: the second compiler would cost more
+than it brings. Java reports them in a line of its standard error.
+"""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--shares", action="store_true", help="tell the slowest tests, and the share of each folder"
@@ -37,6 +44,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ignores it, and hands that on.
     """
     config.pluginmanager.register(RunReport(config))
+    os.environ.setdefault("JDK_JAVA_OPTIONS", JAVA_OPTIONS)
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # A third of the time to collect would be garbage collections, of which nothing is garbage.
@@ -84,9 +92,11 @@ def group_of(item: pytest.Item, spark_parts: int) -> Group | None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """See `arrange`. A Spark session takes 1 GB: no more than half of the workers have one."""
+    """See `arrange`. One worker of four has a Spark session: it takes 1 GB, and 20 s of a core for
+    its start and its first queries.
+    """
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
-    groups = [group_of(item, max(1, workers // 2)) for item in items]
+    groups = [group_of(item, max(1, workers // 4)) for item in items]
     items[:] = [items[number] for number in arrange(groups, workers)]
 
 
