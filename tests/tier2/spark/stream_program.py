@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import sys
 
+from pyspark.sql import SparkSession
+
 from tier2.spark.common.session import spark_session
 from tier2.spark.data_source import register
 
@@ -21,8 +23,12 @@ SEGMENTS = 2
 
 
 def main(store: str, checkpoint: str, inline_bytes: str, how: str) -> None:
+    """What `write` does, by a session of this process."""
+    write(spark_session("stream program"), store, checkpoint, inline_bytes, how)
+
+
+def write(spark: SparkSession, store: str, checkpoint: str, inline_bytes: str, how: str) -> None:
     """Write for ever, or, with `once`, what was begun and one batch more."""
-    spark = spark_session("stream program")
     register(spark)
     numbers = (
         spark.readStream.format("rate-micro-batch")

@@ -1,8 +1,8 @@
 """A driver that writes a stream into a running store is killed at any moment, and started again:
 each row is there once.
 
-Real processes: the driver with its JVM and its Python workers; the store is this process's, open
-all the time.
+Real processes: each driver that is killed, with its JVM and its Python workers. The last one, which
+ends by itself, is the tests' own session. The store is this process's, open all the time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from recovery.harness.services.spark_cluster import driver_environment
 from segmentstore import blocking
 from tests.support.suites import size, sized
 from tests.tier2.spark.driver_process import Driver, module
-from tests.tier2.spark.stream_program import PARTITIONS, ROWS, SEGMENTS
+from tests.tier2.spark.stream_program import PARTITIONS, ROWS, SEGMENTS, write
 
-pytestmark = [pytest.mark.timeout(600), pytest.mark.cluster]
+pytestmark = pytest.mark.timeout(600)
 
 KILLS = size("HARNESS_DRIVER_KILLS", 1, 2)
 NAMES = [f"s{number}" for number in range(SEGMENTS)]
@@ -59,15 +60,17 @@ def noted(checkpoint: Path, folder: str) -> int:
 
 
 @sized(60)
-def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) -> None:
+def test_a_killed_driver_leaves_every_row_once_and_in_its_order(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     seed = os.environ.get("HARNESS_KILL_SEED", f"{random.SystemRandom().getrandbits(32):x}")
     rng = random.Random(seed)
     print(f"seed {seed}")
     checkpoint = tmp_path / "checkpoint"
     environment = driver_environment("local[2,4]")
 
-    def start(inline_bytes: int, how: str) -> Driver:
-        words = (tmp_path / "store", checkpoint, inline_bytes, how)
+    def start(inline_bytes: int) -> Driver:
+        words = (tmp_path / "store", checkpoint, inline_bytes, "for ever")
         return module(
             "tests.tier2.spark.stream_program", *words, environment=environment, cwd=tmp_path
         )
@@ -75,7 +78,7 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) 
     with blocking.open(tmp_path / "store", local_server=True, append_bytes_max=5000) as store:
         for turn in range(KILLS):
             # Killed at its end: the first as soon as rows have landed.
-            with start(rng.choice((STAGED, INLINE)), "for ever") as driver:
+            with start(rng.choice((STAGED, INLINE))) as driver:
                 wait_for_rows(driver, store)
                 time.sleep(rng.uniform(0, LATEST_S) if turn else 0)
             print(
@@ -83,8 +86,7 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(tmp_path: Path) 
                 f"{noted(checkpoint, 'commits')} noted"
             )
         # It stages, so that it tidies up what the killed ones have left.
-        with start(STAGED, "once") as driver:
-            driver.end()
+        write(spark, str(tmp_path / "store"), str(checkpoint), str(STAGED), "once")
         batches = noted(checkpoint, "commits")
         assert batches == noted(checkpoint, "offsets") >= KILLS
         for segment, name in enumerate(NAMES):
