@@ -48,6 +48,7 @@ def test_all_sides_of_a_round_of_frames_carry_entries_of_the_same_size(
     assert not (tmp_path / "floor").exists()
 
 
+@slow(5)
 def test_the_engine_runs_on_both_kinds_of_tier1(cluster: BookKeeperCluster, tmp_path: Path) -> None:
     for tier1 in ("", cluster.url("/engine")):
         measured = bookkeeper_engine.engine_round(str(tmp_path / str(len(tier1))), tier1, 8, 3)

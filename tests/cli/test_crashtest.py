@@ -35,7 +35,9 @@ from tests.cli.shell import Result, segmentstore
 from tests.harness.test_kill import SETTINGS, cut_last_frame
 from tests.support.suites import slow
 
-SIMULATE = ("crashtest", "--runs", 4, "--jobs", 1)
+RUNS = 2
+"""Of each test: a run takes half a second of a core."""
+SIMULATE = ("crashtest", "--runs", RUNS, "--jobs", 1)
 
 
 def lines_of(result: Result) -> list[str]:
@@ -220,8 +222,8 @@ def test_a_plan_and_a_seed_together_are_refused(tmp_path: Path) -> None:
 def test_progress_goes_to_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TTY_COMPATIBLE", "1")
     result = segmentstore(*SIMULATE, "--seed", "clean", "--json")
-    assert "4 runs, " in result.err
-    assert result.json()["numbers"]["runs"] == 4
+    assert f"{RUNS} runs, " in result.err
+    assert result.json()["numbers"]["runs"] == RUNS
 
 
 def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:

@@ -126,6 +126,7 @@ def test_a_lost_frame_is_found(tmp_path: Path) -> None:
     )
 
 
+@slow(3)
 def test_what_is_wrong_with_the_files_of_a_relative_folder_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,7 @@ def test_drawn_process_runs_delete_nothing_of_the_other_store(number: int, tier2
     assert violations_of(plan) == []
 
 
-@pytest.mark.parametrize("missing", ["tag", "marker"])
+@pytest.mark.parametrize("missing", share(["tag", "marker"], 2, 3))
 def test_either_the_tag_or_the_marker_is_enough(missing: str) -> None:
     rules = [
         edit

@@ -130,7 +130,7 @@ def test_a_run_that_is_over_leaves_nothing_behind() -> None:
         return sum(isinstance(each, (SegmentStore, VirtualLoop)) for each in gc.get_objects())
 
     before = left()
-    for number in range(6):
+    for number in range(3):
         Scenario(draw_plan(f"left/{number}", "default")).run()
     # A long run would slow down with each: what is left is checked by every later collection.
     assert left() <= before

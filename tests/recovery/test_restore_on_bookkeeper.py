@@ -27,6 +27,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import open_lazy, read_all, run
+from tests.support.suites import share
 
 CONTAINERS = 2
 NAMES = tuple(name_in(number, CONTAINERS) for number in range(CONTAINERS))
@@ -273,7 +274,7 @@ def test_a_lost_reply_to_the_making_of_the_store_makes_it_once(
     assert run(world.contents(world.new)) == WHOLE
 
 
-@pytest.mark.parametrize("happens", [False, True])
+@pytest.mark.parametrize("happens", share([True, False], 2, 2))
 def test_a_restore_that_dies_in_any_call_leaves_a_whole_store_or_none(
     world: World, *, happens: bool
 ) -> None:

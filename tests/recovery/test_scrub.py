@@ -28,6 +28,7 @@ from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, Segme
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
+from tests.support.suites import share
 from tier2.block_object import CODEC_ZSTD
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
@@ -138,7 +139,7 @@ def test_everything_is_read_once_and_found_good(at_once: int) -> None:
     run(case)
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", share([0, 1], 2, 2))
 def test_a_flipped_byte_anywhere_is_found_and_named(number: int) -> None:
     async def case(world: World) -> None:
         name = f"object-2-{number}"

@@ -15,6 +15,7 @@ import segmentstore
 from segmentstore.contracts.owned_tasks import owned_tasks
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, run
+from tests.support.suites import share
 
 WAIT_S = 60
 
@@ -68,7 +69,7 @@ async def calls_of_an_opening(location: Path) -> int:
         return disk.calls
 
 
-@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("made", share([True, False], 2, 3))
 def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(
     tmp_path: Path, *, made: bool
 ) -> None:

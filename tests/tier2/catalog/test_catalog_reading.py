@@ -153,7 +153,7 @@ def test_a_page_with_other_bytes_is_found_where_only_a_part_is_read() -> None:
         whole = place.storage.bucket.objects[file.object].data
         rng = random.Random(6)
         found = 0
-        for _ in range(40):
+        for _ in range(20):
             damaged = bytearray(whole)
             place_of_bit = rng.randrange(4, len(whole) - file.footer_size)
             damaged[place_of_bit] ^= 1 << rng.randrange(8)
@@ -164,6 +164,6 @@ def test_a_page_with_other_bytes_is_found_where_only_a_part_is_read() -> None:
             except CatalogFormatError:
                 found += 1
             assert tables in ([], [build_tables(metadata).objects])
-        assert found > 10
+        assert found > 5
 
     run(main())

@@ -7,7 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -34,13 +34,6 @@ from tier2.spark.reconcile import folder_tasks
 from tier2.spark.reconcile.folders import ANSWERED_KEPT_MS
 from tier2.spark.reconcile.job import reconcile
 from tier2.store_markers import marker_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-pytestmark = pytest.mark.timeout(
-    300
-)  # the first query of a session takes its time on a busy machine
 
 OTHER = str(uuid.UUID(int=0x9999))
 JOB = "00000000feedbeef"
@@ -118,10 +111,10 @@ def told(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, str]]:
     return {row["object"]: (row["kind"], row["severity"]) for row in rows}
 
 
-def test_each_folder_is_checked_by_its_grammar(spark: SparkSession, world: World) -> None:
+def test_each_folder_is_checked_by_its_grammar(world: World) -> None:
     expected = plant(world)
     world.snapshot()
-    result = stopped(spark, world, store_id=STORE_ID)
+    result = stopped(LocalSpark(), world, store_id=STORE_ID)
     assert told(result.table.to_pylist()) == expected
     assert (result.verdict, result.summary.orphans) == (Exit.FINDINGS, 0)
     (row,) = [row for row in result.table.to_pylist() if row["severity"] == "harmful"]

@@ -391,6 +391,7 @@ def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: floa
         assert all(moved)
 
 
+@slow(6)
 @pytest.mark.spark_versions("reconcile")
 def test_beside_a_live_owner_by_spark(
     spark: SparkSession, tmp_path: Path, live: blocking.SegmentStore

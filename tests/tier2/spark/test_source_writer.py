@@ -316,6 +316,7 @@ class TestStream:
             assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
+    @slow(4)
     def test_tasks_that_fail_leave_no_trace(self, stream: Stream) -> None:
         stream.add("a", 2000)
         stream.add("b", 20)
