@@ -31,7 +31,7 @@ from durablelog.operation_codec import (
     encoded_length,
 )
 from durablelog.operations import AppendOperation, CheckpointOperation, Operation
-from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     BadOffsetError,
@@ -73,6 +73,7 @@ REQUEST_BYTES = 256
 """What a request that waits takes in memory beside its data, about."""
 LARGE_APPEND_BYTES = 16 * 1024
 """From here on an append is an operation of its own."""
+_ABSENT = (None, ATTRIBUTE_UNSET)
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
@@ -249,7 +250,6 @@ class FramePacker:
                 if not accepted:
                     continue
                 if attributes:
-                    pending.attributes.update(attributes)
                     if pending.group_attributes is None:
                         pending.group_attributes = attributes
                     else:
@@ -274,11 +274,11 @@ class FramePacker:
     ) -> tuple[bool, dict[AttributeKey, int] | None]:
         """Whether a conditional append goes in, and the attribute values it brings.
 
-        Attributes before the offset.
+        Attributes before the offset. Of one that goes in the values are pending from here on.
         """
         _, _, future, expected, updates, event = item
         try:
-            attributes = pending.resolve(updates) if updates else {}
+            attributes, growth = pending.resolve(updates) if updates else ({}, 0)
             if event is not None:
                 key, number = event
                 last = pending.attributes.get(key)
@@ -290,13 +290,18 @@ class FramePacker:
                     self._frame.futures.append(future)  # type: ignore[arg-type]
                     self._frame.values.append(None)
                     return False, None
+                if attributes.get(key, last) in _ABSENT:
+                    growth += 1
                 attributes[key] = number
+            if growth > 0:
+                self._updater.check_room(pending, growth)
             if expected is not None and expected != pending.length:
                 raise BadOffsetError(pending.name, expected, pending.length)
         except SegmentError as error:
             if not future.done():
                 future.set_exception(error)
             return False, None
+        pending.take(attributes, growth)
         return True, attributes or None
 
     def _append_alone(self, pending: PendingSegment, item: AppendRequest) -> None:
@@ -310,8 +315,6 @@ class FramePacker:
         operation = AppendOperation(segment_id, pending.length, data, attributes)
         operation.sequence_number = self._updater.take_sequence_numbers()
         operation.timestamp_ms = self._timestamp_ms
-        if attributes:
-            pending.attributes.update(attributes)
         pending.length += len(data)
         pending.in_flight += 1
         self._add_record(operation, [encode_append_head(operation), data])

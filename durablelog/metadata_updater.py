@@ -43,6 +43,7 @@ from durablelog.operations import (
 )
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES
 from segmentstore.contracts.attributes import (
+    ATTRIBUTES_PER_SEGMENT_MAX,
     AttributeConditionError,
     AttributeKey,
     KeyedUpdate,
@@ -57,6 +58,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentTruncatedError,
+    TooManyAttributesError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 
@@ -74,6 +76,7 @@ class PendingSegment:
     """A segment as it will be once everything accepted is acknowledged."""
 
     __slots__ = (
+        "attribute_count",
         "attributes",
         "base",
         "group_attributes",
@@ -96,12 +99,14 @@ class PendingSegment:
         if base is None:
             self.start_offset = self.length = 0
             self.sealed = self.removed = False
+            self.attribute_count = 0
         else:
             self.start_offset = base.start_offset
             self.length = base.length
             self.sealed = base.sealed
             self.removed = base.merged_into is not None
             """Deleted or merged away."""
+            self.attribute_count = len(base.attributes)
         self.attributes: dict[AttributeKey, int] = {}
         """Values accepted and not yet committed, ATTRIBUTE_UNSET for a removal; they hide the
         committed ones.
@@ -120,8 +125,8 @@ class PendingSegment:
         """True if this view says what the committed record says."""
         return not self.in_flight and self.parts is None
 
-    def resolve(self, updates: Sequence[KeyedUpdate]) -> dict[AttributeKey, int]:
-        """The values `updates` lead to on top of what is pending.
+    def resolve(self, updates: Sequence[KeyedUpdate]) -> tuple[dict[AttributeKey, int], int]:
+        """The values `updates` lead to on top of what is pending, and how many they add.
 
         Raises BadAttributeUpdateError.
         """
@@ -134,12 +139,30 @@ class PendingSegment:
                 self.name, UUID(bytes=error.key), error.current, error.detail
             ) from None
 
+    def take(self, attributes: dict[AttributeKey, int] | None, growth: int) -> None:
+        """Add accepted values to what is pending."""
+        if attributes:
+            self.attributes.update(attributes)
+            self.attribute_count += growth
+
+    def settle(self) -> None:
+        """Nothing is pending any more: the committed record says all."""
+        self.attributes.clear()
+        if self.base is not None:
+            self.attribute_count = len(self.base.attributes)
+
 
 class MetadataUpdater:
     """Owner of one container's metadata."""
 
-    def __init__(self, metadata: ContainerMetadata) -> None:
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        attributes_per_segment_max: int = ATTRIBUTES_PER_SEGMENT_MAX,
+    ) -> None:
+        """No live operation makes a segment have more attributes; replay takes what there was."""
         self.metadata = metadata
+        self._attributes_max = attributes_per_segment_max
         self.pending: dict[int, PendingSegment] = {}
         """Views of the segments touched since the last checkpoint: made once, not once per
         append.
@@ -273,6 +296,13 @@ class MetadataUpdater:
             pending = self.pending[segment_id] = PendingSegment(segment_id, base.name, base)
         return pending
 
+    def check_room(self, pending: PendingSegment, growth: int) -> None:
+        """Raise TooManyAttributesError if a segment may not have `growth` attributes more."""
+        if growth > 0 and pending.attribute_count + growth > self._attributes_max:
+            raise TooManyAttributesError(
+                pending.name, pending.attribute_count, growth, self._attributes_max
+            )
+
     # --- accept -----------------------------------------------------------------------------------
 
     def _corrupt(self, operation: Operation, detail: str) -> DataCorruptionError:
@@ -327,7 +357,10 @@ class MetadataUpdater:
     def _accept_merge(self, operation: MergeOperation, recorded: bool) -> int:  # noqa: FBT001
         target = self._require(operation.target_id)
         source = self._require(operation.source_id)
-        attributes = operation.attributes if recorded else target.resolve(operation.updates) or None
+        attributes, growth = operation.attributes, 0
+        if not recorded:
+            attributes, growth = target.resolve(operation.updates)
+            self.check_room(target, growth)
         if target.sealed:
             raise SegmentSealedError(target.name)
         if source.start_offset:
@@ -337,9 +370,8 @@ class MetadataUpdater:
                 target.name, operation.offset, target.length, f"source length {source.length}"
             )
         operation.offset, operation.length = target.length, source.length
-        operation.attributes = attributes
-        if attributes:
-            target.attributes.update(attributes)
+        operation.attributes = attributes or None
+        target.take(attributes, growth)
         target.length += source.length
         source.sealed = source.removed = True
         self._pending_names[source.name] = None
@@ -358,10 +390,13 @@ class MetadataUpdater:
             raise SegmentExistsError(name)
         segment_id = self._sequence_number if recorded else self._sequence_number + 1
         pending = PendingSegment(segment_id, name, None)
+        attributes, growth = operation.attributes, 0
         if not recorded:
-            operation.attributes = pending.resolve(operation.updates) or None
+            attributes, growth = pending.resolve(operation.updates)
+            self.check_room(pending, growth)
+            operation.attributes = attributes or None
             operation.sequence_number = self.take_sequence_numbers()
-        pending.attributes.update(operation.attributes or {})
+        pending.take(attributes, growth)
         pending.in_flight = 1
         self.pending[segment_id] = pending
         self._pending_names[name] = segment_id
@@ -373,12 +408,14 @@ class MetadataUpdater:
         recorded: bool,  # noqa: FBT001 - one shape for the table
     ) -> None:
         pending = self._require(operation.segment_id)
+        growth = 0
         if not recorded:
-            attributes = pending.resolve(operation.updates)
+            attributes, growth = pending.resolve(operation.updates)
+            self.check_room(pending, growth)
             if pending.sealed:
                 raise SegmentSealedError(pending.name)
             operation.attributes = attributes
-        pending.attributes.update(operation.attributes or {})
+        pending.take(operation.attributes, growth)
         pending.in_flight += 1
 
     def _accept_truncate(
@@ -410,7 +447,7 @@ class MetadataUpdater:
         pending = self.pending[segment_id]
         pending.in_flight -= 1
         if pending.idle:
-            pending.attributes.clear()
+            pending.settle()
 
     def _settle_name(self, name: str, segment_id: int | None) -> None:
         if name in self._pending_names and self._pending_names[name] == segment_id:
@@ -428,7 +465,7 @@ class MetadataUpdater:
         if operation.attributes:
             segment.apply_attributes(operation.attributes)
             if pending.idle:
-                pending.attributes.clear()
+                pending.settle()
 
     def _commit_seal(self, operation: SealOperation) -> None:
         segment = self._touch(operation.segment_id, operation)

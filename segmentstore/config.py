@@ -23,6 +23,7 @@ from typing import Any, Self
 from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
 from durablelog.processor_config import ProcessorConfig
 from readindex.config import ReadIndexConfig
+from segmentstore.contracts.attributes import ATTRIBUTES_PER_SEGMENT_MAX
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
 from segmentstore.contracts.folders import checked_folder
@@ -98,6 +99,8 @@ class StoreConfig:
     # What callers may do.
     append_bytes_max: int = whole(8 * MIB, 1, APPEND_BYTES_LIMIT)
     """The largest append or batch."""
+    attributes_per_segment_max: int = whole(ATTRIBUTES_PER_SEGMENT_MAX, 1, 100_000_000)
+    """Attributes of one segment. One that has more, from a time with a higher bound, keeps them."""
 
     # Tier 1.
     frame_bytes_max: int = whole(1 * MIB - 1 * KIB, 64, 1 * MIB - 1 * KIB)

@@ -25,6 +25,7 @@ class StoreOptions(TypedDict, total=False):
 
     # What callers may do.
     append_bytes_max: int
+    attributes_per_segment_max: int
     queue_bytes_max: int
 
     # Tier 1.

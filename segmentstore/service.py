@@ -117,9 +117,10 @@ class SegmentStore:
         Enqueued by the call itself. Whole and contiguous or not at all; may be empty. With
         `expected_offset` only if the segment's length is that (BadOffsetError); with `attributes`
         only if all their conditions hold (BadAttributeUpdateError, checked first). Also
-        SegmentNotFoundError, SegmentSealedError, AppendTooLargeError (above `append_bytes_max`),
-        TierUnavailableError (too much waits already: nothing was taken). All errors come through
-        the future, but WrongEventLoopError. Cost: a few microseconds and a share of one sync.
+        TooManyAttributesError, SegmentNotFoundError, SegmentSealedError, AppendTooLargeError
+        (above `append_bytes_max`), TierUnavailableError (too much waits already: nothing was
+        taken). All errors come through the future, but WrongEventLoopError. Cost: a few
+        microseconds and a share of one sync.
         """
         if running_loop() is not self._loop:
             self._check_loop()
@@ -210,7 +211,8 @@ class SegmentStore:
     ) -> SegmentInfo:
         """Make an empty segment.
 
-        Raises SegmentExistsError, InvalidNameError, BadAttributeUpdateError.
+        Raises SegmentExistsError, InvalidNameError, BadAttributeUpdateError,
+        TooManyAttributesError.
         """
         home = self._home(name)
         segment = await home.create_segment(name, checked_updates(attributes))
@@ -269,7 +271,7 @@ class SegmentStore:
         once. `attributes` are updates on the target: refused, they refuse the merge. Gives the
         offset in the target at which the source begins. Raises ContainerMismatchError (the two live
         in different containers), SegmentSealedError (the target), SegmentTruncatedError (the
-        source), BadAttributeUpdateError.
+        source), BadAttributeUpdateError, TooManyAttributesError.
         """
         home, source_home = self._home(target), self._home(source)
         if target == source:
@@ -289,7 +291,10 @@ class SegmentStore:
     # --- attributes -------------------------------------------------------------------------------
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
-        """Update attributes, all or none. Raises BadAttributeUpdateError, SegmentSealedError."""
+        """Update attributes, all or none.
+
+        Raises BadAttributeUpdateError, TooManyAttributesError, SegmentSealedError.
+        """
         home = self._home(name)
         keyed = checked_updates(updates)
         if keyed:

@@ -138,7 +138,7 @@ class SegmentContainer:
         # A log in memory holds nothing at every opening, by design.
         self._may_be_empty = created or config.tier1 == "memory"
         self._log = log
-        self._updater = MetadataUpdater(self.metadata)
+        self._updater = MetadataUpdater(self.metadata, config.attributes_per_segment_max)
         self._positions = LogPositions()
         self._reader = BlockReader(
             storage,
@@ -388,7 +388,10 @@ class SegmentContainer:
         return await self._read_index.read(segment_id, offset, length_max, wait)
 
     async def create_segment(self, name: str, updates: Sequence[KeyedUpdate]) -> SegmentMetadata:
-        """Make an empty segment. Raises SegmentExistsError, BadAttributeUpdateError."""
+        """Make an empty segment.
+
+        Raises SegmentExistsError, BadAttributeUpdateError, TooManyAttributesError.
+        """
         segment_id = await self._running().submit(CreateOperation(name, updates=updates))
         segment = self.segments.get(cast("int", segment_id))
         if segment is None:
@@ -413,7 +416,10 @@ class SegmentContainer:
         await self._running().submit(DeleteOperation(self.find(name).segment_id))
 
     async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
-        """Update attributes, all or none. Raises BadAttributeUpdateError."""
+        """Update attributes, all or none.
+
+        Raises BadAttributeUpdateError, TooManyAttributesError.
+        """
         await self._running().submit(
             UpdateAttributesOperation(self.find(name).segment_id, updates=updates)
         )

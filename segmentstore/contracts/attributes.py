@@ -15,6 +15,8 @@ from typing import Final, Protocol
 AttributeKey = bytes
 """16 bytes: the big-endian form of the attribute's UUID."""
 
+ATTRIBUTES_PER_SEGMENT_MAX: Final = 1_000_000
+"""How many attributes a segment may have, unless a setting says otherwise."""
 VALUE_MIN = -(2**63)
 VALUE_MAX = 2**63 - 1
 ATTRIBUTE_UNSET: Final = VALUE_MIN
@@ -85,14 +87,16 @@ class AttributeValues(Protocol):
 
 def resolve_updates(
     updates: Sequence[KeyedUpdate], current: AttributeValues, pending: AttributeValues
-) -> dict[AttributeKey, int]:
-    """The values the updates lead to, all or nothing.
+) -> tuple[dict[AttributeKey, int], int]:
+    """The values the updates lead to, all or nothing, and how many attributes they add.
 
     Later updates of one call see earlier ones. `pending` holds values accepted but not yet durable
-    and hides `current`. ATTRIBUTE_UNSET in `pending` and in the result means a removal. Raises
+    and hides `current`. ATTRIBUTE_UNSET in `pending` and in the result means a removal, and
+    the number is negative if more are removed than added. Raises
     AttributeConditionError at the first condition that does not hold.
     """
     result: dict[AttributeKey, int] = {}
+    growth = 0
     for key, update_type, value, expected in updates:
         there = result.get(key)
         if there is None:
@@ -101,8 +105,13 @@ def resolve_updates(
                 there = current.get(key)
         if there == ATTRIBUTE_UNSET:
             there = None
-        result[key] = _resolve_one(key, update_type, value, expected, there)
-    return result
+        resolved = result[key] = _resolve_one(key, update_type, value, expected, there)
+        if there is None:
+            if resolved != ATTRIBUTE_UNSET:
+                growth += 1
+        elif resolved == ATTRIBUTE_UNSET:
+            growth -= 1
+    return result, growth
 
 
 def _resolve_one(

@@ -135,6 +135,24 @@ class BadAttributeUpdateError(SegmentError):
         self.current = current
 
 
+class TooManyAttributesError(SegmentError):
+    """The segment would have more attributes than a segment may have; nothing was changed.
+
+    The caller's move: remove some (`ATTRIBUTE_UNSET`), or raise `attributes_per_segment_max`.
+
+    `count` is how many it has, with those on their way to the log.
+    """
+
+    def __init__(self, name: str, count: int, growth: int, count_max: int) -> None:
+        super().__init__(
+            name,
+            f"segment {name!r} has {count} attributes: {growth} more are over the limit of "
+            f"{count_max} (attributes_per_segment_max)",
+        )
+        self.count = count
+        self.count_max = count_max
+
+
 class ContainerMismatchError(SegmentError):
     """A merge whose source is in another container than its target. The caller's move.
 

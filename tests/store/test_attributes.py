@@ -17,6 +17,7 @@ from segmentstore import (
     BadAttributeUpdateError,
     InvalidArgumentError,
     SegmentStore,
+    TooManyAttributesError,
     UpdateType,
 )
 from tests.store.harness import attribute, open_tiny, read_all, run
@@ -259,6 +260,56 @@ def test_many_attributes_are_more_than_a_frame_holds(tmp_path: Path) -> None:
             assert await read_all(store, "x") == b"adata"
             for name in "xyz":
                 assert await store.get_attributes(name) == expected
+
+    run(main())
+
+
+def test_no_segment_gets_more_attributes_than_the_setting_allows(tmp_path: Path) -> None:
+    async def main() -> None:
+        ids = [attribute(number) for number in range(9)]
+
+        def new(*numbers: int) -> list[AttributeUpdate]:
+            return [AttributeUpdate(ids[number], UpdateType.REPLACE, 1) for number in numbers]
+
+        async with open_tiny(tmp_path / "s", attributes_per_segment_max=3) as store:
+            await store.create_segment("x", new(0, 1))
+            await store.create_segment("t")
+            refused = [
+                await asyncio.gather(call, return_exceptions=True)
+                for call in (
+                    store.create_segment("y", new(0, 1, 2, 3)),
+                    store.update_attributes("x", new(0, 2, 3)),
+                    store.append("x", b"data", attributes=new(2, 3)),
+                    store.append_batch("x", [b"da", b"ta"], attributes=new(2, 3)),
+                    store.merge("x", "t", new(2, 3)),
+                )
+            ]
+            assert all(isinstance(each, TooManyAttributesError) for (each,) in refused)
+            async with store.writer("x", ids[4]) as one:
+                assert await one.append(b"one") == 0
+            # As with any refusal the session of a writer ends with it.
+            async with store.writer("x", ids[5]) as two:
+                for _ in range(2):
+                    with pytest.raises(TooManyAttributesError) as caught:
+                        await two.append(b"two")
+                    assert (caught.value.name, caught.value.count, caught.value.count_max) == (
+                        "x",
+                        3,
+                        3,
+                    )
+            removal = AttributeUpdate(ids[0], UpdateType.REPLACE, UNSET)
+            await store.update_attributes("x", [removal])
+            async with store.writer("x", ids[5]) as two:
+                assert await two.append(b"two") == 3
+        held = {ids[1]: 1, ids[4]: 0, ids[5]: 0}
+        async with open_tiny(tmp_path / "s", attributes_per_segment_max=1) as store:
+            assert await store.get_attributes("x") == held
+            assert await read_all(store, "x") == b"onetwo"
+            with pytest.raises(TooManyAttributesError):
+                await store.append("x", b"", attributes=new(6))
+            async with store.writer("x", ids[4]) as one:
+                assert await one.append(b"more") == 6
+            assert [info.name async for info in store.list_segments()] == ["t", "x"]
 
     run(main())
 

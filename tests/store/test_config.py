@@ -44,6 +44,7 @@ def test_a_default_is_the_default_of_its_part() -> None:
         ({"extent_bytes": 15}, "setting extent_bytes: 15 is outside 16 to 16777216"),
         ({"mailbox_poll_interval_s": 1e10}, "mailbox_poll_interval_s: 10000000000.0 is outside"),
         ({"checkpoint_operations": 0}, "setting checkpoint_operations: 0 is outside 1 to"),
+        ({"attributes_per_segment_max": 0}, "attributes_per_segment_max: 0 is outside 1 to 100000"),
         ({"compression": "lz4"}, "setting compression: 'lz4' is not one of none, zstd"),
         ({"flush_bytes": 2, "object_bytes": 1}, "flush_bytes: 2 is more than object_bytes, 1"),
         ({"upload_bytes_max": 1}, "object_bytes: 67108864 is more than upload_bytes_max, 1"),

@@ -65,7 +65,7 @@ def applying(updates: tuple[Update, ...]) -> Callable[[Register], Register | Non
     def act(state: Register) -> Register | None:
         there = {} if state[0] is None else {_KEY: state[0]}
         try:
-            return (value_of(resolve_updates(keyed, there, {})[_KEY]),)
+            return (value_of(resolve_updates(keyed, there, {})[0][_KEY]),)
         except AttributeConditionError:
             return None
 

@@ -82,10 +82,10 @@ METADATA: Final = (
         (
             Edit(
                 f"{_PACKER}._check",
-                "attributes = pending.resolve(updates) if updates else {}",
+                "attributes, growth = pending.resolve(updates) if updates else ({}, 0)",
                 "if expected is not None and expected != pending.length:\n"
                 "    raise BadOffsetError(pending.name, expected, pending.length)\n"
-                "attributes = pending.resolve(updates) if updates else {}",
+                "attributes, growth = pending.resolve(updates) if updates else ({}, 0)",
             ),
         ),
         Hunt(workload="mixed"),
@@ -111,9 +111,10 @@ METADATA: Final = (
         (
             Edit(
                 f"{_UPDATER}._accept_update_attributes",
-                "attributes = pending.resolve(operation.updates)",
-                "try:\n    attributes = pending.resolve(operation.updates)\n"
-                "except SegmentError:\n    attributes = pending.resolve(operation.updates[:-1])\n"
+                "attributes, growth = pending.resolve(operation.updates)",
+                "try:\n    attributes, growth = pending.resolve(operation.updates)\n"
+                "except SegmentError:\n"
+                "    attributes, growth = pending.resolve(operation.updates[:-1])\n"
                 "    if not attributes:\n        raise",
             ),
         ),

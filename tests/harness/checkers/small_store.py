@@ -282,6 +282,6 @@ def _find(state: State, name: str) -> Segment:
 def _resolve(updates: Sequence[Update], current: dict[bytes, int]) -> dict[bytes, int]:
     keyed = [(update.id.bytes, way_of(update), update.value, update.expected) for update in updates]
     try:
-        return resolve_updates(keyed, current, {})
+        return resolve_updates(keyed, current, {})[0]
     except AttributeConditionError:
         raise RefusedError("BadAttributeUpdateError") from None
