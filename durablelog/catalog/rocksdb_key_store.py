@@ -7,8 +7,8 @@ How RocksDB is used, and why:
   only, so what is there after a crash is always a prefix of the batches.
 - most of its calls hold the interpreter's lock: writes, opening, checkpoints, iterators. Flushes,
   gets of a list and compactions do not. So a flush precedes a write that RocksDB would have to wait
-  for, and each checkpoint, to which a few small files are left. RocksDB may not slow writes down;
-  a flush that finds too many runs compacts them.
+  for, and each checkpoint, whose files are linked here if nothing changes them meanwhile. RocksDB
+  may not slow writes down; a flush that finds too many runs compacts them.
 - universal compaction: few runs for each look-up, and a file is rewritten rarely, since files are
   uploaded when they are new. Runs have filters, for many look-ups find nothing.
 - memory has bounds: CACHE_BYTES for blocks, indexes and filters, WRITE_BUFFER_BYTES and one batch
@@ -56,7 +56,7 @@ from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import ThreadedKeyStore
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import crc32c
-from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.disk import Disk, remove_content
 from segmentstore.contracts.rocksdb_process import leave_to_parent, rocksdb_birth
 from segmentstore.contracts.runtime import Runtime
 
@@ -198,8 +198,10 @@ class RocksDbKeyStore(ThreadedKeyStore):
             database.compact_range(None, None)
 
     def _checkpoint(self, directory: str) -> tuple[CheckpointFile, ...]:
-        self._disk.remove_directory(directory)
-        Checkpoint(self._open_database).create_checkpoint(directory)
+        if not self._link_files(directory):
+            remove_content(self._disk, directory)
+            self._disk.remove_directory(directory)
+            Checkpoint(self._open_database).create_checkpoint(directory)
         files = []
         for name in self._disk.list_directory(directory):
             path = f"{directory}/{name}"
@@ -211,9 +213,56 @@ class RocksDbKeyStore(ThreadedKeyStore):
         self._tables = {file.name: file for file in files if _is_table(file.name)}
         return tuple(files)
 
+    def _link_files(self, directory: str) -> bool:
+        """Do what RocksDB's checkpoint does, without the interpreter's lock held during its syncs.
+
+        False if files are being changed, or are kept for a snapshot. While the manifest stays as it
+        is, so do the files that it names. If no others are there, those that are there are these.
+        """
+        disk, folder = self._disk, self._directory
+        manifest = self._manifest()
+        tables = [name for name in disk.list_directory(folder) if _is_table(name)]
+        live = (str(file["name"]).lstrip("/") for file in self._open_database.live_files())
+        if tables != sorted(live):
+            return False
+        try:
+            for name in tables:
+                disk.link(f"{folder}/{name}", f"{directory}/{name}")
+        except FileNotFoundError:
+            return False
+        name, size = manifest
+        content = _read(disk, f"{folder}/{name}")[:size]
+        if self._manifest() != manifest:
+            return False
+        _write(disk, f"{directory}/{name}", content)
+        _write(disk, f"{directory}/CURRENT", f"{name}\n".encode())
+        return True
+
+    def _manifest(self) -> tuple[str, int]:
+        """Name and length of the list of changes of files."""
+        name = _read(self._disk, f"{self._directory}/CURRENT").decode().strip()
+        return name, self._disk.size(f"{self._directory}/{name}")
+
 
 def _is_table(name: str) -> bool:
     return name.endswith(_TABLE_SUFFIX)
+
+
+def _read(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return file.pread(0, file.size())
+    finally:
+        file.close()
+
+
+def _write(disk: Disk, path: str, content: bytes) -> None:
+    file = disk.open(path, write=True, create=True, exclusive=True)
+    try:
+        file.pwrite([content], 0)
+        file.sync()
+    finally:
+        file.close()
 
 
 def _checksummed(disk: Disk, path: str, name: str) -> CheckpointFile:

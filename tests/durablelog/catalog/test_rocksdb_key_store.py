@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 from durablelog.catalog.rocksdb_key_store import (
@@ -11,6 +12,7 @@ from durablelog.catalog.rocksdb_key_store import (
     WRITE_BUFFER_BYTES,
     RocksDbKeyStore,
 )
+from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import IDENTITY, all_of, batch, numbered
 
@@ -62,5 +64,58 @@ def test_options_are_those_of_today_not_of_its_making(tmp_path: Path) -> None:
             await store.open()
             assert number_of(store, "block-cache-capacity") == cache_bytes
             await store.close()
+
+    asyncio.run(main())
+
+
+class LinkDisk(OsDisk):
+    """Calls `before` before each link."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[], None] = lambda: None
+        self.links = 0
+
+    def link(self, source: str, target: str) -> None:
+        self.before()
+        super().link(source, target)
+        self.links += 1
+
+
+def test_a_checkpoint_is_right_while_files_change(tmp_path: Path) -> None:
+    """It is linked file by file if none does, and RocksDB's else."""
+
+    async def main() -> None:
+        disk = LinkDisk()
+        store = RocksDbKeyStore(str(tmp_path / "s"), IDENTITY, Runtime(disk=disk))
+        await store.open()
+        database = store._open_database
+        database.set_options({"disable_auto_compactions": "true"})
+
+        async def checked(number: int) -> int:
+            """Files that were linked here."""
+            await store.apply(batch(numbered(range(number))), number)
+            links = disk.links
+            made = await store.checkpoint(str(tmp_path / f"c{number}"))
+            copy = RocksDbKeyStore(str(tmp_path / f"c{number}"), IDENTITY, Runtime())
+            await copy.open()
+            assert copy.sequence_number == made.sequence_number == number
+            assert await all_of(copy) == numbered(range(number))
+            await copy.close()
+            return disk.links - links
+
+        assert [await checked(number) for number in (1, 2, 3)] == [2, 3, 4]
+        # Files that are linked are replaced meanwhile.
+        disk.before = lambda: database.compact_range(None, None)
+        assert await checked(4) < 5
+        disk.before = lambda: None
+        # Files are kept for a snapshot that are the store's no more.
+        snapshot = await store.snapshot()
+        database.compact_range(None, None)
+        await store.apply(batch(numbered(range(5))), 5)
+        await store.flush()
+        database.compact_range(None, None)
+        assert await checked(6) == 0
+        await snapshot.close()
+        await store.close()
 
     asyncio.run(main())
