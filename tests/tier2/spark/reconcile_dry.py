@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.catalog.catalog_manifest import Manifest
@@ -186,6 +187,19 @@ class LocalFrame:
         results = [_run(self._task, partition, self._schema) for partition in self._partitions]
         self._session.then()
         return pa.concat_tables(results)
+
+
+def handed_to_driver(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
+    """All that comes to the driver from now on."""
+    tables: list[pa.Table] = []
+    collect = LocalFrame.toArrow
+
+    def look(self: LocalFrame) -> pa.Table:
+        tables.append(collect(self))
+        return tables[-1]
+
+    monkeypatch.setattr(LocalFrame, "toArrow", look)
+    return tables
 
 
 def stopped(spark: object, world: World, url: str | None = None, **options: Any) -> ReconcileResult:

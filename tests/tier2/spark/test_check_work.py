@@ -4,7 +4,7 @@ closes it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from segmentstore.contracts.runtime import Runtime
 from tests.tier2.spark.reconcile_world import World
+from tier2.catalog.catalog_manifest import Manifest
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
 from tier2.spark.reconcile.findings import StoreFacts
@@ -29,6 +30,7 @@ from tier2.spark.reconcile.tasks import CheckInputs
 from tier2.spark.reconcile.verdict_work import verdict_task
 from tier2.spark.reconcile.work import WORK, Site
 
+Batches = Iterator[pa.RecordBatch]
 WEIGHTS = st.lists(st.integers(0, 1 << 40) | st.just(0), min_size=256, max_size=256)
 
 
@@ -113,12 +115,10 @@ class Opened:
         return storage
 
 
-@pytest.mark.parametrize("taken", [1, 3, 100])
-def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wants_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
-) -> None:
-    world = World(tmp_path / "tier2")
-    manifests = world.snapshot()
+def bodies_task(
+    world: World, manifests: Mapping[int, Manifest]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What a task does that checks the bodies of objects."""
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
     by = CheckInputs(
         manifests,
@@ -127,9 +127,19 @@ def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wa
         site.run_id,
         confirm_all=False,
     )
+    return verdict_task(site, by)
+
+
+@pytest.mark.parametrize("taken", [1, 3, 100])
+def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wants_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    world = World(tmp_path / "tier2")
+    manifests = world.snapshot()
+    judge = bodies_task(world, manifests)
     rows = pa.Table.from_pylist(list(check_work(8)), schema=WORK)
     opened = Opened(monkeypatch)
-    results = verdict_task(site, by)(iter(rows.to_batches(max_chunksize=3)))
+    results = judge(iter(rows.to_batches(max_chunksize=3)))
     came = [batch for _, batch in zip(range(taken), results, strict=False)]
     results.close()  # type: ignore[attr-defined] # a generator
     assert (opened.opened, opened.closed) == (1, 1)
@@ -148,16 +158,9 @@ def test_a_task_that_fails_closes_its_storage(
     manifests = world.snapshot()
     for manifest in manifests.values():
         world.lose(manifest.tables["objects"].object)
-    site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
-    by = CheckInputs(
-        manifests,
-        manifests,
-        StoreFacts({0: 3, 1: 3}, world.now_ms, 0),
-        site.run_id,
-        confirm_all=False,
-    )
+    judge = bodies_task(world, manifests)
     opened = Opened(monkeypatch)
     rows = pa.Table.from_pylist(list(check_work(1)), schema=WORK)
     with pytest.raises(Exception, match="there is no object"):
-        list(verdict_task(site, by)(iter(rows.to_batches())))
+        list(judge(iter(rows.to_batches())))
     assert (opened.opened, opened.closed) == (1, 1)

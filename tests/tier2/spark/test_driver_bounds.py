@@ -15,7 +15,7 @@ import pytest
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
+from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, handed_to_driver, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, PAYLOAD, World
 from tier2.catalog import catalog_files
 from tier2.locations import open_object_storage
@@ -41,15 +41,7 @@ def world(tmp_path: Path) -> World:
 @pytest.fixture
 def handed(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
     """All that comes to the driver."""
-    tables: list[pa.Table] = []
-    collect = LocalFrame.toArrow
-
-    def look(self: LocalFrame) -> pa.Table:
-        tables.append(collect(self))
-        return tables[-1]
-
-    monkeypatch.setattr(LocalFrame, "toArrow", look)
-    return tables
+    return handed_to_driver(monkeypatch)
 
 
 def test_what_waits_for_its_deletion_is_counted_and_a_sample_of_it_shown(

@@ -21,7 +21,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY
 from tests.support.loop_clock import LoopClock
 from tests.support.suites import share
-from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found
+from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, handed_to_driver
 from tests.tier2.spark.reconcile_world import DAY_S
 from tier2.mailbox.mailbox import list_messages, put_answer, read_message
 from tier2.mailbox.messages import ORPHAN_NAMES_MAX, Answer, OrphanDeletionRequest
@@ -296,14 +296,7 @@ def test_orphans_are_marked_for_deletion_and_the_driver_is_handed_numbers(
     monkeypatch.setattr(reconcile_job, "SUSPECTS_HELD", held)
     monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
     monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 1)
-    handed: list[pa.Table] = []
-    collect = LocalFrame.toArrow
-
-    def look(self: LocalFrame) -> pa.Table:
-        handed.append(collect(self))
-        return handed[-1]
-
-    monkeypatch.setattr(LocalFrame, "toArrow", look)
+    handed = handed_to_driver(monkeypatch)
     location, folder = tmp_path / "store", tmp_path / "store" / "tier2"
     blocking.open(location, containers=2, **LIVE).close()
     # What is marked for deletion stays for now: a task that is run again finds it again.

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.suites import share, slow
-from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, stopped
+from tests.tier2.spark.reconcile_dry import LocalSpark, found, handed_to_driver, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, PAYLOAD, World
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import found_classes, second_scan
@@ -39,15 +39,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[pa.Table]:
     monkeypatch.setattr(second_scan, "SLICE_SUSPECTS", 30)
     monkeypatch.setattr(found_classes.shown_by_each, "__defaults__", (0,))
     monkeypatch.setattr(found_classes, "FINDINGS_SHOWN_MIN", 2)
-    tables: list[pa.Table] = []
-    collect = LocalFrame.toArrow
-
-    def look(self: LocalFrame) -> pa.Table:
-        tables.append(collect(self))
-        return tables[-1]
-
-    monkeypatch.setattr(LocalFrame, "toArrow", look)
-    return tables
+    return handed_to_driver(monkeypatch)
 
 
 def lose_many(world: World) -> set[str]:

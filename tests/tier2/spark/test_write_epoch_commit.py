@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,17 @@ def batch(*rows: tuple[str, str]) -> pa.RecordBatch:
         pa.array([payload for _, payload in rows]),
     )
     return pa.record_batch([names, payloads], names=["segment", "payload"])
+
+
+@asynccontextmanager
+async def served(place: Path) -> AsyncIterator[tuple[SegmentStore, LocalClient]]:
+    """A store, and a client of the local server it has."""
+    folder = place / "s"
+    async with (
+        open_tiny(folder, local_server=True) as store,
+        LocalClient(str(folder)) as client,
+    ):
+        yield store, client
 
 
 async def prepare(
@@ -107,11 +119,7 @@ def test_an_epoch_is_committed_in_the_order_of_its_partitions(
     tmp_path: Path, tasks: Tasks, lasting: bool
 ) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             who = identity(0, lasting=lasting)
             reports = await prepare(client, who, *tasks)
             committed = await commit_epoch(client, who, reports[::-1], runtime=Runtime())
@@ -130,11 +138,7 @@ def test_an_epoch_that_was_committed_is_dropped_however_it_is_cut_the_next_time(
     tmp_path: Path, first: Tasks, second: Tasks
 ) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             before = await prepare(client, identity(4), *second)
             reports = await prepare(client, identity(4), *first, attempt=1)
             await commit_epoch(client, identity(4), reports, runtime=Runtime())
@@ -193,11 +197,7 @@ def test_two_drivers_at_once_commit_one_epoch_once(tmp_path: Path, tasks: Tasks)
 
 def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             await prepare(client, identity(0), *MIXED)
             await prepare(client, identity(1), *MIXED)
             await prepare(client, identity(2), long_rows("later", 100))
@@ -214,11 +214,7 @@ def test_what_failed_attempts_staged_goes_with_the_epoch(tmp_path: Path) -> None
 
 def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
 
             def broken() -> Any:
                 yield batch(*long_rows("a", 300))
@@ -236,11 +232,7 @@ def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Pat
 
 def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             reports = await prepare(client, identity(0, lasting=False), *MIXED)
             await give_up(client, reports)
             assert await names_in(store) == []
@@ -253,11 +245,7 @@ def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path)
 
 def test_a_staged_segment_that_is_not_what_was_reported_commits_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             reports = await prepare(client, identity(0), long_rows("a", 100))
             await store.append(reports[0].parts["x"].staged, b"something else")
             with pytest.raises(EpochCommitError, match=r"700 bytes .* and 714 are there"):
@@ -269,11 +257,7 @@ def test_a_staged_segment_that_is_not_what_was_reported_commits_nothing(tmp_path
 
 def test_segments_are_created_only_if_asked_for(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             reports = await prepare(client, identity(0), [("x", "one")])
             with pytest.raises(StoreRefusedError, match="'x' does not exist"):
                 await commit_epoch(client, identity(0), reports, runtime=Runtime(), create=False)
@@ -284,11 +268,7 @@ def test_segments_are_created_only_if_asked_for(tmp_path: Path) -> None:
 
 def test_a_segment_deleted_between_two_tasks_is_noticed(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             await commit_epoch(
                 client, identity(0), await prepare(client, identity(0), *SMALL), runtime=Runtime()
             )
@@ -386,11 +366,7 @@ def test_what_waits_for_many_staged_segments_is_bounded(
     monkeypatch.setattr(tier2.spark.sink.epoch_commit, "_Task", Watched)
 
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             reports = await prepare(client, identity(0), rows, inline=10)
             await commit_epoch(client, identity(0), reports, runtime=Runtime())
             for name in {name for name, _ in rows}:
@@ -402,11 +378,7 @@ def test_what_waits_for_many_staged_segments_is_bounded(
 
 def test_two_reports_of_one_partition_commit_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             reports = await prepare(client, identity(0), *SMALL)
             with pytest.raises(EpochCommitError, match="two reports of one partition"):
                 await commit_epoch(client, identity(0), [*reports, reports[0]], runtime=Runtime())
@@ -423,11 +395,7 @@ def test_an_epoch_is_committed_whether_or_not_its_leftovers_can_be_deleted(
         raise StoreRefusedError(16, "TierUnavailableError", f"{name} stays")
 
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             who = identity(0, lasting=lasting)
             await prepare(client, who, *MIXED)
             reports = await prepare(client, who, *MIXED, attempt=1)
@@ -441,11 +409,7 @@ def test_an_epoch_is_committed_whether_or_not_its_leftovers_can_be_deleted(
 
 def test_clearing_leaves_other_writers_and_other_segments_alone(tmp_path: Path) -> None:
     async def main() -> None:
-        folder = tmp_path / "s"
-        async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(str(folder)) as client,
-        ):
+        async with served(tmp_path) as (store, client):
             other = WriteIdentity(writer_id_of("another"), 0, lasting=True)
             kept = [
                 staging_name("x", other, UUID(int=1)),
