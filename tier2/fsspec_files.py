@@ -243,7 +243,7 @@ class FsspecFiles:
                 if isinstance(error, FileNotFoundError):
                     missing = (
                         f"{self._location.shown} is not there: make the bucket or container, "
-                        "or mend the URL"
+                        "or correct the URL"
                     )
                     raise StorageRefusedError(path, missing, "ENOENT") from error
                 raise

@@ -132,7 +132,7 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
         detail = f"{self._files.scrubbed(str(error)) or 'no reason given'} ({kind})"
         if _is_refusal(error):
             return StorageRefusedError(
-                name, f"{self._url} refuses: {detail}; mend its permissions or options", kind
+                name, f"{self._url} refuses: {detail}; correct its permissions or options", kind
             )
         return StorageUnavailableError(name, detail, kind)
 

@@ -75,11 +75,11 @@ def crashtest_command(
     ] = None,
     replay: Annotated[
         str | None,
-        typer.Option(metavar="SEED", help="Tell one run (or crash point), with its trace."),
+        typer.Option(metavar="SEED", help="Describe one run (or crash point), with its trace."),
     ] = None,
     plan: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="Tell the run of a plan that was kept."),
+        typer.Option(exists=True, dir_okay=False, help="Describe the run of a plan that was kept."),
     ] = None,
     points: Annotated[
         bool, typer.Option("--points", help="Show each fault point, and how often it was met.")

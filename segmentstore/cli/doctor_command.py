@@ -294,12 +294,12 @@ def _servers(location: BookKeeperLocation) -> Iterator[Check]:
             answered,
             not any(answers.values()),
             detail,
-            "start it, or mend the way to it",
+            "start it, or repair the route to it",
         )
     if location.gateway is not None:
         answered = _connects(location.gateway)
         detail = f"{location.gateway} {'takes connections' if answered else 'takes no connection'}"
-        yield Check("gateway", answered, True, detail, "start it, or mend the way to it")
+        yield Check("gateway", answered, True, detail, "start it, or repair the route to it")
 
 
 def _connects(address: str) -> bool:

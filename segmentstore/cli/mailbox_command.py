@@ -58,8 +58,8 @@ def mailbox(
         bool,
         typer.Option(
             "--process",
-            help="Open the store, and answer what has no answer yet. Whoever has it open does "
-            "so by itself.",
+            help="Open the store, and answer what has no answer yet. "
+            "An owner that has it open does so by itself.",
         ),
     ] = False,
     take_over: output.TakeOverOption = False,

@@ -87,7 +87,7 @@ def run_verb(arguments: list[str]) -> int:
         with TemporaryOwner(store.location, store.url, store.containers) as owner:
             code = commands.execute(parsed)
         if owner.failure is not None:
-            output.print_error(f"nobody could answer for {location}: {sentence(owner.failure)}")
+            output.print_error(f"no process could answer for {location}: {sentence(owner.failure)}")
         return code
     except SegmentStoreError as error:
         output.print_error(sentence(error))

@@ -73,7 +73,7 @@ class TemporaryOwner:
             # Nobody else is notified of it, and a job that waits in vain has to say why.
             self.failure = error
             if not isinstance(error, SegmentStoreError):
-                _log.error("whoever answers for a stopped store has ended", exc_info=error)
+                _log.error("the temporary owner of a stopped store has ended", exc_info=error)
         finally:
             self._ready.set()
 

@@ -192,7 +192,7 @@ def test_whatever_a_stand_in_dies_of_the_command_says(
     monkeypatch.setattr(commands, "execute", execute)
     shown = segmentstore("spark", "compact", store)
     assert shown.code == 2
-    assert f"nobody could answer for {store}: can't start new thread" in shown.err
+    assert f"no process could answer for {store}: can't start new thread" in shown.err
 
 
 def test_a_stand_in_without_a_loop_says_so_and_nobody_waits(

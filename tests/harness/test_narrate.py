@@ -65,7 +65,7 @@ def test_named_calls_and_their_neighbours_on_the_segment_are_reported() -> None:
     lines = narrate(one_process_run(40), [Violation("content", "lost", (20,))], around=2)
     assert numbers_reported(lines) == [16, 18, 20, 22, 24]
     assert [line.lstrip()[0] for line in lines if "] call " in line] == ["[", "[", "*", "[", "["]
-    assert lines[-1] == "(35 more calls of 40 are not told)"
+    assert lines[-1] == "(35 more calls of 40 are not shown)"
 
 
 def test_a_segment_that_only_the_words_name_is_distinguished_from_its_ends() -> None:

@@ -122,8 +122,8 @@ MOVES: Final[Mapping[str, str]] = {
     "MethodNotAllowed": _PERMISSION,
     "403": _PERMISSION,
     "401": "the credentials are not known there: " + _NEW_CREDENTIALS,
-    "NoSuchBucket": "the bucket {bucket} does not exist: make it, or mend the URL",
-    "InvalidBucketName": "no bucket can be called {bucket}: mend the URL",
+    "NoSuchBucket": "the bucket {bucket} does not exist: create it, or correct the URL",
+    "InvalidBucketName": "no bucket can be called {bucket}: correct the URL",
     "InvalidAccessKeyId": "the access key is unknown there: " + _NEW_CREDENTIALS,
     "InvalidClientTokenId": "the access key is unknown there: " + _NEW_CREDENTIALS,
     "XAdminUserNotFound": "the access key is unknown there: " + _NEW_CREDENTIALS,
@@ -159,9 +159,9 @@ MOVES: Final[Mapping[str, str]] = {
     "a "
     "role; they are read again",
     "credentials": _NEW_CREDENTIALS,
-    "certificate": "the server's certificate is not trusted here: mend endpoint_url or install its "
-    "authority",
-    "client": "mend the settings of botocore that the message names",
+    "certificate": "the server's certificate is not trusted here: correct endpoint_url or install "
+    "its authority",
+    "client": "correct the settings of botocore that the message names",
 }
 """Codes that a person must deal with, and what to do. `{call}` and `{bucket}` are filled in."""
 

@@ -108,7 +108,7 @@ def build_parser(program: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=program,
         description="Check, rewrite and pack for bulk work: Spark jobs over a store's Tier 2.",
-        epilog="Exit codes: 0 nothing found or all done, 1 findings, 2 could not tell (and "
+        epilog="Exit codes: 0 nothing found or all done, 1 findings, 2 undecided (and "
         "usage), 130 interrupted.",
     )
     parser.add_argument(

@@ -131,8 +131,8 @@ def _complaint(window: Sequence[Step[Register]], before: _Possible) -> str:
         return f"it is {window[0].act.value} at {window[0].begun}, by the calls it was {expected}"
     numbers = [step.call.number for step in window if step.call is not None]
     return (
-        f"it was {expected}, and no order of the calls {numbers} explains what they were "
-        "told and what was seen"
+        f"it was {expected}, and no order of the calls {numbers} explains their "
+        "results and what was seen"
     )
 
 

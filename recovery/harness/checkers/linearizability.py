@@ -200,7 +200,7 @@ def _explain(
             numbers = [step.call.number for step in window if step.call is not None]
             yield Violation(
                 NAME,
-                f"{what}: no order of the calls {numbers} explains what they were told",
+                f"{what}: no order of the calls {numbers} explains their results",
                 numbers,
             )
             return

@@ -109,7 +109,7 @@ def _in_real_time(
         if call.result is not None and call.result < least:
             who = f"call {witness}" if witness >= 0 else "an observation"
             detail = (
-                f"call {call.number} ({call.kind}) was told {call.result} of {incarnation.name!r}"
+                f"call {call.number} ({call.kind}) received {call.result} for {incarnation.name!r}"
             )
             numbers = [call.number] if witness < 0 else [witness, call.number]
             yield Violation(

@@ -188,7 +188,7 @@ def _answers(index: HistoryIndex) -> Iterator[Violation]:
         if call.error == "SegmentNotFoundError" and call.kind is not CallKind.MERGE:
             if since.get(call.segment, call.begun) < call.begun and index.fresh(call):
                 detail = (
-                    f"call {call.number} ({call.kind}) was told that {call.segment!r} does "
+                    f"call {call.number} ({call.kind}) received that {call.segment!r} does "
                     "not exist, and it does"
                 )
                 yield Violation(NAME, detail, [call.number])
@@ -197,6 +197,6 @@ def _answers(index: HistoryIndex) -> Iterator[Violation]:
             for other in index.names[call.segment].creates
         ):
             detail = (
-                f"call {call.number} was told that {call.segment!r} exists, and nobody had made it"
+                f"call {call.number} received that {call.segment!r} exists; it was never created"
             )
             yield Violation(NAME, detail, [call.number])

@@ -32,7 +32,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 begun < (call.ended or 0) for begun in sealing
             ):
                 detail = (
-                    f"call {call.number} ({call.kind}) was told that {name!r} is sealed, "
+                    f"call {call.number} ({call.kind}) received that {name!r} is sealed, "
                     "which nobody had asked for"
                 )
                 yield Violation(NAME, detail, [call.number])

@@ -179,4 +179,4 @@ def _has_come_to(child: Child, events: int) -> bool:
 
 def _failure(child: Child) -> str:
     told = [str(event.fields["text"]) for event in child.events if event.what == "failed"]
-    return "\n".join([f"it told {child.said}", *told, child.errors()])
+    return "\n".join([f"it reported {child.said}", *told, child.errors()])

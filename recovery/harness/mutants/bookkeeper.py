@@ -36,7 +36,7 @@ BOOKKEEPER: Final = (
     Mutant(
         "ledgers-not-fenced",
         "4.2 Opening fences: ledgers are recovered before anything is written.",
-        "An opening looks at the metadata of the ledgers, and recovers none.",
+        "An opening reads the metadata of the ledgers, and recovers none.",
         (
             Edit(
                 f"{_OPENING}:fence",
@@ -75,7 +75,7 @@ BOOKKEEPER: Final = (
     Mutant(
         "doubt-taken-for-done",
         "4.2 An append whose outcome is unknown: a recovered ledger says what became of it.",
-        "Frames in doubt are acknowledged, whether the recovered ledger has them or not.",
+        "Unconfirmed frames are acknowledged, whether the recovered ledger has them or not.",
         (
             Edit(
                 f"{_SUCCESSION}._settle",
@@ -88,7 +88,7 @@ BOOKKEEPER: Final = (
     Mutant(
         "last-frame-in-doubt-forgotten",
         "4.2 Frames that a failed ledger does not hold are written again, all of them.",
-        "The last frame in doubt is not sent to the next ledger.",
+        "The last unconfirmed frame is not sent to the next ledger.",
         (
             Edit(
                 f"{_PIPELINE}.attach",
@@ -101,7 +101,7 @@ BOOKKEEPER: Final = (
     Mutant(
         "frames-in-doubt-sent-again-in-another-order",
         "4.2 Frames are written again in their order.",
-        "Frames in doubt go to the next ledger last ones first.",
+        "Unconfirmed frames go to the next ledger last ones first.",
         (
             Edit(
                 f"{_PIPELINE}.attach", "extendleft(reversed(self._sent))", "extendleft(self._sent)"

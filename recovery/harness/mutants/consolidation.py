@@ -56,7 +56,7 @@ CONSOLIDATION: Final = (
         "flushed-twice-over",
         "4.3 An object becomes part of a segment by the log: what was uploaded and never "
         "committed is an orphan.",
-        "An owner puts each object of a flush twice, under two names, and tells the log of one.",
+        "An owner puts each object of a flush twice, under two names, and commits one to the log.",
         (
             Edit(
                 "storagewriter.object_uploader:ObjectUploader.store",

@@ -18,8 +18,7 @@ DELETION: Final = (
     Mutant(
         "deleted-by-the-wall-clock",
         "4.5 The wall clock decides nothing that cannot be undone: a jump does not delete early.",
-        "Garbage is due once the wall clock is a lag behind the time of the operation "
-        "that let go of it.",
+        "Garbage is due once the wall clock is a lag behind the operation that released it.",
         (Edit(_DUE, _BY_AGE, f"if each.unreferenced_ms <= {_WALL_MS} - self._lag_s * 1000"),),
         Hunt(
             workload="tier2",
@@ -30,7 +29,7 @@ DELETION: Final = (
     Mutant(
         "kept-while-the-clock-is-behind",
         "4.5 The wall clock decides nothing that cannot be undone: a jump does not keep for ever.",
-        "Garbage that the log let go of at a time that the wall clock has not come to "
+        "Garbage that the log released at a time that the wall clock has not come to "
         "again is not due.",
         (Edit(_DUE, _BY_AGE, f"{_BY_AGE} and each.unreferenced_ms <= {_WALL_MS}"),),
         Hunt(

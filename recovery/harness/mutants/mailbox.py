@@ -41,7 +41,7 @@ MAILBOX: Final = (
         "cover-not-compared",
         "4.3 The log is the only authority: a replacement holds exactly the bytes of "
         "what it replaces.",
-        "Nobody looks whether new chunks cover just what the old ones did.",
+        "There is no check whether new chunks cover just what the old ones did.",
         (
             Edit(
                 "storagewriter.proposal_rules:_fault_of",
@@ -54,7 +54,7 @@ MAILBOX: Final = (
     Mutant(
         "any-object-condemned",
         "4.3 Nothing is deleted before no metadata and no running compaction can want it.",
-        "What a job asks to be taken away is deleted at once, without a look at the metadata.",
+        "What a job asks to be deleted is deleted at once, without a check of the metadata.",
         (
             Edit(
                 f"{_KEEPER}._mark_for_deletion",

@@ -77,8 +77,7 @@ METADATA: Final = (
     Mutant(
         "offsets-before-attributes",
         "4.1 Attribute updates are checked before the expected offset.",
-        "An append with two reasons to be refused is told of its offset, and not of its "
-        "attributes.",
+        "An append with two reasons to be refused reports its offset, and not its attributes.",
         (
             Edit(
                 f"{_PACKER}._check",

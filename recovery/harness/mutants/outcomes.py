@@ -14,7 +14,7 @@ OUTCOMES: Final = (
     Mutant(
         "acknowledged-when-sent",
         "4.2 A frame is acknowledged only when it and all before it are durable.",
-        "Who appends is told as soon as the frame has been handed to the log.",
+        "An append is acknowledged as soon as the frame has been handed to the log.",
         (
             Edit(
                 f"{_PROCESSOR}._ship",

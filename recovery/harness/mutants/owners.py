@@ -24,7 +24,7 @@ OWNERS: Final = (
     Mutant(
         "cannot-tell-counts-as-ours",
         '4.2 "Cannot tell" counts as fenced.',
-        "An owner whose state record is gone takes itself for the owner still.",
+        "An owner whose state record is deleted takes itself for the owner still.",
         (
             Edit(
                 f"{_STATE}.is_ours",
@@ -89,7 +89,7 @@ OWNERS: Final = (
     Mutant(
         "end-found-before-the-fence",
         "4.2 Opening fences: what the old owner acknowledged until then is part of the log.",
-        "The end of the log is looked for before the old owner is fenced, and not again after it.",
+        "The end of the log is searched before the old owner is fenced, and not again after it.",
         (
             Edit(
                 "durablelog.file.log_folder:LogFolder._open",

@@ -59,7 +59,7 @@ READINDEX: Final = (
         "evicted-and-not-refilled",
         "4.4 Bytes not yet in Tier 2 are never lost to eviction: they can be read back "
         "from Tier 1.",
-        "Un-flushed bytes that memory and cache have lost are not looked for in the log.",
+        "Un-flushed bytes that memory and cache have lost are not searched in the log.",
         (
             Edit(
                 "segmentstore.log_rescan:LogRescan.run",
@@ -100,7 +100,7 @@ READINDEX: Final = (
     Mutant(
         "merged-bytes-looked-for-elsewhere",
         "4.4 Bytes not yet in Tier 2 are never lost: a merged source's are read by its own id.",
-        "A read through the target looks for a source's bytes as far from its beginning "
+        "A read through the target searches a source's bytes as far from its beginning "
         "as they lie in the target.",
         (Edit("readindex.places:Places.locate", "offset -= merge.offset", "offset -= 0"),),
         Hunt(

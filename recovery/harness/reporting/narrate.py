@@ -58,7 +58,7 @@ def narrate(
     lines = [line for _, several in told for line in several]
     left_out = len(history.calls) - len(chosen)
     return (
-        [*lines, f"({left_out:,} more calls of {len(history.calls):,} are not told)"]
+        [*lines, f"({left_out:,} more calls of {len(history.calls):,} are not shown)"]
         if left_out
         else lines
     )

@@ -71,7 +71,7 @@ def test_an_owner_that_does_not_answer_is_reported(
 ) -> None:
     place = Place(tmp_path, mailbox_poll_interval_s=0.0)
     assert run(place.url, "--dry-run", "--timeout", "0.1") == Exit.UNDECIDED
-    assert "could not be told" in capsys.readouterr().out
+    assert "unresponsive: " in capsys.readouterr().out
     place.store.close()
 
 

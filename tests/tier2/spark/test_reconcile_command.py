@@ -118,7 +118,7 @@ def test_an_owner_that_does_not_answer(spark: SparkSession, world: World, capsys
     world.snapshot()
     assert command(world.url, "--timeout", "0.1") == 2
     shown = capsys.readouterr().out
-    assert "container 1  could not be told: its owner did not answer within 0.1 s" in shown
+    assert "container 1  unresponsive: its owner did not answer within 0.1 s" in shown
 
 
 def test_a_catalog_that_cannot_be_read(spark: SparkSession, world: World, capsys: Captured) -> None:

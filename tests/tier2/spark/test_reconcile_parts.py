@@ -230,8 +230,8 @@ def test_the_report_for_people_has_the_worst_first_in_aligned_columns() -> None:
         ["in_flight", "unknown", "1"],
     ]
     assert len({line.index(line.split()[1]) for line in rows[:5]}) == 1
-    assert "container 1  could not be told: its owner did not answer" in shown
-    assert lines[-1].startswith("could not tell")
+    assert "container 1  unresponsive: its owner did not answer" in shown
+    assert lines[-1].startswith("undecided")
 
 
 def test_a_clean_run_says_so() -> None:

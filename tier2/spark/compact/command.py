@@ -41,7 +41,7 @@ def add_parser(subparsers: Any) -> None:
         "alone delete what is old then.",
         epilog="Exit codes: 0 all committed, nothing to do, or changed by the store or another "
         "job meanwhile (counted), 1 "
-        "some was refused or failed, 2 could not tell: an owner did not answer (run "
+        "some was refused or failed, 2 undecided: an owner did not answer (run "
         "again with --job-id to learn the outcome).",
     )
     add_common_options(parser)
@@ -174,7 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
         with Progress(spark, "compact"):
             result = compact(spark, arguments.tier2_url, **options)
     except (CatalogFormatError, PySparkException) as error:
-        sys.stderr.write(f"could not tell: {visible(' '.join(str(error).split()))}\n")
+        sys.stderr.write(f"undecided: {visible(' '.join(str(error).split()))}\n")
         return Exit.UNDECIDED
     return _show(arguments, result)
 

@@ -241,7 +241,7 @@ def _head(summary: CompactionSummary) -> Iterator[str]:
     for number, (epoch, sequence_number) in sorted(summary.containers.items()):
         yield f"container {number:<4}epoch {epoch}, operations to {sequence_number:,}"
     for number, reason in sorted(summary.unresponsive.items()):
-        yield f"container {number:<4}could not be told: {reason}"
+        yield f"container {number:<4}unresponsive: {reason}"
 
 
 def _table(rows: Sequence[GroupRow]) -> Iterator[str]:
@@ -280,7 +280,7 @@ def _last(summary: CompactionSummary) -> Iterator[str]:
     if summary.groups_left or summary.chunks_left:
         yield (
             f"left for a later run: {summary.groups_left:,} groups, and "
-            f"{summary.chunks_left:,} chunks that were not looked at"
+            f"{summary.chunks_left:,} chunks that were not checked"
         )
     if summary.dry_run:
         groups = sum(summary.groups.values())
@@ -317,9 +317,6 @@ def _last(summary: CompactionSummary) -> Iterator[str]:
     said = {
         Exit.NOTHING: f"all committed{but}" if summary.groups else "nothing to do",
         Exit.FINDINGS: "not all was committed",
-        Exit.UNDECIDED: f"could not tell: run again with --job-id {summary.job_id} to hear "
-        "what "
-        "became "
-        "of it",
+        Exit.UNDECIDED: f"undecided: run again with --job-id {summary.job_id} for the outcome",
     }
     yield said[summary.verdict]

@@ -35,9 +35,9 @@ def add_parser(subparsers: Any) -> None:
         help="compare the catalog with what lies in Tier 2",
         description="Compare what the catalog says with what the place lists and, if asked, with "
         "what the objects say of "
-        "themselves. Read-only: nothing is mended, and nothing deleted but through the "
+        "themselves. Read-only: nothing is repaired, and nothing deleted but through the "
         "owners of the containers.",
-        epilog="Exit codes: 0 nothing found, 1 findings, 2 could not tell: a container without "
+        epilog="Exit codes: 0 nothing found, 1 findings, 2 undecided: a container without "
         "a snapshot, an owner that "
         "did not answer, a listing that failed.",
     )
@@ -69,7 +69,7 @@ def add_parser(subparsers: Any) -> None:
         "--check",
         choices=CHECKS,
         default="none",
-        help="look into the objects: blocks' headers, or all bytes (default none)",
+        help="inspect the objects: blocks' headers, or all bytes (default none)",
     )
     parser.add_argument(
         "--delete-orphans", action="store_true", help="say what would be deleted: a dry run"
@@ -103,7 +103,7 @@ def add_parser(subparsers: Any) -> None:
         type=int,
         default=OBJECTS_AT_ONCE,
         metavar="N",
-        help="looked into at once by a task (default %(default)s)",
+        help="inspected at once by a task (default %(default)s)",
     )
     parser.add_argument(
         "--max-concurrent-listings",
@@ -215,7 +215,7 @@ def _show(arguments: argparse.Namespace, result: ReconcileResult, parts: Path | 
 
 
 def _undecided(reason: str) -> int:
-    sys.stderr.write(f"could not tell: {visible(reason)}\n")
+    sys.stderr.write(f"undecided: {visible(reason)}\n")
     return Exit.UNDECIDED
 
 

@@ -306,7 +306,7 @@ def _check_one(
             return _undetermined(parts, name, size)
         return FindingRow(
             FindingKind.IN_FLIGHT,
-            "live in snapshot A, gone from snapshot B",
+            "live in snapshot A, missing from snapshot B",
             container_id,
             name,
             actual=f"{size} bytes",
@@ -390,9 +390,7 @@ def _why_not_orphan(
 
 def _undetermined(parts: ObjectName | None, name: str, size: int | None = None) -> FindingRow:
     container_id = None if parts is None else parts.container_id
-    evidence = (
-        f"container {container_id} has no snapshot: what becomes of its objects cannot be told"
-    )
+    evidence = f"container {container_id} has no snapshot: the state of its objects is unknown"
     actual = "not listed" if size is None else f"{size} bytes"
     return FindingRow(
         FindingKind.IN_FLIGHT,

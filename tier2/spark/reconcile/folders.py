@@ -145,7 +145,7 @@ def _messages(rows: list[Listed], place: StoreFacts, result: CheckedNames) -> No
         if answer is None:
             result.messages.append(key)
         elif _is_old(answer, place, ANSWERED_KEPT_MS):
-            evidence = "answered long ago: its owner deletes it in its next looks"
+            evidence = "answered long ago: its owner deletes it at its next polls"
             result.findings.append(_leftover(answer, place, evidence, key.container_id))
 
 
@@ -193,7 +193,7 @@ def bad_marker(name: str, why: str) -> FindingRow:
 def missing_marker(name: str) -> FindingRow:
     """The store's own marker is not there."""
     evidence = (
-        "the store's marker: another store that is made here is not told of this one; "
+        "the store's marker: another store that is created here does not see this one; "
         "opening the store puts it back"
     )
     return FindingRow(

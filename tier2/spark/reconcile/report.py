@@ -228,14 +228,14 @@ def _head(summary: ReconcileSummary) -> Iterator[str]:
             f"listing, to {second:,} behind it"
         )
     for number, reason in sorted(summary.unresponsive.items()):
-        yield f"container {number:<3}could not be told: {reason}"
+        yield f"container {number:<3}unresponsive: {reason}"
     for number, reason in sorted(summary.outdated.items()):
-        yield f"container {number:<3}missing objects and orphans could not be told: {reason}"
+        yield f"container {number:<3}missing objects and orphans are unknown: {reason}"
     yield f"catalog      {summary.objects:,} objects, {summary.chunks:,} chunks"
     yield f"listing      {summary.listed:,} objects"
     if summary.check != "none":
         yield (
-            f"{summary.check:<13}{summary.looked_into:,} objects looked into, "
+            f"{summary.check:<13}{summary.looked_into:,} objects inspected, "
             f"{summary.bytes_read:,} bytes read"
         )
 
@@ -287,6 +287,6 @@ def _last(summary: ReconcileSummary) -> str:
     said = {
         Exit.NOTHING: "nothing found",
         Exit.FINDINGS: "findings",
-        Exit.UNDECIDED: "could not tell: not everything could be looked at",
+        Exit.UNDECIDED: "undecided: not everything could be checked",
     }
     return said[summary.verdict]
