@@ -73,7 +73,6 @@ REQUEST_BYTES = 256
 """What a request that waits takes in memory beside its data, about."""
 LARGE_APPEND_BYTES = 16 * 1024
 """From here on an append is an operation of its own."""
-_ABSENT = (None, ATTRIBUTE_UNSET)
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
@@ -290,7 +289,9 @@ class FramePacker:
                     self._frame.futures.append(future)  # type: ignore[arg-type]
                     self._frame.values.append(None)
                     return False, None
-                if attributes.get(key, last) in _ABSENT:
+                if updates:
+                    last = attributes.get(key, last)
+                if last is None or last == ATTRIBUTE_UNSET:
                     growth += 1
                 attributes[key] = number
             if growth > 0:
@@ -301,7 +302,9 @@ class FramePacker:
             if not future.done():
                 future.set_exception(error)
             return False, None
-        pending.take(attributes, growth)
+        if attributes:
+            pending.attributes.update(attributes)
+            pending.attribute_count += growth
         return True, attributes or None
 
     def _append_alone(self, pending: PendingSegment, item: AppendRequest) -> None:

@@ -107,6 +107,7 @@ class PendingSegment:
             self.removed = base.merged_into is not None
             """Deleted or merged away."""
             self.attribute_count = len(base.attributes)
+            """As it will be; not kept in replay, which has no bound."""
         self.attributes: dict[AttributeKey, int] = {}
         """Values accepted and not yet committed, ATTRIBUTE_UNSET for a removal; they hide the
         committed ones.
@@ -144,12 +145,6 @@ class PendingSegment:
         if attributes:
             self.attributes.update(attributes)
             self.attribute_count += growth
-
-    def settle(self) -> None:
-        """Nothing is pending any more: the committed record says all."""
-        self.attributes.clear()
-        if self.base is not None:
-            self.attribute_count = len(self.base.attributes)
 
 
 class MetadataUpdater:
@@ -285,6 +280,8 @@ class MetadataUpdater:
         without success.
         """
         self._sequence_number += SEQUENCE_GAP
+        # Nothing is pending, and replay has not counted attributes.
+        self.pending.clear()
 
     def find(self, segment_id: int) -> PendingSegment | None:
         """The pending view of a segment, made if need be; None if there is no such segment."""
@@ -447,7 +444,7 @@ class MetadataUpdater:
         pending = self.pending[segment_id]
         pending.in_flight -= 1
         if pending.idle:
-            pending.settle()
+            pending.attributes.clear()
 
     def _settle_name(self, name: str, segment_id: int | None) -> None:
         if name in self._pending_names and self._pending_names[name] == segment_id:
@@ -465,7 +462,7 @@ class MetadataUpdater:
         if operation.attributes:
             segment.apply_attributes(operation.attributes)
             if pending.idle:
-                pending.settle()
+                pending.attributes.clear()
 
     def _commit_seal(self, operation: SealOperation) -> None:
         segment = self._touch(operation.segment_id, operation)

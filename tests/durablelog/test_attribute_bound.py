@@ -142,6 +142,7 @@ def test_the_bound_holds_for_everything_accepted(
         if began_with > COUNT_MAX:
             more = {key_of(number): 0 for number in range(began_with)}
             bench.updater.replay(_recorded(there, more, bench.metadata.sequence_number + 1))
+            bench.updater.begin_epoch()
         model = dict.fromkeys(range(began_with), 0)
         number = 10
         for what, given_with in script:
