@@ -132,7 +132,7 @@ class Prefetcher:
         self, chunk: ChunkRecord, offset: int, max_length: int, *, continues: bool
     ) -> tuple[int, int]:
         """The range to fetch for a read that found nothing, aligned within the chunk."""
-        unit = self._config.random_bytes
+        unit = min(self._config.random_bytes, self._config.piece_bytes)
         position = offset - chunk.start_offset
         if continues:
             # A share too small for a piece must not be overrun by every reader that comes to its

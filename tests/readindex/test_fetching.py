@@ -96,6 +96,15 @@ async def test_a_long_read_anywhere_fetches_at_most_a_piece(world: World, s: int
     assert asked(world) == [(104, 32)]
 
 
+@scenario(replace(TINY, random_bytes=64))
+async def test_a_piece_is_fetched_where_it_is_smaller_than_what_is_fetched_anywhere(
+    world: World, s: int
+) -> None:
+    data = await cold(world, s, 640)
+    assert await world.index.read(s, 40, 8) == data[40:48]
+    assert asked(world) == [(32, 32)]
+
+
 @scenario()
 async def test_what_is_held_is_not_fetched_again(world: World, s: int) -> None:
     data = await cold(world, s, 640)

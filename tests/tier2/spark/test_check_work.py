@@ -115,9 +115,7 @@ class Opened:
         return storage
 
 
-def bodies_task(
-    world: World, manifests: Mapping[int, Manifest]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def bodies_task(world: World, manifests: Mapping[int, Manifest]) -> Callable[[Batches], Batches]:
     """What a task does that checks the bodies of objects."""
     site = Site(url=world.url, run_id="0" * 16, listings_at_once=1, objects_at_once=2, bodies=True)
     by = CheckInputs(
