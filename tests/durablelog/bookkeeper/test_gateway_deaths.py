@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -53,9 +52,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 def test_a_killed_gateway_is_an_error_for_every_entry_in_flight_and_the_next_call_starts_another(

@@ -10,7 +10,7 @@ import random
 import signal
 import socket
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
@@ -45,9 +45,9 @@ from tests.support.suites import slow
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as running:
-        yield running
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 @pytest.fixture(autouse=True)
