@@ -67,7 +67,7 @@ class World(BookKeeperWorld):
         assert (location.path, runtime.random is not None) == (ROOT, True)
         return MemoryNodes(self.tree)
 
-    async def looking(
+    async def recording_clients(
         self, location: BookKeeperLocation, _: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
         assert (location.path, runtime.random is not None) == (ROOT, True)
@@ -78,7 +78,7 @@ class World(BookKeeperWorld):
     def stopped(self) -> StoppedStore:
         return StoppedStore(
             str(self.folder),
-            bookkeeper=partial(BookKeeperStore, nodes=self.nodes, clients=self.looking),
+            bookkeeper=partial(BookKeeperStore, nodes=self.nodes, clients=self.recording_clients),
         )
 
     def verify(self, *, deep: bool = False) -> list[Finding]:

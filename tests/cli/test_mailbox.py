@@ -163,14 +163,14 @@ def test_beside_a_running_store_inspecting_goes_and_processing_is_refused(store:
     async def beside() -> None:
         async with engine.open(store, mailbox_poll_interval_s=0.0) as opened:
             loop = asyncio.get_running_loop()
-            assert await loop.run_in_executor(None, _look, "--process") == ExitCode.IN_USE
-            assert await loop.run_in_executor(None, _look) == ExitCode.DONE
+            assert await loop.run_in_executor(None, _run, "--process") == ExitCode.IN_USE
+            assert await loop.run_in_executor(None, _run) == ExitCode.DONE
             storage = open_object_storage((store / "tier2").as_uri(), RUNTIME)
             await put_message(storage, RUNTIME, proposal)
             await storage.close()
             assert await opened.process_mailbox() == 1
 
-    def _look(*options: str) -> int:
+    def _run(*options: str) -> int:
         return segmentstore("mailbox", store, *options).code
 
     asyncio.run(beside())

@@ -25,7 +25,7 @@ from durablelog.bookkeeper.ledger_store import (
 )
 from segmentstore.contracts.checksum import Buffer
 
-GONE: Final = -25
+NO_LEDGER: Final = -25
 """BookKeeper's NoSuchLedgerExistsOnMetadataServer."""
 NOT_ENOUGH_BOOKIES: Final = -6
 ALL_THREE: Final = Replication(3, 3, 2)
@@ -435,10 +435,10 @@ class LedgerStoreContract(ABC):
             for gone in (store.recover, store.describe):
                 with pytest.raises(LedgerError) as failure:
                     await gone(writer.ledger_id)
-                assert failure.value.code == GONE
+                assert failure.value.code == NO_LEDGER
             with pytest.raises(LedgerError) as failure:
                 await read_all(store, writer.ledger_id, 0, 0)
-            assert failure.value.code == GONE
+            assert failure.value.code == NO_LEDGER
             ids = await store.list_ids()
             assert kept.ledger_id in ids
             assert writer.ledger_id not in ids
@@ -459,7 +459,7 @@ class LedgerStoreContract(ABC):
             await writer.close()
             with pytest.raises(LedgerError) as failure:
                 await store.recover(writer.ledger_id)
-            assert failure.value.code == GONE
+            assert failure.value.code == NO_LEDGER
             await other.close()
             await store.close()
 
@@ -491,7 +491,7 @@ class LedgerStoreContract(ABC):
             await other.delete(writer.ledger_id)
             with pytest.raises(LedgerError) as failure:
                 await other.confirmed(writer.ledger_id)
-            assert failure.value.code == GONE
+            assert failure.value.code == NO_LEDGER
             await other.close()
             await store.close()
 

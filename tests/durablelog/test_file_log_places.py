@@ -24,7 +24,7 @@ from tests.contracts.durable_data_log_contract import (
 )
 
 FILE_BYTES = 8192
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 """Longer than a machine with other work takes; what it bounds hangs when it fails."""
 
 
@@ -44,7 +44,7 @@ class GatedDisk(OsDisk):
     ) -> OsFile:
         if self.holds(path, write):
             self.held.set()
-            assert self.gate.wait(PATIENCE_S)
+            assert self.gate.wait(TIMEOUT_S)
         file = super().open(path, write=write, create=create, exclusive=exclusive)
         if path.endswith(FILE_SUFFIX) and not write:
             self.readings += 1
@@ -80,7 +80,7 @@ async def opened(folder: Path, disk: OsDisk, frames: int) -> tuple[FileLog, list
 
 
 async def held(disk: GatedDisk) -> None:
-    assert await asyncio.to_thread(disk.held.wait, PATIENCE_S)
+    assert await asyncio.to_thread(disk.held.wait, TIMEOUT_S)
 
 
 def test_a_reading_does_not_wait_for_the_next_file(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_reading_does_not_wait_for_the_next_file(tmp_path: Path) -> None:
         disk.holds = preparing
         appends = [log.append([payload(number)]) for number in range(2, 80)]
         await held(disk)
-        assert await asyncio.wait_for(log.read_ranges(places), PATIENCE_S) == [
+        assert await asyncio.wait_for(log.read_ranges(places), TIMEOUT_S) == [
             payload(0),
             payload(1),
         ]
@@ -109,7 +109,7 @@ def test_appends_do_not_wait_for_readings(tmp_path: Path) -> None:
         readings = [asyncio.create_task(log.read_ranges(places)) for _ in range(3)]
         await held(disk)
         # More than one file holds.
-        await asyncio.wait_for(append_all(log, range(2, 80)), PATIENCE_S)
+        await asyncio.wait_for(append_all(log, range(2, 80)), TIMEOUT_S)
         disk.gate.set()
         assert await asyncio.gather(*readings) == [[payload(0), payload(1)]] * 3
         await log.close()

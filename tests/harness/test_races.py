@@ -16,7 +16,7 @@ from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import run_plans
 from tests.support.suites import share, size, sized
 
-LOOKS: dict[Tier1, int] = {"file": 30, "bookkeeper": 5}
+PLANS_MIN: dict[Tier1, int] = {"file": 30, "bookkeeper": 5}
 """An opening has at least so many."""
 STEP = size("HARNESS_RACE_STEP", 3, 1)
 """Behind each so many-th of them the first owner is stopped."""
@@ -26,7 +26,7 @@ STEP = size("HARNESS_RACE_STEP", 3, 1)
 @pytest.mark.parametrize(("tier1", "name"), share(product(TIER1, RACES), 10, 12))
 def test_no_race_of_two_owners_loses_anything_or_is_reported_wrong(tier1: Tier1, name: str) -> None:
     plans = list(race_plans("main", tier1, name))
-    assert len(plans) >= LOOKS[tier1]
+    assert len(plans) >= PLANS_MIN[tier1]
     summary = run_plans(plans[::STEP])
     gc.collect()
     assert [f"{failure.plan}: {failure.violations[0]}" for failure in summary.failures] == []

@@ -58,7 +58,7 @@ class World:
         self.storage = Storage(runtime)
         self.check_meets: Exception | None = None
         self._count = count
-        self._gone: dict[str, MemoryObject] = {}
+        self._deleted: dict[str, MemoryObject] = {}
         self._metadata = {each: ContainerMetadata(each) for each in CONTAINERS}
         for metadata in self._metadata.values():
             self._fill(metadata)
@@ -78,7 +78,7 @@ class World:
             record, chunks = builder.finish(self.name(metadata.container_id, number), 0)
             segment.chunks += [chunk for _, chunk in chunks]
             metadata.objects[record.name] = LiveObject(record)
-            self._gone[record.name] = MemoryObject(b"".join(builder.parts), bytes(16), 0)
+            self._deleted[record.name] = MemoryObject(b"".join(builder.parts), bytes(16), 0)
         segment.length = segment.storage_length = self._count * len(PAYLOAD)
 
     @staticmethod
@@ -98,7 +98,7 @@ class World:
             watch.failed(7, chunk, chunk.start_offset, chunk.end_offset, gone)
 
     def put_back(self) -> None:
-        self.storage.bucket.objects.update(self._gone)
+        self.storage.bucket.objects.update(self._deleted)
 
     @property
     def places(self) -> int:

@@ -18,7 +18,7 @@ from tier2.object_storage import ObjectNotFoundError
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
 NAME = "9b/00000000/0000000000000001/flush-15f4e8ff0f0c3c2b00112233445566aa"
-GONE = ObjectNotFoundError(NAME, "no such object")
+MISSING = ObjectNotFoundError(NAME, "no such object")
 
 
 def segment_of(
@@ -42,7 +42,7 @@ def test_a_place_is_kept_until_it_is_read_or_nobody_wants_it() -> None:
     chunk = chunk_of(0)
     segment = segment_of(metadata, 3, [chunk])
     losses = SeenLosses(metadata)
-    assert losses.lost(3, chunk, 10, 20, GONE, 7)
+    assert losses.lost(3, chunk, 10, 20, MISSING, 7)
     assert losses.lost(3, chunk, 10, 20, DataCorruptionError("x", "y"), 9)
     (place,) = losses.places.values()
     assert (place.first_seen_ms, losses.seen, losses.objects) == (7, 2, [NAME])
@@ -51,13 +51,13 @@ def test_a_place_is_kept_until_it_is_read_or_nobody_wants_it() -> None:
     assert losses.found(chunk, 0, 100)
     assert not losses.places
 
-    assert losses.lost(3, chunk, 10, 20, GONE, 7)
+    assert losses.lost(3, chunk, 10, 20, MISSING, 7)
     segment.start_offset = 19
     assert not losses.prune()
     segment.start_offset = 20
     assert losses.prune()
-    assert not losses.lost(3, chunk, 10, 20, GONE, 7), "truncated"
-    assert losses.lost(3, chunk, 30, 40, GONE, 7)
+    assert not losses.lost(3, chunk, 10, 20, MISSING, 7), "truncated"
+    assert losses.lost(3, chunk, 30, 40, MISSING, 7)
     del metadata.objects[NAME]
     assert losses.prune()
 
@@ -70,8 +70,8 @@ def test_what_is_no_loss() -> None:
     assert not losses.lost(3, old, 0, 9, TierUnavailableError("tier2", "away"), 7)
     # Replaced while it was read, and the object lives on for others.
     segment.chunks = [new]
-    assert not losses.lost(3, old, 0, 9, GONE, 7)
-    assert not losses.lost(4, old, 0, 9, GONE, 7)
+    assert not losses.lost(3, old, 0, 9, MISSING, 7)
+    assert not losses.lost(4, old, 0, 9, MISSING, 7)
 
 
 def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
@@ -79,7 +79,7 @@ def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
     chunk = chunk_of(1)
     segment_of(metadata, 3, [chunk])
     losses = SeenLosses(metadata)
-    losses.lost(3, chunk, 110, 120, GONE, 7)
+    losses.lost(3, chunk, 110, 120, MISSING, 7)
     del metadata.segments[3]
     target = segment_of(metadata, 4, [chunk._replace(start_offset=1000)])
     losses.prune()
@@ -101,12 +101,12 @@ def test_places_and_examples_are_bounded() -> None:
     segment = segment_of(metadata, 3, chunks)
     losses = SeenLosses(metadata)
     for chunk in chunks:
-        assert losses.lost(3, chunk, chunk.start_offset, chunk.end_offset, GONE, 7)
+        assert losses.lost(3, chunk, chunk.start_offset, chunk.end_offset, MISSING, 7)
     assert (len(losses.places), losses.seen, losses.beyond) == (PLACES_MAX, PLACES_MAX + 5, 5)
     assert len(list(losses.examples())) == EXAMPLES_MAX
     # An unwanted one makes room.
     segment.start_offset = 1000
-    assert losses.lost(3, chunks[-1], chunks[-1].start_offset, chunks[-1].end_offset, GONE, 7)
+    assert losses.lost(3, chunks[-1], chunks[-1].start_offset, chunks[-1].end_offset, MISSING, 7)
     assert len(losses.places) == PLACES_MAX - 9
 
 

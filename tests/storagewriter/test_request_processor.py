@@ -26,7 +26,7 @@ CONFIG = make_config(consolidation=False, mailbox_poll_interval_s=0.0)
 # --- the task -------------------------------------------------------------------------------------
 
 
-def _looks(o: Owner) -> list[float]:
+def _polls(o: Owner) -> list[float]:
     """When the mailbox is listed, from now on."""
     times: list[float] = []
 
@@ -40,7 +40,7 @@ def _looks(o: Owner) -> list[float]:
 
 def test_it_checks_now_and_then_and_often_after_something_was_found() -> None:
     async def body(o: Owner) -> None:
-        looks = _looks(o)
+        looks = _polls(o)
         await asyncio.sleep(600)
         assert 18 <= len(looks) <= 21
         proposal = o.compact(await o.written())
@@ -61,7 +61,7 @@ def test_it_checks_now_and_then_and_often_after_something_was_found() -> None:
 
 def test_who_put_a_message_may_have_it_checked_now_and_checks_are_bounded() -> None:
     async def body(o: Owner) -> None:
-        looks = _looks(o)
+        looks = _polls(o)
         await asyncio.sleep(600)
         proposal = o.compact(await o.written())
         await put_message(o.storage, o.runtime, proposal)
@@ -155,7 +155,7 @@ def test_a_check_that_answers_and_then_fails_wakes_the_others_as_well() -> None:
 
 def test_it_may_check_every_millisecond_or_never() -> None:
     async def body(o: Owner) -> None:
-        looks = _looks(o)
+        looks = _polls(o)
         proposal = o.compact(await o.written())
         await put_message(o.storage, o.runtime, proposal)
         await asyncio.sleep(0.01)
@@ -165,7 +165,7 @@ def test_it_may_check_every_millisecond_or_never() -> None:
     owned(body, mailbox_poll_interval_s=0.001)
 
     async def never(o: Owner) -> None:
-        looks = _looks(o)
+        looks = _polls(o)
         await asyncio.sleep(10_000)
         assert not looks
 

@@ -45,11 +45,11 @@ class Wire:
 
 
 @asynccontextmanager
-async def wire(folder: Path, *, greet: bool = True) -> AsyncIterator[Wire]:
+async def wire(folder: Path, *, handshake: bool = True) -> AsyncIterator[Wire]:
     with socket_address(str(folder)) as address:
         opened = Wire(*await asyncio.open_unix_connection(address))
     try:
-        if greet:
+        if handshake:
             opened.put(Hello())
             await opened.take()
         yield opened

@@ -54,14 +54,14 @@ class Owner:
         self._process.kill()
 
     def ask(self, name: str, *arguments: object) -> None:
-        """Its answer is for `hear`, so that several can be asked at the same time."""
+        """Its answer is for `answer_of`, so that several can be asked at the same time."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps([name, *arguments]) + "\n")
 
     def ask_to_open(self) -> None:
         self.ask("open", *self._opening)
 
-    def hear(self) -> dict[str, Any]:
+    def answer_of(self) -> dict[str, Any]:
         assert self._process.stdout is not None
         assert select.select([self._process.stdout], [], [], ANSWER_S)[0], "no answer"
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
@@ -73,12 +73,12 @@ class Owner:
         return self.result()
 
     def result(self) -> Any:
-        answer = self.hear()
+        answer = self.answer_of()
         assert "ok" in answer, answer
         return answer["ok"]
 
     def error(self) -> str:
-        answer = self.hear()
+        answer = self.answer_of()
         assert "error" in answer, answer
         return str(answer["error"])
 
@@ -162,7 +162,7 @@ def test_of_two_processes_that_want_the_same_container_one_wins(
             opened = open_both(*owners[:: 1 if turn % 2 else -1], at_once=turn < 4)
             for owner in opened:
                 owner.ask("append", name, f"{turn} ")
-            answers = [owner.hear() for owner in opened]
+            answers = [owner.answer_of() for owner in opened]
             (winner,) = [
                 owner for owner, answer in zip(opened, answers, strict=True) if "ok" in answer
             ]
@@ -232,7 +232,7 @@ def open_both(first: Owner, second: Owner, *, at_once: bool) -> list[Owner]:
         opened.append(first)
     second.ask_to_open()
     for owner in (first, second)[len(opened) :]:
-        answer = owner.hear()
+        answer = owner.answer_of()
         if "ok" in answer:
             opened.append(owner)
         else:

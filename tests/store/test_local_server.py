@@ -250,7 +250,7 @@ class TestBadMessages:
         self, tmp_path: Path, sent: bytes, code: Code
     ) -> None:
         async def main() -> None:
-            async with served(tmp_path / "s"), wire(tmp_path / "s", greet=False) as other:
+            async with served(tmp_path / "s"), wire(tmp_path / "s", handshake=False) as other:
                 other.writer.write(sent)
                 assert codes(await other.answers(1)) == [code]
                 assert await other.reader.read() == b""
@@ -308,7 +308,8 @@ def test_silent_connections_shut_nobody_out(
     async def main() -> None:
         async with served(tmp_path / "s"), AsyncExitStack() as stack:
             silent = [
-                await stack.enter_async_context(wire(tmp_path / "s", greet=False)) for _ in range(9)
+                await stack.enter_async_context(wire(tmp_path / "s", handshake=False))
+                for _ in range(9)
             ]
             async with LocalClient(str(tmp_path / "s")) as client:
                 assert await client.create("x")
@@ -349,7 +350,7 @@ def test_a_connection_that_sends_no_handshake_in_time_ends(
     monkeypatch.setattr(segmentstore.local_connection, "HANDSHAKE_S", 0.01)
 
     async def main() -> None:
-        async with served(tmp_path / "s"), wire(tmp_path / "s", greet=False) as silent:
+        async with served(tmp_path / "s"), wire(tmp_path / "s", handshake=False) as silent:
             assert codes(await silent.answers(1)) == [Code.HANDSHAKE_FIRST]
             assert await silent.reader.read() == b""
 

@@ -121,7 +121,7 @@ def passes(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSRespon
     return transport.forward(request)
 
 
-def tells(event: asyncio.Event) -> Fault:
+def reports(event: asyncio.Event) -> Fault:
     """It succeeds, and waiting callers are notified of it.
 
     Asked for on the event's loop, sent from a thread.

@@ -14,9 +14,9 @@ from tests.tier2.s3_transport import (
     S3World,
     cut,
     reply_lost,
+    reports,
     run_case,
     run_case_with_threads,
-    tells,
 )
 from tier2.object_storage import (
     InvalidRangeError,
@@ -234,7 +234,7 @@ def test_a_bucket_that_is_missing_is_said_by_every_call() -> None:
 def test_a_cancelled_upload_is_aborted_and_closing_waits_for_that() -> None:
     async def case(world: S3World) -> None:
         begun = asyncio.Event()
-        world.transport.fail("put_part", tells(begun))
+        world.transport.fail("put_part", reports(begun))
         put = asyncio.create_task(world.storage.put("x", parts_of(40), unique_id(1)))
         await begun.wait()
         put.cancel()
@@ -251,7 +251,7 @@ def test_a_cancelled_upload_is_aborted_and_closing_waits_for_that() -> None:
 def test_closing_ends_an_upload_under_way() -> None:
     async def case(world: S3World) -> None:
         begun = asyncio.Event()
-        world.transport.fail("put_part", tells(begun))
+        world.transport.fail("put_part", reports(begun))
         put = asyncio.create_task(world.storage.put("x", parts_of(40), unique_id(1)))
         await begun.wait()
         await world.storage.close()

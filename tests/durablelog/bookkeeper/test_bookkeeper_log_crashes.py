@@ -26,7 +26,7 @@ _PARTS = 12
 """The calls of a life are processed in so many tests."""
 
 
-class _Life:
+class _ProcessRun:
     """What an owner does, and what it was promised."""
 
     def __init__(self, world: BookKeeperWorld, process: MemoryProcess) -> None:
@@ -76,7 +76,7 @@ class _Life:
             self.errors.append(error)
 
 
-async def _settle_down(world: BookKeeperWorld, life: _Life, log: BookKeeperLog) -> None:
+async def _settle_down(world: BookKeeperWorld, life: _ProcessRun, log: BookKeeperLog) -> None:
     """Whichever process is the owner now: everything acknowledged is there, once, in order, and the
     cluster holds nothing else.
     """
@@ -114,7 +114,7 @@ def _count() -> int:
     process = MemoryProcess()
 
     async def whole() -> None:
-        life = _Life(BookKeeperWorld(), process)
+        life = _ProcessRun(BookKeeperWorld(), process)
         await life.live()
         assert life.acknowledged == life.asked
 
@@ -140,7 +140,7 @@ def _stopped_run(call: int, happens: bool, *, sleeps: bool) -> Coroutine[Any, An
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         (process.sleep_in if sleeps else process.die_in)(call, happens=happens)
-        life = _Life(world, process)
+        life = _ProcessRun(world, process)
         living = asyncio.create_task(life.live())
         await _until(lambda: process.stopped)
         await asyncio.sleep(10)

@@ -118,7 +118,11 @@ class SmallStore:
         history.calls.append(call)
         try:
             if kind in {CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES}:
-                owner.answers[call.number] = (call, CallOutcome.OK, self._look(owner.durable, call))
+                owner.answers[call.number] = (
+                    call,
+                    CallOutcome.OK,
+                    self._read_state(owner.durable, call),
+                )
             else:
                 result, after = self._take(owner.taken, call)
                 owner.taken = after
@@ -209,7 +213,7 @@ class SmallStore:
 
     # --- what the calls mean ----------------------------------------------------------------------
 
-    def _look(self, state: State, call: Call) -> Any:
+    def _read_state(self, state: State, call: Call) -> Any:
         segment = _find(state, call.segment)
         if call.kind is CallKind.INFO:
             return len(segment.content)

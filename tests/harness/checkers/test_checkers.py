@@ -226,16 +226,16 @@ def test_an_update_that_came_without_its_append_is_reported() -> None:
     assert "by the calls it was 1" in str(told(store.history)["attributes"])
 
 
-def overtaken(*, lands: bool) -> tuple[SmallStore, Call]:
+def overtaken(*, commits: bool) -> tuple[SmallStore, Call]:
     """An owner is paused with an append on its way, another opens, the first goes on."""
     store = SmallStore()
     store.create("a")
     store.append("a", 10)
     old = store.owner
     call = store.begin(CallKind.APPEND, "a", lengths=(20,))
-    store.open(1 if lands else 0)
+    store.open(1 if commits else 0)
     store.observe()
-    if lands:
+    if commits:
         store.finish(call.number, old)
     else:
         call.outcome, call.result, call.ended = CallOutcome.OK, 38, store.history.next_stamp()
@@ -243,15 +243,15 @@ def overtaken(*, lands: bool) -> tuple[SmallStore, Call]:
 
 
 def test_a_late_answer_of_an_old_owner_is_no_violation_if_it_is_there() -> None:
-    assert told(overtaken(lands=True)[0].history) == {}
+    assert told(overtaken(commits=True)[0].history) == {}
 
 
 def test_an_acknowledgement_after_a_takeover_that_is_not_there_is_reported() -> None:
-    assert "does not have it" in str(told(overtaken(lands=False)[0].history)["owners"])
+    assert "does not have it" in str(told(overtaken(commits=False)[0].history)["owners"])
 
 
 def test_an_acknowledgement_of_a_call_sent_after_a_takeover_is_reported() -> None:
-    store, call = overtaken(lands=True)
+    store, call = overtaken(commits=True)
     call.begun = call.ended or 0
     call.ended = store.history.next_stamp()
     assert "began after life 1 had opened" in str(told(store.history)["owners"])

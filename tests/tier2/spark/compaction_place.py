@@ -106,7 +106,7 @@ class Caller:
         self._random = random.Random(seed)
         self._content = {name: bytearray(data) for name, data in place.content().items()}
         self._starts = {info.name: info.start_offset for info in place.store.list_segments()}
-        self._made = 0
+        self._created = 0
         self.steps = 0
 
     def run(self, ended: threading.Event) -> None:
@@ -124,8 +124,8 @@ class Caller:
         )
         name = rng.choice(sorted(self._content)) if self._content else ""
         if kind == "create" or len(self._content) < 3:
-            self._made += 1
-            name = f"made/{self._made}"
+            self._created += 1
+            name = f"made/{self._created}"
             store.create_segment(name)
             self._content[name], self._starts[name] = bytearray(), 0
         elif kind == "append":

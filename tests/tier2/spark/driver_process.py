@@ -38,7 +38,7 @@ class Driver:
             start_new_session=True,
         )
         os.close(its_end)
-        self._told = bytearray()
+        self._output = bytearray()
         self._listener = threading.Thread(target=self._listen, args=(terminal,))
         self._listener.start()
 
@@ -67,21 +67,21 @@ class Driver:
 
     def told(self) -> str:
         """What stood on its terminal so far, drawn over or not."""
-        return self._told.decode(errors="replace")
+        return self._output.decode(errors="replace")
 
-    def wait_for(self, what: Callable[[], object], *, look_s: float = 0.05) -> None:
+    def wait_for(self, what: Callable[[], object], *, interval_s: float = 0.05) -> None:
         """Until `what` is true; fails if the process ends before, or after WAIT_S."""
         end = time.monotonic() + WAIT_S
         while not what():
             assert self.process.poll() is None, self.end()
             assert time.monotonic() < end, f"it did not come to that\n{self.told()[-6000:]}"
-            time.sleep(look_s)
+            time.sleep(interval_s)
 
     def _listen(self, terminal: int) -> None:
         with open(terminal, "rb", buffering=0) as file:
             try:
                 while data := file.read(65536):
-                    self._told += data
+                    self._output += data
             except OSError:
                 pass  # how a terminal says that nobody is at its other end any more
 

@@ -40,7 +40,7 @@ def wait_for_rows(driver: Driver, store: blocking.SegmentStore) -> None:
     yet.
     """
     before = committed_bytes(store)
-    driver.wait_for(lambda: committed_bytes(store) > before, look_s=0.002)
+    driver.wait_for(lambda: committed_bytes(store) > before, interval_s=0.002)
 
 
 def expected(segment: int, batches: int) -> list[int]:

@@ -114,7 +114,7 @@ def test_bytes_of_segments_are_those_between_start_offset_and_storage_length() -
 
 
 @pytest.mark.parametrize(
-    ("judges", "covers", "bins", "light_bins"),
+    ("checks", "covers", "bins", "light_bins"),
     [
         (0, 0, 0, 0),
         (3, 2, 3, 3),
@@ -125,9 +125,9 @@ def test_bytes_of_segments_are_those_between_start_offset_and_storage_length() -
     ],
 )
 def test_bins_hold_one_row_of_each_item_and_light_rows_are_spread(
-    judges: int, covers: int, bins: int, light_bins: int
+    checks: int, covers: int, bins: int, light_bins: int
 ) -> None:
-    work: list[dict[str, Any]] = [{"item": "judge", "first": number} for number in range(judges)]
+    work: list[dict[str, Any]] = [{"item": "judge", "first": number} for number in range(checks)]
     work += [{"item": "cover", "first": number} for number in range(covers)]
     for rows, expected in ((in_bins(work), bins), (in_bins(work, {"judge"}), light_bins)):
         assert [(row["item"], row["first"]) for row in rows.to_pylist()] == [
@@ -137,7 +137,7 @@ def test_bins_hold_one_row_of_each_item_and_light_rows_are_spread(
         each = [row["bin"] for row in rows.to_pylist() if row["item"] == "cover"]
         assert len(set(each)) == len(each)
     counts = [row["bin"] for row in in_bins(work, {"judge"}).to_pylist() if row["item"] == "judge"]
-    assert max(map(counts.count, counts), default=0) <= -(-judges // max(light_bins, 1))
+    assert max(map(counts.count, counts), default=0) <= -(-checks // max(light_bins, 1))
 
 
 def test_a_packed_table_has_the_bytes_of_its_rows_alone() -> None:

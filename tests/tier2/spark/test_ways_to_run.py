@@ -241,7 +241,7 @@ class Shop:
 
     def created_objects(self) -> list[str]:
         """Objects that attempts of the job have put."""
-        return asyncio.run(self._made())
+        return asyncio.run(self._created())
 
     def _entries(self) -> list[MailboxEntry]:
         async def listed() -> list[MailboxEntry]:
@@ -261,7 +261,7 @@ class Shop:
             if not entry.key.message_id.startswith("export-")
         ]
 
-    async def _made(self) -> list[str]:
+    async def _created(self) -> list[str]:
         storage = open_object_storage(self._direct, Runtime())
         try:
             names = [stored.name async for page in storage.list("") for stored in page]
@@ -329,7 +329,7 @@ def test_tasks_that_die_with_their_executors_are_tried_again_and_answered_by_ano
         assert sum(worker.kill_executors() for worker in cluster.workers) == 2
         shop.proxy.heal()
         # What is done again is proposed to nobody, until another owner finds it.
-        driver.wait_for(shop.unanswered, look_s=1)
+        driver.wait_for(shop.unanswered, interval_s=1)
         shop.open()
         check_report(json.loads(driver.end()))
     assert len(shop.proposals()) == SEGMENTS
