@@ -4,6 +4,7 @@ markers, messages, leftovers.
 
 from __future__ import annotations
 
+import random
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,8 @@ from tier2.object_names import (
     answer_name,
     marker_name,
     message_name,
+    metadata_file_name,
+    metadata_manifest_name,
     new_copy_id,
     table_name,
 )
@@ -37,6 +40,7 @@ from tier2.store_markers import marker_text
 
 OTHER = str(uuid.UUID(int=0x9999))
 JOB = "00000000feedbeef"
+IDS = random.Random(9)
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +73,12 @@ def plant(world: World) -> dict[str, tuple[str, str]]:
         world.put(message_name(ExportRequest(9, JOB, "m").key), b"x", old),
         world.put("probe/" + "0" * 31, b"x", old),
         world.put(snapshot_file(world, 7, STORE_ID), b"x", old),
+        world.put(metadata_file_name(7, 1, new_copy_id(STORE_ID, IDS)), b"x", old),
     ]
+    # What the owner alone knows to be wanted, and another store's.
+    world.put(metadata_file_name(0, 1, new_copy_id(STORE_ID, IDS)), b"x", old)
+    world.put(metadata_manifest_name(0, 1, 2, new_copy_id(STORE_ID, IDS)), b"x", old)
+    world.put(metadata_file_name(0, 1, new_copy_id(OTHER, IDS)), b"x", old)
     whole = ExportRequest(0, JOB, "whole")
     world.put(message_name(whole.key), encode(whole))
     answered = ExportRequest(0, JOB, "answered")
