@@ -13,20 +13,21 @@ while there is nothing to say, means a clock at 0 and garbage that is not counte
 record carries its own length, so that fields can be added behind. How many chunks an object holds
 is counted from the segments, never stored: it could only be wrong. An unchanged segment's record is
 kept from one checkpoint to the next (`SegmentMetadata.encoded`), and of a changed one with many
-attributes their unchanged pages (`AttributePage.encoded`). So a checkpoint costs what changed plus
-one copy.
+attributes or chunks their unchanged pages. So a checkpoint costs what changed plus one copy.
 """
 
 from __future__ import annotations
 
 import itertools
 import struct
+from collections.abc import Sequence
 
 from durablelog.operation_codec import OperationFormatError, decode_text, encode_text
 from segmentstore.contracts.attribute_pages import AttributePage
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -68,7 +69,7 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
         encoded = segment.encoded
         if encoded is None:
             encoded = _encode_segment(segment)
-            if not segment.attributes.paged:
+            if not _has_pages(segment):
                 encoded = b"".join(encoded)
             segment.encoded = encoded
         if isinstance(encoded, bytes):
@@ -116,7 +117,7 @@ def _decode(blob: Buffer) -> ContainerMetadata:
         if end > len(blob):
             raise IndexError(position)
         segment = _decode_segment(blob[position + _COUNT.size : end], metadata)
-        if not segment.attributes.paged:
+        if not _has_pages(segment):
             segment.encoded = bytes(blob[position:end])
         metadata.segments[segment.segment_id] = segment
         if segment.merged_into is None:
@@ -162,6 +163,11 @@ def _decode_object(blob: Buffer, position: int) -> tuple[ObjectRecord, int]:
     return ObjectRecord(name, size, created_ms), position + _OBJECT.size
 
 
+def _has_pages(segment: SegmentMetadata) -> bool:
+    """Whether pages of it keep their encoded forms: then its record is kept in pieces."""
+    return segment.attributes.paged or segment.chunks.paged
+
+
 def _encode_segment(segment: SegmentMetadata) -> list[bytes]:
     attributes = segment.attributes
     flags = (_SEALED if segment.sealed else 0) | (_MERGED if segment.merged_into is not None else 0)
@@ -181,15 +187,7 @@ def _encode_segment(segment: SegmentMetadata) -> list[bytes]:
     ]
     parts += [_encode_page(page) for page in attributes.pages()]
     parts.append(_COUNT.pack(len(segment.chunks)))
-    for chunk in segment.chunks:
-        numbers = (
-            chunk.start_offset,
-            chunk.length,
-            chunk.block_offset,
-            chunk.block_segment_id,
-            chunk.block_start_offset,
-        )
-        parts += (_CHUNK.pack(*numbers), encode_text(chunk.object_name))
+    parts += segment.chunks.encoded_pages(_encode_chunks)
     parts.append(_COUNT.pack(len(segment.merges)))
     parts += [_MERGE.pack(*merge) for merge in segment.merges]
     return [_COUNT.pack(sum(map(len, parts))), *parts]
@@ -202,6 +200,14 @@ def _encode_page(page: AttributePage) -> bytes:
         numbers = itertools.chain.from_iterable(items)
         encoded = page.encoded = struct.pack(">" + "16sq" * len(items), *numbers)
     return encoded
+
+
+def _encode_chunks(chunks: Sequence[ChunkRecord]) -> bytes:
+    parts = []
+    for start, length, name, block_offset, block_segment_id, block_start in chunks:
+        parts.append(_CHUNK.pack(start, length, block_offset, block_segment_id, block_start))
+        parts.append(encode_text(name))
+    return b"".join(parts)
 
 
 def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadata:
@@ -227,21 +233,7 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
     segment.sealed = bool(flags & _SEALED)
     segment.merged_into = merged_into if flags & _MERGED else None
     position = _decode_attributes(data, position, segment)
-    (count,) = _COUNT.unpack_from(data, position)
-    position += _COUNT.size
-    for _ in range(count):
-        start, chunk_length, block_offset, block_segment_id, block_start = _CHUNK.unpack_from(
-            data, position
-        )
-        object_name, position = decode_text(data, position + _CHUNK.size)
-        live = metadata.objects[object_name]
-        live.live_chunks += 1
-        live.live_bytes += chunk_length
-        segment.chunks.append(
-            ChunkRecord(
-                start, chunk_length, live.record.name, block_offset, block_segment_id, block_start
-            )
-        )
+    position = _decode_chunks(data, position, segment, metadata)
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     for _ in range(count):
@@ -266,3 +258,28 @@ def _decode_attributes(data: Buffer, position: int, segment: SegmentMetadata) ->
             page.encoded = bytes(data[position : position + length])
             position += length
     return end
+
+
+def _decode_chunks(
+    data: Buffer, position: int, segment: SegmentMetadata, metadata: ContainerMetadata
+) -> int:
+    (count,) = _COUNT.unpack_from(data, position)
+    position += _COUNT.size
+    pages = []
+    for first in range(0, count, PAGE_CHUNKS_MAX):
+        page, begin = [], position
+        for _ in range(min(PAGE_CHUNKS_MAX, count - first)):
+            start, length, block_offset, block_segment_id, block_start = _CHUNK.unpack_from(
+                data, position
+            )
+            name, position = decode_text(data, position + _CHUNK.size)
+            live = metadata.objects[name]
+            live.live_chunks += 1
+            live.live_bytes += length
+            name = live.record.name
+            page.append(
+                ChunkRecord(start, length, name, block_offset, block_segment_id, block_start)
+            )
+        pages.append((page, bytes(data[begin:position])))
+    segment.chunks.extend_pages(pages)
+    return position

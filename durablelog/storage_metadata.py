@@ -9,7 +9,6 @@ that the log says so, and since when, is what makes deletion safe to resume afte
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
@@ -21,6 +20,7 @@ from durablelog.operations import (
     ReplaceChunksOperation,
     StorageUpdateOperation,
 )
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -81,14 +81,7 @@ def truncate(
 ) -> None:
     """Move the start offset; drop chunks and merged sources that lie wholly below it."""
     segment.start_offset = offset
-    dropped = 0
-    for chunk in segment.chunks:
-        if chunk.end_offset > offset:
-            break
-        dropped += 1
-    gone = segment.chunks[:dropped]
-    del segment.chunks[:dropped]
-    for chunk in gone:
+    for chunk in segment.chunks.remove_below(offset):
         _release(metadata, chunk, operation)
     passed = list(takewhile(lambda merge: merge.end_offset <= offset, segment.merges))
     del segment.merges[: len(passed)]
@@ -133,39 +126,23 @@ def _replace(
     operation: Operation,
 ) -> None:
     _, old, new = replacement
-    first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
-    end = first + len(old)
-    if tuple(segment.chunks[first:end]) != old:
-        return
     # An object reported by several operations may have lost everything of the first ones before the
     # last comes.
     if any(chunk.object_name not in metadata.objects for chunk in new):
         return
-    _check_same_range(segment, replacement)
-    taken = []
-    for chunk in new:
-        live = metadata.objects[chunk.object_name]
+    gained = [metadata.objects[chunk.object_name] for chunk in new]
+    taken = [
+        chunk._replace(object_name=live.record.name)
+        for chunk, live in zip(new, gained, strict=True)
+    ]
+    if not segment.chunks.replace(old, taken):
+        return
+    segment.encoded = None
+    for chunk, live in zip(new, gained, strict=True):
         live.live_chunks += 1
         live.live_bytes += chunk.length
-        taken.append(chunk._replace(object_name=live.record.name))
-    segment.chunks[first:end] = taken
-    segment.encoded = None
     for chunk in old:
         _release(metadata, chunk, operation)
-
-
-def _check_same_range(segment: SegmentMetadata, replacement: ChunkReplacement) -> None:
-    """Every byte of the segment stays at its offset, with nothing missing and nothing twice."""
-    position = replacement.old[0].start_offset
-    for chunk in replacement.new:
-        assert chunk.length > 0, (segment, chunk)
-        assert chunk.start_offset == position, (segment, chunk)
-        position = chunk.end_offset
-    assert position == replacement.old[-1].end_offset, (segment, replacement)
-
-
-def _start_of(chunk: ChunkRecord) -> int:
-    return chunk.start_offset
 
 
 def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: ChunkRecord) -> None:
@@ -181,7 +158,7 @@ def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: Chu
     assert chunk.start_offset <= segment.storage_length, (segment, chunk)
     assert chunk.end_offset <= segment.length, (segment, chunk)
     if segment.chunks:
-        assert chunk.start_offset == segment.chunks[-1].end_offset, (segment, chunk)
+        assert chunk.start_offset == segment.chunks.last.end_offset, (segment, chunk)
     live.live_chunks += 1
     live.live_bytes += chunk.length
     segment.chunks.append(chunk._replace(object_name=live.record.name))
@@ -209,7 +186,7 @@ def _link(
                 _release(metadata, chunk, operation)
             else:
                 target.chunks.append(moved)
-        source.chunks = []
+        source.chunks = ChunkList()
         target.storage_length = merge.end_offset
         target.encoded = None
         del metadata.segments[source.segment_id]

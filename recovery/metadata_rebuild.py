@@ -32,6 +32,7 @@ from typing import NamedTuple
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from recovery.restore_losses import OBJECT_MISSING, losses_of
 from recovery.restore_report import FoundBlock, Gap, SegmentRestore
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -265,7 +266,7 @@ class _Rebuilding:
         segment.start_offset = known.start_offset if known is not None else 0
         gaps = _gaps(runs, segment.start_offset, stored)
         if runs:
-            segment.chunks = runs[-1]
+            segment.chunks = ChunkList(runs[-1])
             segment.start_offset = max(segment.start_offset, runs[-1][0].start_offset)
             segment.length = segment.storage_length = runs[-1][-1].end_offset
         else:
@@ -321,7 +322,7 @@ class _Rebuilding:
                 piece.start_offset, self._known.segments[whole.segment_id].start_offset
             )
         piece.length = piece.storage_length = run[-1].end_offset
-        piece.chunks = run
+        piece.chunks = ChunkList(run)
         self._add(
             piece,
             None,

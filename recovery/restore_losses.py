@@ -6,7 +6,6 @@ What neither says was lost in an object that nothing names any more.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -71,15 +70,11 @@ def _holders(
         for block in cut
         if block.start_offset < gap.end_offset and block.end_offset > gap.start_offset
     ]
-    chunks = known.chunks if known is not None else []
-    for chunk in chunks[
-        bisect_right(chunks, gap.start_offset, key=lambda chunk: chunk.end_offset) :
-    ]:
-        if chunk.start_offset >= gap.end_offset:
-            break
-        found.append(
+    if known is not None:
+        found += [
             _Held(chunk.start_offset, chunk.end_offset, chunk.object_name, why(chunk.object_name))
-        )
+            for chunk in known.chunks.between(gap.start_offset, gap.end_offset)
+        ]
     return sorted(found)
 
 

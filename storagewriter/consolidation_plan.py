@@ -21,7 +21,6 @@ Pure: no await, no clock, no I/O. Nothing here is on a path of callers.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -140,13 +139,14 @@ def runs_of(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iter
 
 def still_there(segment: SegmentMetadata, run: Run) -> Iterator[tuple[ChunkRecord, ...]]:
     """The stretches of a run that the segment still has exactly so. O(run)."""
-    chunks = segment.chunks
-    index = bisect_left(chunks, run.chunks[0].start_offset, key=_start_of)
+    first, last = run.chunks[0], run.chunks[-1]
+    there = {
+        chunk.start_offset: chunk
+        for chunk in segment.chunks.between(first.start_offset, last.end_offset)
+    }
     kept: list[ChunkRecord] = []
     for chunk in run.chunks:
-        while index < len(chunks) and chunks[index].start_offset < chunk.start_offset:
-            index += 1
-        if index < len(chunks) and chunks[index] == chunk:
+        if there.get(chunk.start_offset) == chunk:
             kept.append(chunk)
         elif kept:
             yield tuple(kept)
@@ -190,7 +190,3 @@ def replaced_by_rewrite(
                     )
                 )
         yield ChunkReplacement(segment.segment_id, old, tuple(new))
-
-
-def _start_of(chunk: ChunkRecord) -> int:
-    return chunk.start_offset

@@ -23,7 +23,6 @@ Pure: no await, no clock, no I/O.
 from __future__ import annotations
 
 import enum
-from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -164,8 +163,7 @@ def _check_one(
     if segment is None:
         return CheckedReplacement(replacement, Standing.UNKNOWN, "there is no such segment")
     old, new = replacement.old, replacement.new
-    first = bisect_left(segment.chunks, old[0].start_offset, key=_start_of)
-    if tuple(segment.chunks[first : first + len(old)]) == old:
+    if segment.chunks.holds(old):
         return CheckedReplacement(replacement, Standing.FITS)
     # Truncation takes chunks from the front: the last of them stays longest.
     found = segment.find_chunk(new[-1].start_offset)
@@ -364,10 +362,6 @@ def reason_to_wait(modified_ms: int, now_ms: int, older_than_ms: int) -> str | N
 def refusal(key: MessageKey, verdict: Verdict, reason: str) -> Answer:
     """An answer without detail. The reason is one sentence."""
     return Answer(*key, verdict, reason)
-
-
-def _start_of(chunk: ChunkRecord) -> int:
-    return chunk.start_offset
 
 
 def _place_of(chunk: ChunkRecord) -> tuple[int, int, int]:

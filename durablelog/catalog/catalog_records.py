@@ -9,16 +9,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from durablelog.catalog.catalog_keys import GarbageKey, MetadataFormatError
 from durablelog.operation_codec import decode_text, encode_text
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
+from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import DeletionClockReading, GarbageObject, MergeRecord
-
-PAGE_CHUNKS_MAX: Final = 128
-"""Chunks of a page."""
 
 _SEGMENT = struct.Struct(">QQQQQBQQI")
 _MERGE = struct.Struct(">QQQ")

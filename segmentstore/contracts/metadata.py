@@ -4,7 +4,7 @@ One writer for every field: `durablelog.metadata_updater`, from operations, live
 alike. Everybody else reads. Invariants, checked by `SegmentMetadata.check`:
 
 - 0 <= start_offset <= length, 0 <= storage_length <= length; length only grows;
-- `chunks` are sorted, contiguous, and cover at least [start_offset, storage_length);
+- `chunks` cover at least [start_offset, storage_length);
 - `merges` are sorted by offset, disjoint, and end above storage_length;
 - ids are never reused, and every chunk's object is known and counts it.
 """
@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 
 
@@ -71,7 +72,7 @@ class SegmentMetadata:
         """Id of the target this segment was merged into; it has lost its name then."""
         self.attributes: AttributeTable = NO_ATTRIBUTES
         """Changed by `apply_attributes` alone: segments without attributes share one."""
-        self.chunks: list[ChunkRecord] = []
+        self.chunks = ChunkList()
         self.merges: list[MergeRecord] = []
         self.encoded: bytes | list[bytes] | None = None
         """This record as a checkpoint holds it, or the pieces of it, kept by the checkpoint codec
@@ -88,11 +89,7 @@ class SegmentMetadata:
 
     def find_chunk(self, offset: int) -> ChunkRecord | None:
         """The chunk that holds `offset`, if Tier 2 has it. O(log chunks)."""
-        index = bisect_right(self.chunks, offset, key=_start_of) - 1
-        if index < 0:
-            return None
-        chunk = self.chunks[index]
-        return chunk if offset < chunk.start_offset + chunk.length else None
+        return self.chunks.find(offset)
 
     def find_merge(self, offset: int) -> MergeRecord | None:
         """The not yet linked merge whose bytes `offset` falls into, if any. O(log merges)."""
@@ -114,15 +111,11 @@ class SegmentMetadata:
         """Assert the invariants of this record."""
         assert 0 <= self.start_offset <= self.length, self
         assert 0 <= self.storage_length <= self.length, self
-        position = None
-        for chunk in self.chunks:
-            assert chunk.length > 0, (self, chunk)
-            assert position is None or chunk.start_offset == position, (self, chunk)
-            position = chunk.end_offset
+        self.chunks.check()
         if self.start_offset < self.storage_length:
             assert self.chunks, self
-            assert self.chunks[0].start_offset <= self.start_offset, self
-            assert self.chunks[-1].end_offset == self.storage_length, self
+            assert self.chunks.first.start_offset <= self.start_offset, self
+            assert self.chunks.last.end_offset == self.storage_length, self
         last_end = self.storage_length
         for merge in self.merges:
             assert merge.length > 0, (self, merge)
@@ -141,10 +134,6 @@ class SegmentMetadata:
             f"<Segment {self.segment_id} {self.name!r} [{self.start_offset},{self.length})"
             f" stored {self.storage_length}{flags}, {len(self.chunks)} chunks>"
         )
-
-
-def _start_of(chunk: ChunkRecord) -> int:
-    return chunk.start_offset
 
 
 def _offset_of(merge: MergeRecord) -> int:

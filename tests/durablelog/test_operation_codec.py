@@ -146,10 +146,8 @@ def _metadata() -> ContainerMetadata:
     plain = SegmentMetadata(5, "logs/wéb", 1000)
     plain.length, plain.storage_length, plain.start_offset = 100, 60, 10
     plain.apply_attributes({b"a" * 16: -5})
-    plain.chunks = [
-        ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0),
-        ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40),
-    ]
+    plain.chunks.append(ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0))
+    plain.chunks.append(ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40))
     plain.merges = [MergeRecord(70, 30, 9)]
     source = SegmentMetadata(9, "txn", 2000)
     source.length, source.sealed, source.merged_into = 30, True, 5

@@ -63,7 +63,7 @@ class Container:
         return operation.sequence_number
 
     def chunks(self, segment_id: int) -> list[ChunkRecord]:
-        return self.metadata.segments[segment_id].chunks
+        return list(self.metadata.segments[segment_id].chunks)
 
     def replacement(
         self, segment_id: int, first: int, last: int, name: str, place: int = 0
@@ -133,7 +133,7 @@ def test_refused_if_the_chunks_are_no_longer_those_it_read(change: str) -> None:
         c.put(replace([c.replacement(c.b, 0, 0, "other")], "other"))
     before = {each: list(segment.chunks) for each, segment in c.metadata.segments.items()}
     c.put(operation)
-    assert {each: segment.chunks for each, segment in c.metadata.segments.items()} == before
+    assert {each: list(segment.chunks) for each, segment in c.metadata.segments.items()} == before
     assert c.metadata.garbage["new"].unreferenced_ms == operation.timestamp_ms
     assert "new" not in c.metadata.objects
 

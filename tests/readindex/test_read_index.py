@@ -352,7 +352,7 @@ async def test_a_lost_object_is_corruption_only_if_the_chunk_is_still_in_it(
     assert await reading == data
     other = world.create()
     await cold(world, other, 20)
-    name = world.segment(other).chunks[0].object_name
+    name = world.segment(other).chunks.first.object_name
     del world.source.objects[name]
     with pytest.raises(DataCorruptionError, match=name):
         await world.index.read(other, 0, 20)

@@ -14,6 +14,7 @@ from readindex.memory_cache import MemoryCache
 from readindex.read_index import ReadIndex
 from recovery.harness.simulation.virtual_loop import inline_executor
 from segmentstore.contracts.checksum import Buffer, crc32c
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
@@ -188,7 +189,7 @@ class World:
         if start >= end:
             return
         if start > segment.storage_length:
-            segment.chunks.clear()
+            segment.chunks = ChunkList()
         name = self.source.put(bytes(self.truth[segment_id][start:end]))
         segment.chunks.append(ChunkRecord(start, end - start, name, 0, segment_id, start))
         segment.storage_length = end
@@ -197,10 +198,7 @@ class World:
     def truncate(self, segment_id: int, offset: int) -> None:
         segment = self.segment(segment_id)
         segment.start_offset = max(offset, segment.start_offset)
-        for chunk in [
-            chunk for chunk in segment.chunks if chunk.end_offset <= segment.start_offset
-        ]:
-            segment.chunks.remove(chunk)
+        for chunk in segment.chunks.remove_below(segment.start_offset):
             del self.source.objects[chunk.object_name]
         for merge in [
             merge for merge in segment.merges if merge.end_offset <= segment.start_offset
@@ -248,7 +246,7 @@ class World:
         merge = target.merges.pop(0)
         source = self.metadata.segments.pop(merge.source_id)
         if merge.offset > target.storage_length:
-            target.chunks.clear()
+            target.chunks = ChunkList()
         for chunk in source.chunks:
             moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
             if moved.end_offset > target.start_offset:
@@ -260,11 +258,11 @@ class World:
         segment = self.segment(segment_id)
         if not segment.chunks:
             return
-        start, end = segment.chunks[0].start_offset, segment.chunks[-1].end_offset
+        start, end = segment.chunks.first.start_offset, segment.chunks.last.end_offset
         for chunk in segment.chunks:
             self.source.objects.pop(chunk.object_name, None)
         name = self.source.put(bytes(self.truth[segment_id][start:end]))
-        segment.chunks[:] = [ChunkRecord(start, end - start, name, 0, segment_id, start)]
+        segment.chunks = ChunkList([ChunkRecord(start, end - start, name, 0, segment_id, start)])
         self.index.replaced(segment_id)
 
     def delete(self, segment_id: int) -> None:

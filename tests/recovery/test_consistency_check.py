@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.consistency_check import Listing, check_metadata, differences, in_order, note_garbage
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.findings import Finding, Severity, harmful, note
 from segmentstore.contracts.metadata import (
@@ -13,6 +14,7 @@ from segmentstore.contracts.metadata import (
     LiveObject,
     SegmentMetadata,
 )
+from tests.support.chunk_edits import edited_chunks
 from tier2.object_names import object_name
 from tier2.object_storage import StoredObject
 
@@ -25,10 +27,10 @@ def container(*chunks: tuple[int, int], start: int = 0, stored: int = 30) -> Con
     metadata.sequence_number = 9
     segment = SegmentMetadata(2, "a", 0)
     segment.start_offset, segment.length, segment.storage_length = start, 40, stored
-    segment.chunks = [
+    segment.chunks = ChunkList(
         ChunkRecord(offset, length, NAME, 1000 * index, 2, offset)
         for index, (offset, length) in enumerate(chunks)
-    ]
+    )
     metadata.segments[2] = segment
     metadata.names["a"] = 2
     if chunks:
@@ -79,7 +81,8 @@ def test_gaps_and_overlaps(
 
 def test_chunks_outside_of_what_is_known() -> None:
     metadata = container((0, 30))
-    metadata.segments[2].chunks[0] = metadata.segments[2].chunks[0]._replace(block_offset=9_990)
+    with edited_chunks(metadata.segments[2]) as chunks:
+        chunks[0] = chunks[0]._replace(block_offset=9_990)
     assert kinds(metadata) == [("chunk", "offset 0")]
     metadata.objects.clear()
     assert kinds(metadata) == [("chunk", "offset 0")]
@@ -87,8 +90,8 @@ def test_chunks_outside_of_what_is_known() -> None:
 
 def test_one_byte_for_two_chunks() -> None:
     metadata = container((0, 10), (10, 20))
-    chunks = metadata.segments[2].chunks
-    chunks[1] = chunks[1]._replace(block_offset=0, block_start_offset=9)
+    with edited_chunks(metadata.segments[2]) as chunks:
+        chunks[1] = chunks[1]._replace(block_offset=0, block_start_offset=9)
     assert kinds(metadata) == [("overlap", f"object {NAME} block at 0")]
 
 

@@ -19,6 +19,7 @@ from segmentstore.contracts.metadata import (
     MergeRecord,
     SegmentMetadata,
 )
+from tests.support.chunk_edits import chunk_at, edited_chunks
 from tier2.object_storage import StoredObject
 
 NOW_MS = 77
@@ -203,12 +204,13 @@ def test_blocks_of_what_was_deleted_or_linked_before_the_checkpoint_are_passed_o
 def test_a_chunk_whose_object_is_missing_is_found_where_its_block_was_copied_to() -> None:
     known = Known()
     segment = known.segment(7, "a", [10, 20], 20)
-    segment.chunks[1] = segment.chunks[1]._replace(block_segment_id=5, block_start_offset=0)
+    with edited_chunks(segment) as chunks:
+        chunks[1] = chunks[1]._replace(block_segment_id=5, block_start_offset=0)
     del known.there["known-7-10"]
     result = rebuilt(known, block(5, 0, 10, "copy", "source"))
     assert spans(result) == {"a": (0, 20)}
-    assert result.metadata.segments[7].chunks[1].object_name == "copy"
-    assert (result.metadata.segments[7].chunks[1].block_segment_id, result.segments[0].gaps) == (
+    assert chunk_at(result.metadata.segments[7], 1).object_name == "copy"
+    assert (chunk_at(result.metadata.segments[7], 1).block_segment_id, result.segments[0].gaps) == (
         5,
         [],
     )
@@ -259,7 +261,8 @@ def test_an_object_of_another_size_than_recorded_is_not_the_one() -> None:
 def test_of_an_object_of_another_size_the_whole_blocks_are_used() -> None:
     known = Known()
     segment = known.segment(7, "a", [10, 20], 20)
-    segment.chunks[1] = segment.chunks[1]._replace(object_name="known-7-0", block_offset=300)
+    with edited_chunks(segment) as chunks:
+        chunks[1] = chunks[1]._replace(object_name="known-7-0", block_offset=300)
     del known.metadata.objects["known-7-10"]
     known.there = {"known-7-0": StoredObject("known-7-0", 320, 5)}
     first = FoundBlock("known-7-0", 0, 7, 0, 10, "a")
@@ -298,7 +301,8 @@ def test_a_truncated_head_stays_truncated() -> None:
     known = Known()
     segment = known.segment(7, "a", [10, 20], 20)
     segment.start_offset = 13
-    del segment.chunks[0]
+    with edited_chunks(segment) as chunks:
+        del chunks[0]
     del known.metadata.objects["known-7-0"]
     assert spans(rebuilt(known, block(7, 0, 10, "old"), block(7, 20, 22, "n"))) == {"a": (13, 22)}
 

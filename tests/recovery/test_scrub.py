@@ -23,6 +23,7 @@ from recovery.scrub_state import (
     parse_state,
     render_state,
 )
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.findings import Severity, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.rate_limiter import RateLimiter
@@ -113,7 +114,8 @@ class World:
         for metadata in self.metadata.values():
             metadata.objects.pop(name, None)
             for segment in metadata.segments.values():
-                segment.chunks = [chunk for chunk in segment.chunks if chunk.object_name != name]
+                left = [chunk for chunk in segment.chunks if chunk.object_name != name]
+                segment.chunks = ChunkList(left)
         self.storage.bucket.objects.pop(name, None)
 
 
@@ -193,7 +195,7 @@ def test_lost_and_cut_objects_are_found() -> None:
 def test_a_block_nobody_refers_to_is_a_note() -> None:
     async def case(world: World) -> None:
         segment = world.metadata[0].segments[8]
-        dropped = segment.chunks.pop(0)
+        (dropped,) = segment.chunks.remove_below(len(PAYLOAD))
         world.flip(dropped.object_name, dropped.block_offset + 140)
         await world.scrub().run_pass()
         assert [(finding.severity, finding.kind) for finding in world.state.current.findings] == [

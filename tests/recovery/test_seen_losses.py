@@ -11,6 +11,7 @@ import pytest
 from recovery import scrub_state
 from recovery.loss_file import FILE_NAME, parse_losses, render_losses
 from recovery.seen_losses import EXAMPLES_MAX, PLACES_MAX, LostPlace, SeenLosses
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
@@ -25,7 +26,7 @@ def segment_of(
     metadata: ContainerMetadata, segment_id: int, chunks: list[ChunkRecord]
 ) -> SegmentMetadata:
     segment = SegmentMetadata(segment_id, f"s{segment_id}", 0)
-    segment.chunks = chunks
+    segment.chunks = ChunkList(chunks)
     segment.length = segment.storage_length = chunks[-1].end_offset if chunks else 0
     metadata.segments[segment_id] = segment
     for chunk in chunks:
@@ -69,7 +70,7 @@ def test_what_is_no_loss() -> None:
     losses = SeenLosses(metadata)
     assert not losses.lost(3, old, 0, 9, TierUnavailableError("tier2", "away"), 7)
     # Replaced while it was read, and the object lives on for others.
-    segment.chunks = [new]
+    segment.chunks = ChunkList([new])
     assert not losses.lost(3, old, 0, 9, MISSING, 7)
     assert not losses.lost(4, old, 0, 9, MISSING, 7)
 

@@ -36,6 +36,7 @@ from tests.recovery.planted import (
     tree,
 )
 from tests.store.harness import open_lazy, run
+from tests.support.chunk_edits import edited_chunks
 from tier2.block_object import HEADER_BYTES, encode_block, parse_block_header
 from tier2.object_names import new_unique_id, object_name
 
@@ -216,7 +217,8 @@ def test_a_gap_between_chunks(flushed: Path) -> None:
     def change(metadata: ContainerMetadata) -> None:
         segment = segment_of(metadata, "a")
         assert len(segment.chunks) > 1
-        del segment.chunks[0]
+        with edited_chunks(segment) as chunks:
+            del chunks[0]
 
     plant_checkpoint(flushed, change)
     findings = check(flushed)
@@ -227,8 +229,8 @@ def test_a_gap_between_chunks(flushed: Path) -> None:
 def test_chunks_that_overlap(flushed: Path) -> None:
     def change(metadata: ContainerMetadata) -> None:
         segment = segment_of(metadata, "a")
-        last = segment.chunks[-1]
-        segment.chunks[-1] = last._replace(start_offset=last.start_offset - 1)
+        with edited_chunks(segment) as chunks:
+            chunks[-1] = chunks[-1]._replace(start_offset=chunks[-1].start_offset - 1)
 
     plant_checkpoint(flushed, change)
     assert ("harmful", "overlap") in kinds(check(flushed))
@@ -236,7 +238,8 @@ def test_chunks_that_overlap(flushed: Path) -> None:
 
 def test_bytes_of_a_block_that_belong_to_two_chunks(flushed: Path) -> None:
     def change(metadata: ContainerMetadata) -> None:
-        segment_of(metadata, "b").chunks[0] = segment_of(metadata, "a").chunks[0]
+        with edited_chunks(segment_of(metadata, "b")) as chunks:
+            chunks[0] = segment_of(metadata, "a").chunks.first
 
     plant_checkpoint(flushed, change)
     assert ("harmful", "overlap") in kinds(check(flushed))
@@ -244,8 +247,8 @@ def test_bytes_of_a_block_that_belong_to_two_chunks(flushed: Path) -> None:
 
 def test_a_chunk_that_reaches_beyond_its_object(flushed: Path) -> None:
     def change(metadata: ContainerMetadata) -> None:
-        chunk = segment_of(metadata, "b").chunks[0]
-        segment_of(metadata, "b").chunks[0] = chunk._replace(block_offset=1 << 20)
+        with edited_chunks(segment_of(metadata, "b")) as chunks:
+            chunks[0] = chunks[0]._replace(block_offset=1 << 20)
 
     plant_checkpoint(flushed, change)
     assert ("harmful", "chunk") in kinds(check(flushed))
@@ -333,11 +336,10 @@ def test_a_block_that_is_not_the_one_meant(store: Path, wrong: dict[str, int], s
 
 def test_a_chunk_that_points_inside_of_a_block(flushed: Path) -> None:
     def change(metadata: ContainerMetadata) -> None:
-        segment = segment_of(metadata, "b")
-        chunk = segment.chunks[0]
-        segment.chunks[0] = chunk._replace(block_offset=chunk.block_offset - 1)
+        with edited_chunks(segment_of(metadata, "b")) as chunks:
+            chunks[0] = chunks[0]._replace(block_offset=chunks[0].block_offset - 1)
 
-    place = segment_of(metadata_of(flushed), "b").chunks[0].block_offset
+    place = segment_of(metadata_of(flushed), "b").chunks.first.block_offset
     assert place
     plant_checkpoint(flushed, change)
     findings = check(flushed, deep=True)
@@ -347,8 +349,8 @@ def test_a_chunk_that_points_inside_of_a_block(flushed: Path) -> None:
 
 def test_a_fault_in_a_block_nobody_needs_is_a_note(store: Path) -> None:
     metadata = metadata_of(store)
-    chunk = segment_of(metadata, "b").chunks[0]
-    assert len({segment_of(metadata, name).chunks[0].object_name for name in ("b", "c")}) == 1
+    chunk = segment_of(metadata, "b").chunks.first
+    assert len({segment_of(metadata, name).chunks.first.object_name for name in ("b", "c")}) == 1
     assert command("rm", store, "b").code == ExitCode.DONE
     flip(store / "tier2" / chunk.object_name, chunk.block_offset + 2)
     findings = check(store, deep=True)

@@ -226,7 +226,7 @@ class FakeContainer:
             assert 0 <= first < first + chunk.length <= len(payload)
             found += payload[first : first + chunk.length]
         return (
-            bytes(found[segment.start_offset - segment.chunks[0].start_offset :])
+            bytes(found[segment.start_offset - segment.chunks.first.start_offset :])
             if segment.chunks
             else b""
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from storagewriter import consolidation_plan
@@ -36,7 +37,7 @@ def chunk(start: int, length: int, name: str, place: int = 0) -> ChunkRecord:
 
 def segment_of(*chunks: ChunkRecord) -> SegmentMetadata:
     segment = SegmentMetadata(5, "s", 0)
-    segment.chunks = list(chunks)
+    segment.chunks = ChunkList(chunks)
     segment.start_offset = chunks[0].start_offset
     segment.storage_length = segment.length = chunks[-1].end_offset
     return segment

@@ -23,6 +23,7 @@ from tests.storagewriter.fake_container import (
     make_config,
     run,
 )
+from tests.support.chunk_edits import chunk_at
 from tier2.block_reader import BlockReader
 from tier2.copy_plan import Run
 from tier2.memory_object_storage import MemoryObjectStorage
@@ -269,9 +270,9 @@ class TestMeanwhile:
             if change == "truncate":
                 # The chunk the truncation falls into is still all there; what was wholly below is
                 # missing.
-                assert c.segment(a).chunks[0].start_offset == 100
-                assert "consolidation" in c.segment(a).chunks[0].object_name
-            assert "consolidation" in c.segment(b).chunks[0].object_name
+                assert c.segment(a).chunks.first.start_offset == 100
+                assert "consolidation" in c.segment(a).chunks.first.object_name
+            assert "consolidation" in c.segment(b).chunks.first.object_name
 
         run(body, storage_type=storage_type, consolidation_bytes=500)
 
@@ -373,7 +374,7 @@ class TestMeanwhile:
             c.writer.start()
             a = c.create("a")
             await write(c, a, 4)
-            chunk: ChunkRecord = c.segment(a).chunks[1]
+            chunk: ChunkRecord = chunk_at(c.segment(a), 1)
             async with asyncio.TaskGroup() as group:
                 reading = group.create_task(c.reader.read(chunk, 120, 50))
                 await asyncio.sleep(10)

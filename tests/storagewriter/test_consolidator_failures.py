@@ -17,6 +17,7 @@ from tests.storagewriter.fake_container import (
     make_config,
     run,
 )
+from tests.support.chunk_edits import chunk_at
 from tier2.object_storage import ObjectNotFoundError, ObjectRange
 
 
@@ -85,7 +86,7 @@ class TestFailures:
         async def body(c: FakeContainer) -> None:
             a = c.create("a")
             await write(c, a, 4)
-            lost = c.segment(a).chunks[1].object_name
+            lost = chunk_at(c.segment(a), 1).object_name
             kept = c.storage.bucket.objects.pop(lost)
             await asyncio.sleep(LONG_S)
             assert c.writer.statistics().consolidation_failures == 1
@@ -109,7 +110,7 @@ class TestFailures:
         async def body(c: FakeContainer) -> None:
             a = c.create("a")
             await write(c, a, 4)
-            bad = c.segment(a).chunks[2].object_name
+            bad = chunk_at(c.segment(a), 2).object_name
             good = c.storage.bucket.objects[bad]
             rotten = bytearray(good.data)
             rotten[-1] ^= 1

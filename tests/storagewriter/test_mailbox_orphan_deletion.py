@@ -62,7 +62,7 @@ def test_whatever_may_be_wanted_is_left_alone_and_the_answer_says_why() -> None:
     async def body(o: Owner) -> None:
         o.epoch = 3
         segment_id = await o.written()
-        live = o.segment(segment_id).chunks[0].object_name
+        live = o.segment(segment_id).chunks.first.object_name
         o.delete(await o.written("gone", 1))
         (garbage,) = o.metadata.garbage
         on_its_way = _name(o, "flush", epoch=2)

@@ -423,7 +423,7 @@ def test_a_proposal_that_claims_what_cannot_be_is_malformed() -> None:
         one, other = await o.written("a", 4), await o.written("b", 4)
         good = o.copy(one)
         segment, old, new = good.replacements[0]
-        of_other = o.segment(other).chunks
+        of_other = list(o.segment(other).chunks)
         live = of_other[0].object_name
         flush = object_name(7, 1, "flush", new_tagged_id(TAG, RNG))
         swapped = (

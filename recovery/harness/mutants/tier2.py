@@ -76,8 +76,9 @@ TIER2: Final = (
         (
             Edit(
                 f"{_STORED}:truncate",
-                "if chunk.end_offset > offset:",
-                "if chunk.start_offset >= offset:",
+                "for chunk in segment.chunks.remove_below(offset):",
+                "cut = list(segment.chunks.between(0, offset))\n"
+                "for chunk in segment.chunks.remove_below(cut[-1].end_offset if cut else offset):",
             ),
         ),
         Hunt(workload="tier2", settings={**BUSY}),

@@ -30,7 +30,6 @@ from durablelog.catalog.catalog_keys import (
     segment_range,
 )
 from durablelog.catalog.catalog_records import (
-    PAGE_CHUNKS_MAX,
     ChunkPlace,
     LiveObjectRecord,
     SegmentRecord,
@@ -62,6 +61,7 @@ from durablelog.catalog.key_store_records import (
     encode_sequence_number,
 )
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
+from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     DeletionClockReading,

@@ -11,6 +11,7 @@ from random import Random
 
 import pyarrow as pa
 
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -19,6 +20,7 @@ from segmentstore.contracts.metadata import (
     SegmentMetadata,
 )
 from segmentstore.contracts.runtime import Runtime
+from tests.support.chunk_edits import edited_chunks
 from tier2.block_object import encode_block, parse_block_header
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import write_snapshot
@@ -238,19 +240,21 @@ class World:
         metadata = self.metadata[container_id]
         live = metadata.objects.pop(name)
         for segment in metadata.segments.values():
-            segment.chunks = [chunk for chunk in segment.chunks if chunk.object_name != name]
+            left = [chunk for chunk in segment.chunks if chunk.object_name != name]
+            segment.chunks = ChunkList(left)
         metadata.garbage[name] = GarbageObject(live.record, self.now_ms)
 
     def drop_chunk(self, container_id: int, segment_id: int, index: int) -> ChunkRecord:
         """A gap: the catalog lacks a chunk. Its object is as it was."""
-        return self.metadata[container_id].segments[segment_id].chunks.pop(index)
+        with edited_chunks(self.metadata[container_id].segments[segment_id]) as chunks:
+            return chunks.pop(index)
 
     def lengthen_chunk(
         self, container_id: int, segment_id: int, index: int, by: int = -10
     ) -> ChunkRecord:
         """An overlap: a chunk begins before the one in front of it ends."""
-        chunks = self.metadata[container_id].segments[segment_id].chunks
-        chunks[index] = chunks[index]._replace(
-            start_offset=chunks[index].start_offset + by, length=chunks[index].length - by
-        )
-        return chunks[index]
+        with edited_chunks(self.metadata[container_id].segments[segment_id]) as chunks:
+            chunks[index] = chunks[index]._replace(
+                start_offset=chunks[index].start_offset + by, length=chunks[index].length - by
+            )
+            return chunks[index]

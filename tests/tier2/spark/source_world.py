@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -124,7 +125,7 @@ class SourceWorld:
         self.run(lambda storage: storage.put(name, parts, unique_id))
         record, placed = builder.finish(name, self.now_ms)
         chunks = [chunk for _, chunk in placed[1:]]
-        segment.chunks += chunks
+        segment.chunks.extend(chunks)
         segment.storage_length = position
         container.objects[name] = LiveObject(
             record, len(chunks), sum(chunk.length for chunk in chunks)
@@ -166,6 +167,7 @@ class SourceWorld:
         old = list(segment.chunks)
         assert sum(chunk.length for chunk in old) == len(data)
         segment.storage_length = 0
+        segment.chunks = ChunkList()
         self._put(container, segment, [data])
         self._drop(container, segment, old, delete=True)
 
@@ -177,8 +179,8 @@ class SourceWorld:
         *,
         delete: bool,
     ) -> None:
+        segment.chunks = ChunkList(chunk for chunk in segment.chunks if chunk not in chunks)
         for chunk in chunks:
-            segment.chunks.remove(chunk)
             live = container.objects[chunk.object_name]
             live.live_chunks -= 1
             live.live_bytes -= chunk.length

@@ -420,4 +420,4 @@ class TestProperties:
             )
             live.live_chunks += 1
         behind = _Chunks(build_tables(c.metadata).chunks).lies_behind(60)
-        assert pieces_of(segment.chunks, 60) == len(behind) - sum(behind.tolist())
+        assert pieces_of(list(segment.chunks), 60) == len(behind) - sum(behind.tolist())

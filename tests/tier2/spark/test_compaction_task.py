@@ -468,7 +468,7 @@ class TestWhatGoesWrong:
             await bed.storage.close()
             # No plan has so many chunks in a run: the owner would refuse them, so no proposal can
             # be written.
-            chunk, record = bed.metadata.segments[3].chunks[0], bed.metadata.objects[name].record
+            chunk, record = bed.metadata.segments[3].chunks.first, bed.metadata.objects[name].record
             chunks = tuple(
                 chunk._replace(start_offset=offset, block_start_offset=offset, length=1)
                 for offset in range(chunk.length)

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segmentstore.contracts.runtime import Runtime
+from tests.support.chunk_edits import chunk_at
 from tests.support.suites import examples
 from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import PAYLOAD, World
@@ -125,7 +126,7 @@ def test_faults_at_and_between_borders_are_found_with_their_objects(
 ) -> None:
     world.drop_chunk(0, 7, 5)  # the first of the second row group
     reaching = world.lengthen_chunk(0, 8, 6)
-    last = world.metadata[0].segments[9].chunks[-1]
+    last = world.metadata[0].segments[9].chunks.last
     world.metadata[0].segments[9].storage_length -= 10
     findings, _ = dry_run(world, check="none", chunks_per_task=rows_per_task)
     assert found(findings) == {("gap", "0/7"), ("overlap", "0/8"), ("overlap", "0/9")}
@@ -133,7 +134,7 @@ def test_faults_at_and_between_borders_are_found_with_their_objects(
         row["segment_id"]: (row["start_offset"], row["length"], row["object"])
         for row in findings.to_pylist()
     }
-    behind = world.metadata[0].segments[7].chunks[5]
+    behind = chunk_at(world.metadata[0].segments[7], 5)
     assert places[7] == (5 * len(PAYLOAD), len(PAYLOAD), behind.object_name)
     assert places[8] == (reaching.start_offset, 10, reaching.object_name)
     assert places[9] == (12 * len(PAYLOAD) - 10, 10, last.object_name)

@@ -24,6 +24,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from segmentstore.contracts.errors import ConfigError
 from tests.store.harness import TINY
+from tests.support.chunk_edits import edited_chunks
 from tests.support.suites import size, sized, slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, STORE_ID, World
@@ -65,8 +66,8 @@ def plant(world: World) -> Expected:
     world.drop_chunk(0, 8, 5)
     # Its block is as long as it says: the chunk before it is too long for the segment, and for its
     # own block.
-    chunks = world.metadata[0].segments[9].chunks
-    chunks[5] = chunks[5]._replace(length=chunks[5].length + 10)
+    with edited_chunks(world.metadata[0].segments[9]) as chunks:
+        chunks[5] = chunks[5]._replace(length=chunks[5].length + 10)
     expected: Expected = {
         ("missing", names[0]),
         ("wrong_size", names[1]),

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from tests.support.chunk_edits import chunk_at, edited_chunks
 from tests.support.suites import share
 from tests.tier2.spark.reconcile_dry import dry_run, found
 from tests.tier2.spark.reconcile_world import DAY_S, SEGMENTS, World
@@ -81,7 +82,7 @@ def test_each_class_is_found_where_it_was_planted_and_nothing_else(world: World)
         ("gap", "0/8"),
         ("overlap", "0/9"),
         # The chunk reaches before its block.
-        ("wrong_identity", world.metadata[0].segments[9].chunks[6].object_name),
+        ("wrong_identity", chunk_at(world.metadata[0].segments[9], 6).object_name),
     }
     assert findings.num_rows == 18
     severities = {row["kind"]: row["severity"] for row in findings.to_pylist()}
@@ -111,9 +112,9 @@ def test_what_the_owner_does_between_the_snapshots_is_no_finding(world: World) -
         appended.append(world.add_object(0, 10**6))
         for segment_id in SEGMENTS:
             segment = world.metadata[0].segments[segment_id]
-            segment.start_offset = segment.chunks[-1].start_offset
-            segment.storage_length = segment.length = segment.chunks[-1].end_offset
-            segment.chunks = segment.chunks[-1:]
+            segment.start_offset = segment.chunks.last.start_offset
+            segment.storage_length = segment.length = segment.chunks.last.end_offset
+            segment.chunks.remove_below(segment.start_offset)
         return world.snapshot()
 
     findings, counters = dry_run(world, between=between)
@@ -129,7 +130,8 @@ def test_an_object_lost_while_the_owner_works_is_missing_in_both_snapshots(world
         world.add_object(0, 10**6)
         for segment_id in SEGMENTS:
             segment = world.metadata[0].segments[segment_id]
-            segment.chunks.pop()
+            with edited_chunks(segment) as chunks:
+                chunks.pop()
         return world.snapshot()
 
     assert ("missing", lost) in found(dry_run(world, between=between, check="none")[0])
@@ -202,7 +204,8 @@ def test_a_missing_object_that_another_container_s_catalog_has_says_what_is_lost
     stranger = world.metadata[0].objects
     stranger[taken] = world.metadata[1].objects.pop(taken)
     for number, moved in world.chunks_of(1, taken):
-        world.metadata[1].segments[number].chunks.remove(moved)
+        with edited_chunks(world.metadata[1].segments[number]) as chunks:
+            chunks.remove(moved)
         world.metadata[0].segments[number].chunks.append(moved)
     world.lose(taken)
     rows = [row for row in dry_run(world, check="none")[0].to_pylist() if row["kind"] == "missing"]
@@ -233,14 +236,15 @@ def test_a_listing_is_taken_in_the_pieces_it_comes_in(world: World, width: int) 
 
 def test_two_chunks_of_one_stretch_of_a_block_overlap(world: World) -> None:
     segment = world.metadata[0].segments[7]
-    chunk = segment.chunks[2]
+    chunk = chunk_at(segment, 2)
     thief = world.metadata[0].segments[8]
-    thief.chunks[3] = thief.chunks[3]._replace(
-        object_name=chunk.object_name,
-        block_offset=chunk.block_offset,
-        block_segment_id=7,
-        block_start_offset=chunk.block_start_offset,
-    )
+    with edited_chunks(thief) as chunks:
+        chunks[3] = chunks[3]._replace(
+            object_name=chunk.object_name,
+            block_offset=chunk.block_offset,
+            block_segment_id=7,
+            block_start_offset=chunk.block_start_offset,
+        )
     findings, _ = dry_run(world)
     assert {row["kind"] for row in findings.to_pylist()} == {"overlap"}
 

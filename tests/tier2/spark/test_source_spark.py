@@ -164,7 +164,7 @@ def test_damage_is_named_and_nothing_is_given_for_it(
 ) -> None:
     world.append("s", b"some text\n" * 100, [])
     world.export(0)
-    name = world.segment("s").chunks[0].object_name
+    name = world.segment("s").chunks.first.object_name
     path = tmp_path / "tier2" / name
     data = bytearray(path.read_bytes())
     data[-100] ^= 1

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
@@ -176,8 +177,8 @@ def test_chunks_that_were_merged_are_compared_with_what_their_block_was_written_
         chunk._replace(start_offset=chunk.start_offset + 6 * len(PAYLOAD))
         for chunk in segments[8].chunks
     ]
-    segments[7].chunks += moved
-    segments[8].chunks = []
+    segments[7].chunks.extend(moved)
+    segments[8].chunks = ChunkList()
     assert check(world).findings == []
 
 
