@@ -4,9 +4,9 @@ Live and in replay.
 
 Theory of operation. Committed state is what the log has acknowledged (`ContainerMetadata`). On top
 lies *pending* state: what has been accepted, put into frames, and not yet acknowledged. `accept`
-validates an operation against pending state, gives it its place (sequence number, offset, resolved
-attribute values) and adds it to pending; `commit` makes it true, strictly in the order of
-acceptance; `rollback` forgets everything pending (a frame failed: the container stops). Replay is
+validates an operation against pending state. It gives it its place (sequence number, offset,
+resolved attribute values) and adds it to pending. `commit` makes it true, strictly in the order of
+acceptance. `rollback` forgets everything pending (a frame failed: the container stops). Replay is
 `replay`: the same accept with the recorded place compared instead of given, then the same commit.
 
 Rules (DESIGN 4.1, Pravega's SegmentMetadataUpdateTransaction):

@@ -3,8 +3,8 @@ counted.
 
 Called by the metadata updater alone, on committed state, so live and replay go the same way. Pure.
 The bytes of a segment stay at their offsets whatever happens here: only where Tier 2 has them
-changes. An object leaves `objects` for `garbage` in the very operation that drops its last chunk:
-that the log says so, and since when, is what makes deletion safe to resume after any crash.
+changes. An object leaves `objects` for `garbage` in the very operation that drops its last chunk.
+The log says so, and since when: that makes deletion safe to resume after any crash.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from typing import NamedTuple
 class ChunkRecord(NamedTuple):
     """A stretch of one segment inside one block of one Tier-2 object.
 
-    The block's own header names the segment and offset it was *written* for; after a merge the
-    bytes belong to another segment at another offset, so both are kept and every read checks the
+    The block's own header names the segment and offset it was *written* for. After a merge the
+    bytes belong to another segment at another offset, so both are kept. Every read checks the
     header against `block_segment_id`, `block_start_offset` and the length.
     """
 

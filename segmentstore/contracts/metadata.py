@@ -205,7 +205,7 @@ class ContainerMetadata:
         self.deletion_clock = DeletionClockReading()
 
     def adopt(self, other: ContainerMetadata) -> None:
-        """Become what `other` is, in place: whoever holds this object or its tables sees the new
+        """Become what `other` is, in place: holders of this object or its tables see the new
         content.
         """
         assert self.container_id == other.container_id, (self.container_id, other.container_id)
