@@ -182,6 +182,10 @@ class ChunkList:
 
     def check(self) -> None:
         """Assert the invariants. O(chunks)."""
+        if not self._last:
+            assert self._earlier is None, self
+            assert not _EMPTY, _EMPTY
+            return
         position = None
         for chunk in self:
             assert chunk.length > 0, (self, chunk)
