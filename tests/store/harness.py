@@ -55,8 +55,12 @@ UNFLUSHED: Mapping[str, Any] = {
     "object_bytes": 1 << 20,
     "upload_bytes_max": 1 << 21,
     "cache_bytes_max": 1 << 20,
+    "tail_bytes_max": 1 << 20,
 }
-"""Tiny, but nothing goes to Tier 2 before it is asked to."""
+"""Tiny, but nothing goes to Tier 2 before it is asked to.
+
+The tail has room for everything: bytes that a late spiller had to drop would be flushed at once.
+"""
 
 
 def open_tiny(

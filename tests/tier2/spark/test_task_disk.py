@@ -12,6 +12,7 @@ from segmentstore.contracts.disk import OsDisk
 from tier2.spark.common.task_disk import BulkDisk
 
 SIZE = 4 * 1024 * 1024
+FILES = 7
 
 
 def is_cached(path: Path) -> bool:
@@ -43,12 +44,16 @@ def can_report(folder: Path) -> bool:
     ("disk", "stays"), [(OsDisk(), True), (BulkDisk(), False)], ids=["engine", "task"]
 )
 def test_what_is_synced_stays_cached_or_not(disk: OsDisk, stays: bool, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    data = os.urandom(SIZE)
-    file = disk.open(str(path), write=True, create=True, exclusive=True)
-    file.pwrite([data[:100], data[100:]], 0)
-    file.sync()
-    file.close()
-    if can_report(tmp_path):
-        assert is_cached(path) is stays
-    assert path.read_bytes() == data
+    # The kernel keeps a page that anything else refers to at that moment, and drops one when it is
+    # short of memory. So most files decide.
+    cached = 0
+    for number in range(FILES):
+        path = tmp_path / f"file-{number}"
+        data = os.urandom(SIZE)
+        file = disk.open(str(path), write=True, create=True, exclusive=True)
+        file.pwrite([data[:100], data[100:]], 0)
+        file.sync()
+        file.close()
+        cached += is_cached(path) if can_report(tmp_path) else stays
+        assert path.read_bytes() == data
+    assert (cached * 2 > FILES) is stays
