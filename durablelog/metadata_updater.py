@@ -27,6 +27,7 @@ from durablelog import storage_metadata
 from durablelog.checkpoint_codec import decode_checkpoint
 from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import (
+    AnyCheckpoint,
     AppendOperation,
     CheckpointOperation,
     CreateOperation,
@@ -37,6 +38,7 @@ from durablelog.operations import (
     Operation,
     ReplaceChunksOperation,
     SealOperation,
+    SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -174,6 +176,7 @@ class MetadataUpdater:
             TruncateOperation: self._accept_truncate,
             DeleteOperation: self._accept_delete,
             CheckpointOperation: self._accept_checkpoint,
+            SnapshotCheckpointOperation: self._accept_checkpoint,
             StorageUpdateOperation: self._accept_anything,
             ObjectsDeletedOperation: self._accept_anything,
             ReplaceChunksOperation: self._accept_anything,
@@ -187,6 +190,7 @@ class MetadataUpdater:
             TruncateOperation: self._commit_truncate,
             DeleteOperation: self._commit_delete,
             CheckpointOperation: self._commit_checkpoint,
+            SnapshotCheckpointOperation: self._commit_checkpoint,
             StorageUpdateOperation: self._commit_storage_update,
             ObjectsDeletedOperation: self._commit_objects_deleted,
             ReplaceChunksOperation: self._commit_replace_chunks,
@@ -258,6 +262,13 @@ class MetadataUpdater:
             metadata = decode_checkpoint(operation.blob)
         except OperationFormatError as error:
             raise self._corrupt(operation, str(error)) from error
+        self.adopt(metadata, operation)
+
+    def adopt(self, metadata: ContainerMetadata, operation: AnyCheckpoint) -> None:
+        """Begin replay with `metadata`, which are as of `operation`, the first of the log.
+
+        Raises DataCorruptionError if they are another container's.
+        """
         if metadata.container_id != self.metadata.container_id:
             raise self._corrupt(operation, f"it is of container {metadata.container_id}")
         self.metadata.adopt(metadata)
@@ -516,7 +527,7 @@ class MetadataUpdater:
         self._settle_name(segment.name, None)
         self._settle(operation.segment_id)
 
-    def _commit_checkpoint(self, _operation: CheckpointOperation) -> None:
+    def _commit_checkpoint(self, _operation: AnyCheckpoint) -> None:
         """A checkpoint repeats what is there; it changes nothing."""
 
     def _commit_storage_update(self, operation: StorageUpdateOperation) -> None:

@@ -24,6 +24,7 @@ from durablelog.operations import (
     Operation,
     ReplaceChunksOperation,
     SealOperation,
+    SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -48,6 +49,7 @@ _CHUNK = struct.Struct(">QQQIQQQ")
 _BARE_CHUNK = struct.Struct(">QQIQQQ")
 _REPLACEMENT = struct.Struct(">QII")
 _DELETION_CLOCK = struct.Struct(">Q16sQQ")
+_SNAPSHOT_CHECKPOINT = struct.Struct(">Q16s")
 
 APPEND_HEAD_LENGTH = _APPEND.size
 """Bytes of an encoded append before its attributes and data."""
@@ -290,6 +292,10 @@ def _encode_deletion_clock(operation: DeletionClockOperation) -> bytes:
     )
 
 
+def _encode_snapshot_checkpoint(operation: SnapshotCheckpointOperation) -> bytes:
+    return _SNAPSHOT_CHECKPOINT.pack(operation.epoch, operation.unique_id)
+
+
 def _decode_append(body: Buffer) -> Operation:
     segment_id, offset, count = _APPEND_BODY.unpack_from(body)
     if not count:
@@ -417,6 +423,10 @@ def _decode_deletion_clock(body: Buffer) -> Operation:
     return DeletionClockOperation(*_DELETION_CLOCK.unpack_from(body))
 
 
+def _decode_snapshot_checkpoint(body: Buffer) -> Operation:
+    return SnapshotCheckpointOperation(*_SNAPSHOT_CHECKPOINT.unpack_from(body))
+
+
 _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     SealOperation: _encode_seal,
     MergeOperation: _encode_merge,
@@ -429,6 +439,7 @@ _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     ObjectsDeletedOperation: _encode_objects_deleted,
     ReplaceChunksOperation: _encode_replace_chunks,
     DeletionClockOperation: _encode_deletion_clock,
+    SnapshotCheckpointOperation: _encode_snapshot_checkpoint,
 }
 
 _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
@@ -444,6 +455,7 @@ _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
     ObjectsDeletedOperation.type_id: _decode_objects_deleted,
     ReplaceChunksOperation.type_id: _decode_replace_chunks,
     DeletionClockOperation.type_id: _decode_deletion_clock,
+    SnapshotCheckpointOperation.type_id: _decode_snapshot_checkpoint,
 }
 
 

@@ -22,6 +22,8 @@ from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 
+_SNAPSHOT_ID_BYTES = 16
+
 
 @dataclass(slots=True)
 class Operation:
@@ -112,7 +114,7 @@ class TruncateOperation(Operation):
 
 @dataclass(slots=True)
 class CheckpointOperation(Operation):
-    """All metadata as of just before it: the only legal truncation point."""
+    """All metadata as of just before it, in the operation itself: a truncation point."""
 
     type_id: ClassVar[int] = 8
 
@@ -203,6 +205,31 @@ class DeletionClockOperation(Operation):
     boot_ms: int
     through: int
 
+
+@dataclass(slots=True)
+class SnapshotCheckpointOperation(Operation):
+    """A checkpoint by reference: all metadata as of just before it are in a snapshot of the
+    container's metadata catalog.
+
+    The container, `epoch`, the sequence number and `unique_id` give the name of the snapshot's
+    manifest in Tier 2. The snapshot is finished later than the operation, or never. So it is a
+    truncation point only where its snapshot is known to be there, or where the log begins with it.
+    ValueError for an id that has not 16 bytes.
+    """
+
+    type_id: ClassVar[int] = 14
+
+    epoch: int
+    """Of the owner that made the snapshot."""
+    unique_id: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.unique_id) != _SNAPSHOT_ID_BYTES:
+            raise ValueError(f"a snapshot's id has 16 bytes, not {len(self.unique_id)}")
+
+
+AnyCheckpoint: TypeAlias = CheckpointOperation | SnapshotCheckpointOperation
+"""What a log may begin with."""
 
 OwnersOperation: TypeAlias = (
     StorageUpdateOperation

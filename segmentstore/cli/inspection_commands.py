@@ -11,7 +11,12 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from durablelog.durable_data_log import LogAddress
-from durablelog.operations import AppendOperation, CheckpointOperation, Operation
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    Operation,
+    SnapshotCheckpointOperation,
+)
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.ledger_listing import show_ledgers
@@ -20,6 +25,7 @@ from segmentstore.cli.stores import run
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import ContainerMetadata
+from tier2.object_names import metadata_manifest_name
 
 _PAGE = 1000
 """Rows of one table; a listing longer than that is several tables, shown as they come."""
@@ -113,7 +119,7 @@ def _operation_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator
                 "kind": kind_of(operation),
                 "size": logged.size,
                 "time": datetime.fromtimestamp(operation.timestamp_ms / 1000, UTC),
-                "what": describe(operation),
+                "what": describe(operation, container_id),
             }
 
 
@@ -123,8 +129,10 @@ def kind_of(operation: Operation) -> str:
     return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
 
 
-def describe(operation: Operation) -> str:
-    """An operation's own fields in a line; bytes by their length."""
+def describe(operation: Operation, container_id: int) -> str:
+    """An operation's own fields in a line; bytes by their length, a snapshot by its manifest's
+    name.
+    """
     if isinstance(operation, AppendOperation):
         attributes = f", {len(operation.attributes)} attributes" if operation.attributes else ""
         return (
@@ -133,6 +141,10 @@ def describe(operation: Operation) -> str:
         )
     if isinstance(operation, CheckpointOperation):
         return f"{len(operation.blob)} bytes of metadata"
+    if isinstance(operation, SnapshotCheckpointOperation):
+        return "metadata snapshot " + metadata_manifest_name(
+            container_id, operation.epoch, operation.sequence_number, operation.unique_id
+        )
     shown = []
     for name in type(operation).__slots__:
         value = getattr(operation, name)

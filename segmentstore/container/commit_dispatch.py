@@ -15,6 +15,7 @@ from durablelog.operations import (
     Operation,
     ReplaceChunksOperation,
     SealOperation,
+    SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
 )
@@ -26,7 +27,8 @@ from storagewriter.storage_writer import StorageWriter
 class CommitDispatch:
     """Of one container.
 
-    `on_checkpoint()` is called in the turn of the event loop after a checkpoint was committed.
+    `on_checkpoint()` is called in the turn of the event loop after a checkpoint was committed; for
+    one by reference it is not: it is no truncation point yet.
     """
 
     def __init__(
@@ -82,6 +84,9 @@ class CommitDispatch:
             asyncio.get_running_loop().call_soon(self._on_checkpoint)
             if self._replaying:
                 index.adopt_merges()
+        elif isinstance(operation, SnapshotCheckpointOperation) and self._replaying:
+            # Live it has no place yet: its snapshot is only being made.
+            index.adopt_merges()
 
     def _storage_updated(self, operation: StorageUpdateOperation) -> None:
         # Segments deleted while their bytes were on the way to Tier 2 are passed over here as in

@@ -12,6 +12,7 @@ import pytest
 from durablelog.operations import (
     AppendOperation,
     CreateOperation,
+    SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
 )
@@ -175,11 +176,18 @@ def test_a_log_in_memory_has_nothing_to_show(
 
 def test_operations_in_words() -> None:
     append = AppendOperation(3, 10, b"abc", {uuid.UUID(int=1).bytes: 4})
-    assert (kind_of(append), describe(append)) == (
+    assert (kind_of(append), describe(append, 3)) == (
         "append",
         "segment 3, 3 bytes at 10, 1 attributes",
     )
     update = StorageUpdateOperation([ObjectRecord("o", 1, 2)])
-    assert (kind_of(update), describe(update)) == ("storage update", "objects 1, chunks 0, links 0")
-    assert describe(TruncateOperation(3, 9)) == "segment_id 3, offset 9"
-    assert describe(CreateOperation("n")) == "name n"
+    assert (kind_of(update), describe(update, 3)) == (
+        "storage update",
+        "objects 1, chunks 0, links 0",
+    )
+    assert describe(TruncateOperation(3, 9), 3) == "segment_id 3, offset 9"
+    assert describe(CreateOperation("n"), 3) == "name n"
+    checkpoint = SnapshotCheckpointOperation(7, bytes(range(16)), sequence_number=104)
+    assert kind_of(checkpoint) == "snapshot checkpoint"
+    manifest = "0000000000000007-0000000000000068-000102030405060708090a0b0c0d0e0f"
+    assert describe(checkpoint, 3) == f"metadata snapshot metadata/00000003/{manifest}"

@@ -26,6 +26,7 @@ from durablelog.operations import (
     Operation,
     ReplaceChunksOperation,
     SealOperation,
+    SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -105,6 +106,7 @@ operations = st.one_of(
     st.builds(
         DeletionClockOperation, numbers, st.binary(min_size=16, max_size=16), numbers, numbers
     ),
+    st.builds(SnapshotCheckpointOperation, numbers, st.binary(min_size=16, max_size=16)),
 )
 
 
@@ -128,6 +130,20 @@ def test_a_cut_operation_is_refused(operation: Operation, data: st.DataObject) -
 def test_a_later_revision_is_skipped() -> None:
     operation = SealOperation(7, 9, sequence_number=1, timestamp_ms=2)
     assert decode_operation(b"".join(encode_operation(operation)) + b"\0\0\0\3new") == operation
+
+
+def test_a_checkpoint_by_reference_has_an_id_of_16_bytes_and_is_refused_when_cut() -> None:
+    encoded = b"".join(encode_operation(SnapshotCheckpointOperation(2**64 - 1, b"i" * 16)))
+    assert len(encoded) == 22 + 24
+    for length in range(24):
+        cut = encoded[:18] + length.to_bytes(4, "big") + encoded[22 : 22 + length]
+        with pytest.raises(OperationFormatError, match="malformed"):
+            decode_operation(cut)
+    for length in (0, 15, 17):
+        with pytest.raises(ValueError, match="16 bytes"):
+            SnapshotCheckpointOperation(1, bytes(length))
+    with pytest.raises(struct.error):
+        encode_operation(SnapshotCheckpointOperation(2**64, b"i" * 16))
 
 
 def test_newer_versions_and_unknown_types_are_refused_by_name() -> None:
@@ -251,6 +267,7 @@ def test_golden_operations_and_checkpoint() -> None:
         CheckpointOperation(
             encode_checkpoint(_counted_metadata()), sequence_number=103, timestamp_ms=1
         ),
+        SnapshotCheckpointOperation(7, bytes(range(16)), sequence_number=104, timestamp_ms=1),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()
     assert [decode_operation(bytes.fromhex(line)) for line in lines] == samples
