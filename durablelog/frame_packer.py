@@ -30,7 +30,7 @@ from durablelog.operation_codec import (
     encode_operation,
     encoded_length,
 )
-from durablelog.operations import AppendOperation, CheckpointOperation, Operation
+from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -162,7 +162,7 @@ class FramePacker:
         self._frame = PackedFrame()
         return frame
 
-    def pack_checkpoint(self, operation: CheckpointOperation) -> list[PackedFrame]:
+    def pack_checkpoint(self, operation: AnyCheckpoint) -> list[PackedFrame]:
         """A checkpoint in frames of its own; the packer is idle and nothing is in flight."""
         assert self.idle
         self._add_record(operation, encode_operation(operation))

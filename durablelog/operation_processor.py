@@ -7,9 +7,10 @@ them in order, resolves their futures and pumps again. A full frame is shipped a
 bound of frames and bytes in flight). A part-filled one is shipped only while fewer than two are in
 flight, so that under load frames grow by themselves. Operations of the storage writer go by a queue
 of their own, past the throttle: they are what relieves it. A checkpoint is taken when nothing is in
-flight, so it is the committed metadata and no more. While the throttle holds callers back, requests
-of segments that use little continue (`fair_admission`). Only then may requests of two segments be
-carried out in another order than that of their calls.
+flight, so it is the committed metadata and no more. While its source is not ready (the snapshot of
+an earlier one is being made), work continues as if none were wanted. While the throttle holds
+callers back, requests of segments that use little continue (`fair_admission`). Only then may
+requests of two segments be carried out in another order than that of their calls.
 
 A frame that fails fails everything behind it, once and for all. Pending metadata is rolled back,
 operations in flight are reported as unknown, all others as not done, and the container stops.
@@ -23,8 +24,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.checkpoint_policy import CheckpointPolicy
+from durablelog.checkpoint_source import CheckpointSource, InlineCheckpoints
 from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
 from durablelog.fair_admission import FairAdmission
 from durablelog.frame_packer import (
@@ -37,7 +38,13 @@ from durablelog.frame_packer import (
 )
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operations import CheckpointOperation, Operation, commit_runs
+from durablelog.operation_codec import encode_operation, encoded_length
+from durablelog.operations import (
+    CheckpointOperation,
+    Operation,
+    SnapshotCheckpointOperation,
+    commit_runs,
+)
 from durablelog.processor_config import ProcessorConfig
 from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
@@ -96,7 +103,9 @@ class OperationProcessor:
         on_failure: Callable[[BaseException], None],
         throttle: Callable[[], Throttle],
         unflushed_of: Callable[[int], int] = lambda _segment_id: 0,
+        checkpoints: CheckpointSource | None = None,
     ) -> None:
+        """Without `checkpoints` each has all metadata in itself."""
         self._log = log
         self._updater = updater
         self._positions = positions
@@ -105,6 +114,7 @@ class OperationProcessor:
         self._on_commit = on_commit
         self._on_failure = on_failure
         self._throttle = throttle
+        self._source = InlineCheckpoints(updater) if checkpoints is None else checkpoints
         self._container_id = updater.metadata.container_id
         self._loop = asyncio.get_running_loop()
         self._packer = FramePacker(updater, log.payload_bytes_max)
@@ -194,8 +204,10 @@ class OperationProcessor:
         return future
 
     def checkpoint(self) -> asyncio.Future[object]:
-        """Write a metadata checkpoint as soon as nothing is in flight; gives its sequence
-        number.
+        """Write a metadata checkpoint as soon as its source is ready and nothing is in flight;
+        gives its sequence number.
+
+        A close does not wait for a source that is not ready: ContainerStoppedError.
         """
         future: asyncio.Future[object] = self._loop.create_future()
         if self._failure is not None:
@@ -213,6 +225,10 @@ class OperationProcessor:
         if self._failure is None and (even_if_empty or not self._policy.empty):
             self._checkpoint_wanted = True
             self._schedule()
+
+    def checkpoint_source_ready(self) -> None:
+        """The source of checkpoints has become ready: take one now if one is wanted."""
+        self._schedule()
 
     def throttle_changed(self) -> None:
         """Something that throttles may have eased: check again now."""
@@ -254,12 +270,14 @@ class OperationProcessor:
 
     def _fill_frames(self) -> None:
         packer, in_flight = self._packer, self._in_flight
+        if self._closing and self._checkpoint_wanted and not self._source.ready:
+            self._refuse_checkpoint()
         now = self._updater.timestamp_ms(self._clock.time_ms())
         while (
             len(in_flight) < _FRAMES_IN_FLIGHT_MAX
             and self._bytes_in_flight < self._config.in_flight_bytes_max
         ):
-            if self._checkpoint_wanted or self._policy.due:
+            if (self._checkpoint_wanted or self._policy.due) and self._source.ready:
                 if packer.idle and not in_flight:
                     self._ship_checkpoint()
                     continue
@@ -340,18 +358,26 @@ class OperationProcessor:
             self._resolve(frame)
 
     def _ship_checkpoint(self) -> None:
-        waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
-        self._checkpoint_wanted = False
-        operation = CheckpointOperation(encode_checkpoint(self._updater.metadata))
+        operation = self._source.take()
         self._updater.accept(operation, self._updater.timestamp_ms(self._clock.time_ms()))
         frames = self._packer.pack_checkpoint(operation)
+        waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
+        self._checkpoint_wanted = False
         for waiter in waiters:
             frames[-1].futures.append(waiter)
             frames[-1].values.append(operation.sequence_number)
         for frame in frames:
             self._ship(frame)
-        self._policy.checkpointed(len(operation.blob))
-        self._log.keep_room_for(len(operation.blob))
+        length = encoded_length(encode_operation(operation))
+        self._policy.checkpointed(length)
+        self._log.keep_room_for(length)
+
+    def _refuse_checkpoint(self) -> None:
+        waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
+        self._checkpoint_wanted = False
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_exception(self._refusal())
 
     def _ship(self, frame: PackedFrame) -> None:
         acknowledged = self._log.append(frame.payload)
@@ -410,8 +436,12 @@ class OperationProcessor:
             last = operations[-1]
             if isinstance(last, CheckpointOperation):
                 self._positions.add_checkpoint(last.sequence_number, self._checkpoint_start)
-                self._checkpoint_start = None
-                self._checkpoints += 1
+            elif isinstance(last, SnapshotCheckpointOperation):
+                self._source.logged(last, self._checkpoint_start)
+            else:
+                return
+            self._checkpoint_start = None
+            self._checkpoints += 1
 
     def _resolve(self, frame: PackedFrame) -> None:
         self._requests_committed += len(frame.futures)
