@@ -44,6 +44,7 @@ from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.weighted_gate import WeightedGate
 from tier2.metadata_manifest import (
     FileContent,
     MetadataManifest,
@@ -61,7 +62,6 @@ from tier2.object_names import (
     store_tag,
 )
 from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavailableError
-from tier2.s3.weighted_gate import WeightedGate
 
 KEPT: Final = 2
 """Snapshots of one container that stay: the newest may be damaged."""

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.weighted_gate import WeightedGate
 from tier2.s3.adaptive_rate import RATE_MIN, STEPS, AdaptiveRate, RateGate
-from tier2.s3.weighted_gate import WeightedGate
 
 
 def sent_at(rate: AdaptiveRate, per_second: int, seconds: int, begin: float = 0.0) -> float:

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.weighted_gate import WeightedGate
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
 from tier2.request_meter import MeteredRequest, RequestMeter
 from tier2.request_statistics import ObjectStorageStatistics, Operation
@@ -26,7 +27,6 @@ from tier2.s3.read_timeouts import ReadTimeouts
 from tier2.s3.s3_client import READ_TIMEOUT_S, ClientHolder, S3Reply
 from tier2.s3.s3_errors import S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import S3Location
-from tier2.s3.weighted_gate import WeightedGate
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -28,11 +28,11 @@ import pyarrow as pa
 
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.findings import Severity
+from segmentstore.contracts.weighted_gate import WeightedGate
 from tier2.block_object import BlockChecksumError, BlockFormatError, BlockIdentityError
 from tier2.block_walk import PIECE_SLACK, BlockFault, BlockWalk, ObjectEndError
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage, StorageUnavailableError
-from tier2.s3.weighted_gate import WeightedGate
 from tier2.spark.reconcile.findings import FindingKind, FindingRow
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
