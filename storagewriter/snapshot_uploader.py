@@ -7,27 +7,42 @@ one snapshot. Rules (docs/formats/metadata-snapshot.md):
   snapshot it took over and found there;
 - a put of unknown outcome is repeated with the same name, unique id and bytes, so it is one object
   whatever was lost. An unconfirmed manifest is resolved before the next one is begun;
-- an owner that has not taken over a snapshot puts all files anew.
+- an owner that has not taken over a snapshot puts all files anew. One that finds a snapshot damaged
+  does without it, and `damage` says so.
 
-**Deletion.** Kept are the newest KEPT snapshots that this owner knows to be durable: its own, and
-the one it took over. Nothing is deleted before there are KEPT, the newest its own. A pass has three
-steps. (1) It notes the kept ones. (2) It asks the log whether this owner is still the primary. (3)
-It lists objects of this store and of epochs up to its own. Those that neither a kept snapshot nor a
-put in progress names are garbage: this owner never names them again. Manifests are deleted first,
-files a lag later, because readers may be reading them.
+**What stays.** A log may begin with a snapshot: recovery reads it. Each snapshot at the log's
+beginning or behind it may become its beginning, by a truncation. So two kinds are kept: those whose
+sequence number is not below `keep_from`, and the newest KEPT. Both of those that this owner knows
+to be durable: its own, and those it took over. `keep_from` follows the truncations: it is never
+ahead of the log's beginning.
+
+**Deletion.** Nothing is deleted before there are KEPT whole ones, the newest its own. Nothing at
+all is deleted while the log begins with a snapshot whose manifest could not be read: nobody knows
+which files it names. Of one that lacks files the others stay. A pass has three steps. (1) It notes
+the kept ones. (2) It asks the log whether this owner is still the primary. (3) It lists objects of
+this store and of epochs up to its own. Those that neither a kept snapshot nor a put in progress
+names are garbage: this owner never names them again. Manifests are deleted first, files a lag
+later, because readers may be reading them.
 
 **A stale owner harms nothing, however late the store applies its deletions.** Let A delete, and let
-B be a later owner. A was the primary at (2), so B opened the log later than that. So B looked after
-(1). B took over the snapshot that was A's newest at (1), or a later one. (`take_over` demands the
-newest there is, found by name.) That snapshot names no garbage of A. At (3) A spared what its
-newest names, and later snapshots of A name only files that A had spared. What B puts, B names
-itself. So no manifest of B names anything that A deletes. By induction none of B's successors does.
-After B has opened, the log answers A that it is not the primary, and A finds no more garbage. B's
-epoch is greater, so A never deletes what B put.
+B be a later owner. A was the primary at (2), so B opened the log later than that, and looked after
+(1). B takes over at most two snapshots:
+
+- the one that B's log begins with. The beginning only grows, and the log truncates for its primary
+  alone. So it is not below A's `keep_from` at (1). If A knew it then, A kept it. If A could not
+  read it, A deleted nothing. Else A put it later;
+- the newest that B's log names and that is there (`find_newest`). If A's newest at (1) is still in
+  the log, it is that or a later one. If the log begins behind it, all in the log are later.
+
+Neither names garbage of A: at (3) A spared what the kept ones name, and later snapshots of A name
+only files that A had spared. What B puts, B names itself. So no manifest of B names anything that A
+deletes, and recovery by B finds all that the log's beginning names. By induction the same holds for
+all of B's successors. After B has opened, the log answers A that it is not the primary, and A finds
+no more garbage. B's epoch is greater, so A never deletes what B put.
 
 A may put a manifest late, after B's first one. It sorts before B's, and B may delete its files. It
-is garbage that looks like a snapshot. A reader finds it incomplete and takes the next one. The
-newest is B's, and what B keeps is complete.
+is garbage that looks like a snapshot: no truncation point of B, and A truncates no more. A reader
+finds it incomplete and takes the next one. The newest is B's, and what B keeps is complete.
 """
 
 from __future__ import annotations
@@ -52,19 +67,24 @@ from tier2.metadata_manifest import (
     empty_file,
     encode_metadata_manifest,
 )
-from tier2.metadata_snapshots import read_snapshot_manifest
+from tier2.metadata_snapshots import (
+    MetadataSnapshotError,
+    SnapshotObjectMissingError,
+    read_snapshot_manifest,
+)
 from tier2.object_names import (
     MetadataManifestName,
     metadata_manifest_name,
     metadata_prefix,
     new_copy_id,
+    parse_metadata_manifest_name,
     parse_metadata_name,
     store_tag,
 )
 from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavailableError
 
 KEPT: Final = 2
-"""Snapshots of one container that stay: the newest may be damaged."""
+"""Snapshots of one container that stay in any case: the newest may be damaged."""
 FILES_AT_ONCE: Final = 4
 BYTES_IN_FLIGHT: Final = 16 * 1024 * 1024
 """Of files being put. A file is in memory whole; one that is larger is put alone."""
@@ -128,7 +148,13 @@ class SnapshotUploader:
         self._backoff = Backoff(runtime.random, min_s=_RETRY_MIN_S, max_s=_RETRY_MAX_S)
         self._putting, self._passing = asyncio.Lock(), asyncio.Lock()
         self._wake = asyncio.Event()
-        self._kept: tuple[MetadataManifest, ...] = ()
+        self._known: tuple[MetadataManifest, ...] = ()
+        """Kept snapshots that are durable and whole, oldest first."""
+        self._lacking: MetadataManifest | None = None
+        """The one that the log began with, if it lacks files."""
+        self._unread: MetadataManifestName | None = None
+        """The one that the log began with, if its manifest could not be read."""
+        self._keep_from = 0
         self._unconfirmed: MetadataManifest | None = None
         self._requested: frozenset[FileContent] = frozenset()
         """Files of the put that is in progress, or failed and will be repeated."""
@@ -138,6 +164,11 @@ class SnapshotUploader:
         self._unnamed: dict[str, float] = {}
         """Files to be deleted, and since when on the loop's clock."""
         self.health = HealthNote(f"metadata snapshots in tier2 {storage.url}", runtime.clock)
+        self.damage = HealthNote(
+            f"reading the metadata snapshots of the last owner in tier2 {storage.url}",
+            runtime.clock,
+        )
+        """Until there is a new one, and the log begins behind those that are damaged."""
         self.bytes_put = 0
         self.deleted = 0
 
@@ -145,22 +176,100 @@ class SnapshotUploader:
         """A unique id for a snapshot to come: it may be logged before the snapshot is put."""
         return new_copy_id(self._store_id, self._random)
 
-    async def take_over(self, name: str) -> None:
-        """Have the files of this snapshot, as far as they are there, named by those to come.
+    async def find_newest(self, names: Sequence[str]) -> str | None:
+        """The newest of these manifests that is there; None if none is.
 
-        Call it once, before the first put, and after the log was opened. `name` is the newest
-        manifest there is, found by its name: a listing may lag. Two requests, and one for each
-        file. Raises MetadataSnapshotError, StorageUnavailableError; ValueError for one
-        of an epoch that is not before this owner's.
+        `names` are those that the log has, oldest first. One request each, from the end. Raises
+        StorageUnavailableError.
         """
-        manifest = await read_snapshot_manifest(self._storage, name, self._store_id)
-        if manifest.epoch >= self._source.epoch or manifest.container_id != self._container_id:
+        for name in reversed(names):
+            if await self._storage.head(name) is not None:
+                return name
+        return None
+
+    async def take_over(self, newest: str, first: str | None = None) -> None:
+        """Have the files of these snapshots, as far as they are there, named by those to come.
+
+        Call it after the log was opened and before the first put. `newest` is what `find_newest`
+        gives for the names in the log: a listing may lag. `first` is the manifest that the log
+        begins with; None if it begins with no snapshot. They may be the same. One that is
+        damaged or lacks something is done without; `damage` says so. Two requests for each, and one
+        for each file. Raises StorageUnavailableError: nothing was taken over, call it again. Raises
+        ValueError for a name of an epoch that is not before this owner's.
+        """
+        known: list[MetadataManifest] = []
+        durable: dict[FileContent, SnapshotFile] = {}
+        lacking: MetadataManifest | None = None
+        unread: MetadataManifestName | None = None
+        failed: MetadataSnapshotError | None = None
+        for name in (newest,) if first in (None, newest) else (first, newest):
+            assert name is not None
+            named = self._predecessor(name)
+            try:
+                manifest = await read_snapshot_manifest(self._storage, name, self._store_id)
+            except MetadataSnapshotError as error:
+                failed = error
+                unread = named if name == first else unread
+                continue
+            files = [file for file in manifest.files if file.content.size]
+            there = await self._in_parallel(self._is_there, files)
+            durable.update((file.content, file) for file in there)
+            if len(there) == len(files):
+                known.append(manifest)
+                continue
+            missing = f"{len(files) - len(there)} of its {len(files)} files are not there"
+            failed = SnapshotObjectMissingError(name, missing)
+            lacking = manifest if name == first else lacking
+        self._known, self._durable = tuple(known), durable
+        self._lacking, self._unread = lacking, unread
+        if failed is not None:
+            self.damage.failed(failed)
+
+    def _predecessor(self, name: str) -> MetadataManifestName:
+        named = parse_metadata_manifest_name(name)
+        if (
+            named is None
+            or named.epoch >= self._source.epoch
+            or named.container_id != self._container_id
+        ):
             raise ValueError(f"{name} is no predecessor's in epoch {self._source.epoch}")
-        files = [file for file in manifest.files if file.content.size]
-        there = await self._in_parallel(self._is_there, files)
-        self._durable = {file.content: file for file in there}
-        if len(there) == len(files):
-            self._kept = (manifest,)
+        return named
+
+    def keep_from(self, sequence_number: int) -> None:
+        """The log begins with the checkpoint of this sequence number: keep all from there on.
+
+        Call it at the start and behind each truncation, once that is durable. Until the first call
+        all known snapshots are kept. O(kept snapshots). Raises ValueError for a lower number than
+        before.
+        """
+        if sequence_number < self._keep_from:
+            raise ValueError(f"a log that began with {self._keep_from} never begins before that")
+        self._keep_from = sequence_number
+        if self._lacking is not None and self._lacking.sequence_number < sequence_number:
+            self._lacking = None
+        if self._unread is not None and self._unread.sequence_number < sequence_number:
+            self._unread = None
+        self._forget_old()
+
+    def _forget_old(self) -> None:
+        """Know only what is kept."""
+        self._known = tuple(
+            manifest
+            for number, manifest in enumerate(self._known, KEPT - len(self._known))
+            if number >= 0 or manifest.sequence_number >= self._keep_from
+        )
+        if self._has_own and self._lacking is None and self._unread is None:
+            self.damage.succeeded()
+        self._wake.set()
+
+    @property
+    def _has_own(self) -> bool:
+        """Whether the newest snapshot is this owner's."""
+        return bool(self._known) and self._known[-1].epoch == self._source.epoch
+
+    @property
+    def _kept(self) -> tuple[MetadataManifest, ...]:
+        return self._known if self._lacking is None else (self._lacking, *self._known)
 
     async def put(
         self,
@@ -180,8 +289,8 @@ class SnapshotUploader:
             await self._resolve()
             epoch = self._source.epoch
             name = metadata_manifest_name(self._container_id, epoch, sequence_number, unique_id)
-            if self._kept:
-                newest = self._kept[-1]
+            if self._known:
+                newest = self._known[-1]
                 if newest.name == name:
                     return name
                 if (newest.epoch, newest.sequence_number) >= (epoch, sequence_number):
@@ -238,7 +347,7 @@ class SnapshotUploader:
         """
         async with self._passing:
             kept = self._kept
-            if len(kept) < KEPT:
+            if len(self._known) < KEPT or not self._has_own or self._unread is not None:
                 return 0
             await self._source.check_primary()
             listed = await self._list()
@@ -269,8 +378,8 @@ class SnapshotUploader:
         self.bytes_put += len(data)
         self._unconfirmed = None
         self._requested = frozenset()
-        self._kept = (*self._kept, manifest)[-KEPT:]
-        self._wake.set()
+        self._known = (*self._known, manifest)
+        self._forget_old()
 
     async def _put_file(self, content: FileContent, read: ReadPiece, gate: WeightedGate) -> bool:
         await gate.enter(content.size)

@@ -1,5 +1,6 @@
 """Owners of one container that put metadata snapshots into one bucket, with every fault on the way,
-and what must hold of the bucket after each change.
+and what must hold of the bucket after each change. The log is a list of checkpoints; it accepts
+those of its primary alone, and is truncated by it alone.
 """
 
 from __future__ import annotations
@@ -7,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple
 
 from recovery.harness.simulation.object_storage import (
     SimulatedBucket,
@@ -23,7 +24,7 @@ from storagewriter.snapshot_uploader import KEPT, SnapshotUploader
 from tests.harness.fake_process import DiedError, FakeProcess, FakeWorld
 from tests.support.loop_clock import LoopClock
 from tier2.metadata_manifest import FileContent, MetadataManifest, decode_metadata_manifest
-from tier2.object_names import parse_metadata_manifest_name
+from tier2.object_names import metadata_manifest_name, parse_metadata_manifest_name
 from tier2.object_storage import StorageUnavailableError
 
 STORE: Final = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
@@ -63,20 +64,19 @@ class FaultyWorld(FakeWorld):
 
 
 class WatchedBucket(SimulatedBucket):
-    """After each change the newest snapshot is whole, and so are KEPT, once there were as many."""
+    """After each change the newest snapshot is whole, and so are KEPT, once there were as many, and
+    the one that the log begins with.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[str] = set()
+        self.beginning: str | None = None
 
     def manifests(self) -> list[MetadataManifest]:
         """Those that are there, oldest first."""
         names = sorted(filter(parse_metadata_manifest_name, self.objects))
         return [decode_metadata_manifest(self.objects[name].data, name) for name in names]
-
-    def newest(self) -> str | None:
-        there = self.manifests()
-        return there[-1].name if there else None
 
     def is_whole(self, manifest: MetadataManifest) -> bool:
         for file in manifest.files:
@@ -96,12 +96,30 @@ class WatchedBucket(SimulatedBucket):
             whole = [manifest.name for manifest in there if self.is_whole(manifest)]
             assert there[-1].name in whole, (there[-1].name, whole)
             assert len(whole) >= min(KEPT, len(self.seen)), (whole, self.seen)
+            assert self.beginning is None or self.beginning in whole, (self.beginning, whole)
 
     def left(self) -> set[str]:
         """Objects that the newest KEPT do not account for."""
         kept = self.manifests()[-KEPT:]
         wanted = {manifest.name for manifest in kept}.union(*(each.objects for each in kept))
         return self.objects.keys() ^ wanted
+
+
+class LoggedCheckpoint(NamedTuple):
+    """In the log: `name` is the manifest to come, None for a checkpoint that needs none."""
+
+    sequence_number: int
+    name: str | None
+
+
+class SpoilingStorage(SimulatedObjectStorage):
+    """While `spoils`, what is read is not what is there."""
+
+    spoils = False
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        data = await super().get_range(name, offset, length)
+        return bytes(len(data)) if self.spoils else data
 
 
 class Owner:
@@ -113,13 +131,16 @@ class Owner:
         self.epoch = epoch
         self.metadata = ContainerMetadata(CONTAINER)
         self.store_id = STORE
-        self.storage = SimulatedObjectStorage(world.bucket, process, page_objects=3)
+        self.storage = SpoilingStorage(world.bucket, process, page_objects=3)
         runtime = Runtime(clock=LoopClock(), random=process.random, executor=inline_executor)
         self.uploader = SnapshotUploader(self, self.storage, CONTAINERS, runtime, LAG_S)
-        self.sequence_number = world.sequence_number
+        self.found = tuple(world.log)
+        self.truncation_points = list(world.log[:1])
+        self.sequence_number = world.log[-1].sequence_number
         self.files = dict(world.files)
         self.rng = process.random
         self.tasks: list[asyncio.Task[None]] = []
+        self.storage.spoils = self.rng.random() < world.fakes.fault_rate
 
     async def check_primary(self) -> None:
         await asyncio.sleep(self.rng.random())
@@ -150,29 +171,70 @@ class Owner:
         self.sequence_number += self.rng.randint(1, 9)
 
     async def take_over(self) -> None:
-        # What the log names, looked up after it was opened: no listing.
-        name = self.world.newest()
-        while name is not None:
+        first = self.found[0]
+        self.uploader.keep_from(first.sequence_number)
+        names = [each.name for each in self.found[1:] if each.name is not None]
+        while True:
             try:
-                await self.uploader.take_over(name)
+                newest = await self.uploader.find_newest(names) or first.name
+                if newest is not None:
+                    await self.uploader.take_over(newest, first.name)
                 return
             except StorageUnavailableError:
                 await asyncio.sleep(1)
 
-    async def snapshot(self) -> str:
-        """One more, tried until it is durable."""
+    async def log(self, unique_id: bytes | None) -> LoggedCheckpoint:
+        """Append a checkpoint, by reference if it has an id. Raises NotPrimaryError."""
+        await asyncio.sleep(self.rng.random())
+        checkpoint = LoggedCheckpoint(
+            self.sequence_number,
+            None
+            if unique_id is None
+            else metadata_manifest_name(CONTAINER, self.epoch, self.sequence_number, unique_id),
+        )
+        if self.world.epoch == self.epoch:
+            self.world.log.append(checkpoint)
+        else:
+            self.stop_if_wise()
+        return checkpoint
+
+    def stop_if_wise(self) -> None:
+        """The log has refused it. Mostly it goes on: worse than any owner that obeys its log."""
+        if self.rng.random() < 0.2:
+            raise NotPrimaryError(CONTAINER)
+
+    async def begin_snapshot(self) -> tuple[LoggedCheckpoint, bytes]:
         self.change()
         unique_id = self.uploader.new_id()
+        return await self.log(unique_id), unique_id
+
+    async def snapshot(self) -> str:
+        """One more, tried until it is durable. Raises NotPrimaryError."""
+        checkpoint, unique_id = await self.begin_snapshot()
         while True:
             try:
-                return await self.uploader.put(
+                name = await self.uploader.put(
                     self.contents(), self.sequence_number, unique_id, self.read
                 )
             except StorageUnavailableError:
                 await asyncio.sleep(self.rng.random() * 3)
                 if self.rng.random() < 0.3:
-                    self.change()
-                    unique_id = self.uploader.new_id()
+                    checkpoint, unique_id = await self.begin_snapshot()
+            else:
+                assert name == checkpoint.name
+                self.truncation_points.append(checkpoint)
+                return name
+
+    async def truncate(self, checkpoint: LoggedCheckpoint) -> None:
+        """Let the log begin with this truncation point. Raises NotPrimaryError."""
+        await asyncio.sleep(self.rng.random())
+        if self.world.epoch == self.epoch:
+            self.world.truncate(checkpoint)
+        else:
+            self.stop_if_wise()
+        await asyncio.sleep(self.rng.random() * 5)
+        del self.truncation_points[: self.truncation_points.index(checkpoint)]
+        self.uploader.keep_from(checkpoint.sequence_number)
 
     async def collect(self) -> None:
         try:
@@ -181,13 +243,19 @@ class Owner:
             assert self.world.epoch != self.epoch
 
     async def live(self) -> None:
-        """Go on for ever, also as a stale owner."""
+        """Go on for ever, also as a stale owner for a while."""
         await self.take_over()
         self.begin(self.collect())
-        while True:
-            await self.snapshot()
-            self.world.publish(self)
-            await asyncio.sleep(self.rng.random() * 40)
+        with suppress(NotPrimaryError):
+            while True:
+                if self.rng.random() < 0.1:
+                    self.change()
+                    self.truncation_points.append(await self.log(None))
+                await self.snapshot()
+                self.world.publish(self)
+                if self.rng.random() < 0.5:
+                    await self.truncate(self.rng.choice(self.truncation_points))
+                await asyncio.sleep(self.rng.random() * 40)
 
 
 class SnapshotWorld:
@@ -197,28 +265,37 @@ class SnapshotWorld:
         self.fakes = FaultyWorld(seed)
         self.bucket = WatchedBucket()
         self.epoch = 0
-        self.sequence_number = 0
+        self.log = [LoggedCheckpoint(0, None)]
+        self.owners: list[Owner] = []
         self.files: dict[str, bytes] = {}
 
-    def newest(self) -> str | None:
+    def truncate(self, checkpoint: LoggedCheckpoint) -> None:
+        """The log begins with it now."""
+        del self.log[: self.log.index(checkpoint)]
         self.bucket.settle(self.fakes.time.now_us)
-        return self.bucket.newest()
+        self.bucket.beginning = checkpoint.name
+        whole = [each.name for each in self.bucket.manifests() if self.bucket.is_whole(each)]
+        assert checkpoint.name is None or checkpoint.name in whole, (checkpoint, whole)
 
     def publish(self, owner: Owner) -> None:
         """What a later owner's catalog begins with."""
         if owner.epoch == self.epoch:
-            self.sequence_number, self.files = owner.sequence_number, dict(owner.files)
+            self.files = dict(owner.files)
 
     def open(self, process: FakeProcess | None = None) -> Owner:
         self.epoch += 1
         if process is None:
             process = self.fakes.process(f"owner {self.epoch}")
-        return Owner(self, process, self.epoch)
+        self.owners.append(Owner(self, process, self.epoch))
+        return self.owners[-1]
 
     def run_for(self, seconds: float) -> None:
         end = self.fakes.time.now_us + round(seconds * MICROSECONDS)
         self.fakes.run(lambda: self.fakes.time.now_us >= end)
         self.bucket.settle(self.fakes.time.now_us)
+        for task in (task for owner in self.owners for task in owner.tasks):
+            if task.done() and not task.cancelled():
+                task.result()
 
     def quiet(self) -> None:
         """All owners end, all is calm: a last one makes what is kept, and waits."""
@@ -232,6 +309,7 @@ class SnapshotWorld:
             owner.begin(owner.collect())
             for _ in range(KEPT):
                 await owner.snapshot()
+            await owner.truncate(owner.truncation_points[-1])
             await asyncio.sleep(4 * LAG_S)
 
         owner.process.run(last())

@@ -65,6 +65,7 @@ def _run_until_it_dies(world: SnapshotWorld, dies_at: int) -> bool:
         for _ in range(4):
             await owner.snapshot()
             world.publish(owner)
+            await owner.truncate(owner.truncation_points[-1])
             await asyncio.sleep(LAG_S)
 
     try:

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import pytest
 
-from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from segmentstore.contracts.checksum import Buffer, crc32c
+from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.errors import NotPrimaryError
-from segmentstore.contracts.metadata import ContainerMetadata
-from segmentstore.contracts.runtime import Runtime
 from storagewriter.snapshot_uploader import (
     BYTES_IN_FLIGHT,
     FILES_AT_ONCE,
     SnapshotFileChangedError,
-    SnapshotUploader,
 )
-from tests.support.loop_clock import LoopClock
-from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
-from tier2.metadata_manifest import FileContent, decode_metadata_manifest
+from tests.storagewriter.snapshot_owner import (
+    CONTAINER,
+    LAG_S,
+    MORE,
+    OTHER,
+    SOME,
+    STORE,
+    World,
+    in_world,
+)
+from tier2.metadata_manifest import FileContent
 from tier2.object_names import (
     metadata_file_name,
     metadata_manifest_name,
@@ -29,74 +32,6 @@ from tier2.object_names import (
     parse_metadata_file_name,
 )
 from tier2.object_storage import ObjectExistsError, StorageUnavailableError
-
-STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
-CONTAINER = 3
-LAG_S = 100.0
-SOME = {"1.sst": b"one", "2.sst": b"two", "EMPTY": b""}
-MORE = {"2.sst": b"two", "3.sst": b"three"}
-OTHER = {"4.sst": b"four"}
-
-
-class HookedStorage(MemoryObjectStorage):
-    """`before_put` may hold a put back, or end it, before its effect."""
-
-    before_put: Callable[[str, int], Awaitable[None]] | None = None
-
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
-        if self.before_put is not None:
-            await self.before_put(name, sum(map(len, parts)))
-        await super().put(name, parts, unique_id)
-
-
-class World:
-    """One owner, in virtual time."""
-
-    def __init__(self, bucket: MemoryBucket | None = None, epoch: int = 1) -> None:
-        runtime = Runtime(clock=LoopClock(), random=random.Random(epoch), executor=inline_executor)
-        self.storage = HookedStorage(runtime, bucket)
-        self.metadata = ContainerMetadata(CONTAINER)
-        self.store_id = STORE
-        self.epoch = epoch
-        self.asked: Callable[[], Awaitable[None]] | None = None
-        self.uploader = SnapshotUploader(self, self.storage, 9, runtime, LAG_S)
-        self.number = 10 * epoch
-        self.read_names: list[str] = []
-
-    async def check_primary(self) -> None:
-        if self.asked is not None:
-            await self.asked()
-
-    async def put(self, files: Mapping[str, bytes], unique_id: bytes = b"") -> str:
-        self.number += not unique_id
-
-        async def read(name: str, offset: int, length: int) -> bytes:
-            self.read_names.append(name)
-            return files[name][offset : offset + length]
-
-        contents = [FileContent(name, len(data), crc32c(data)) for name, data in files.items()]
-        return await self.uploader.put(
-            contents, self.number, unique_id or self.uploader.new_id(), read
-        )
-
-    def named(self, manifest: str) -> dict[str, bytes]:
-        """The files of a snapshot, as a reader finds them. KeyError for a missing one."""
-        objects = self.storage.bucket.objects
-        decoded = decode_metadata_manifest(objects[manifest].data, manifest)
-        names = {file.content.local_name: file.object_name(CONTAINER) for file in decoded.files}
-        return {local: objects[name].data if name else b"" for local, name in names.items()}
-
-    @property
-    def files(self) -> list[bytes]:
-        objects = self.storage.bucket.objects
-        return sorted(objects[name].data for name in objects if parse_metadata_file_name(name))
-
-
-def in_world(case: Callable[[World], Awaitable[None]], world: World | None = None) -> None:
-    async def whole() -> None:
-        await case(world if world is not None else World())
-
-    run_virtual(whole())
 
 
 def test_a_file_is_put_once_and_each_snapshot_names_all_of_its_own() -> None:
@@ -301,46 +236,28 @@ def test_a_stale_owner_finds_nothing_unwanted_and_its_run_ends() -> None:
     in_world(case)
 
 
-def test_a_new_owner_puts_only_what_the_snapshot_it_takes_over_lacks() -> None:
-    bucket = MemoryBucket()
+def test_snapshots_that_the_log_may_begin_with_stay_however_many_there_are() -> None:
+    async def case(world: World) -> None:
+        world.truncates = False
+        made, numbers = [], []
+        for number in range(5):
+            made.append(await world.put({"x": b"%d" % number, "same": b"same"}))
+            numbers.append(world.number)
+        await world.collect()
+        assert [world.named(name)["x"] for name in made] == [b"0", b"1", b"2", b"3", b"4"]
+        # The log begins with the second of them.
+        world.uploader.keep_from(numbers[1])
+        await world.collect()
+        assert world.files == [b"1", b"2", b"3", b"4", b"same"]
+        assert [world.named(name)["x"] for name in made[1:]] == [b"1", b"2", b"3", b"4"]
+        # Of those before its beginning as many stay that there are KEPT.
+        world.uploader.keep_from(numbers[4])
+        await world.collect()
+        assert world.files == [b"3", b"4", b"same"]
+        with pytest.raises(ValueError, match="never begins before"):
+            world.uploader.keep_from(numbers[3])
 
-    async def first(world: World) -> None:
-        await world.put(SOME)
-
-    async def second(world: World) -> None:
-        (base,) = [name for name in bucket.objects if not parse_metadata_file_name(name)]
-        await world.uploader.take_over(base)
-        name = await world.put(MORE)
-        assert world.read_names == ["3.sst"]
-        assert world.named(name) == MORE
-        last = await world.put(OTHER)
-        await world.uploader.collect_now()
-        await asyncio.sleep(LAG_S)
-        await world.uploader.collect_now()
-        assert world.files == [b"four", b"three", b"two"]
-        assert (world.named(name), world.named(last)) == (MORE, OTHER)
-
-    in_world(first, World(bucket))
-    in_world(second, World(bucket, epoch=2))
-
-
-def test_a_file_of_the_snapshot_taken_over_that_is_missing_is_put_again() -> None:
-    bucket = MemoryBucket()
-
-    async def first(world: World) -> None:
-        await world.put(SOME)
-
-    async def second(world: World) -> None:
-        (base,) = [name for name in bucket.objects if not parse_metadata_file_name(name)]
-        (lost,) = [name for name, there in bucket.objects.items() if there.data == b"one"]
-        del bucket.objects[lost]
-        await world.uploader.take_over(base)
-        assert world.named(await world.put(SOME)) == SOME
-        assert world.read_names == ["1.sst"]
-        assert await world.uploader.collect_now() == 0
-
-    in_world(first, World(bucket))
-    in_world(second, World(bucket, epoch=2))
+    in_world(case)
 
 
 def test_a_local_file_that_is_not_what_was_said_is_not_put() -> None:
