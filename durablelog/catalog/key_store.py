@@ -25,6 +25,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store_records import OWN_KEYS_END
+from segmentstore.contracts.disk import is_full
 from segmentstore.contracts.errors import SelfDescribed
 
 KEY_BYTES_MAX: Final = 2048
@@ -65,6 +66,13 @@ class ForeignKeyStoreError(KeyStoreError):
 
 class KeyStoreClosedError(KeyStoreError):
     """The store, or the snapshot, is not open."""
+
+
+def error_of_disk(directory: str, error: OSError) -> KeyStoreError:
+    """What an error of the disk means to the user of the store in `directory`."""
+    if isinstance(error, FileNotFoundError):
+        return KeyStoreCorruptError(directory, f"{error.filename} is missing")
+    return (KeyStoreFullError if is_full(error) else KeyStoreError)(directory, str(error))
 
 
 class KeyPortion(NamedTuple):

@@ -27,9 +27,9 @@ from durablelog.catalog.key_store import (
     KeyStoreClosedError,
     KeyStoreCorruptError,
     KeyStoreError,
-    KeyStoreFullError,
     KeyStoreInUseError,
     check_limit,
+    error_of_disk,
 )
 from durablelog.catalog.key_store_records import (
     IDENTITY_KEY,
@@ -44,7 +44,6 @@ from durablelog.catalog.key_store_records import (
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import (
     DiskFile,
-    is_full,
     make_directories,
     remove_content,
 )
@@ -122,12 +121,7 @@ class ThreadedKeyStore(KeyStore):
             return error
         if isinstance(error, MetadataFormatError):
             return KeyStoreCorruptError(self._directory, str(error))
-        if isinstance(error, FileNotFoundError):
-            return KeyStoreCorruptError(self._directory, f"{error.filename} is missing")
-        if isinstance(error, OSError):
-            kind = KeyStoreFullError if is_full(error) else KeyStoreError
-            return kind(self._directory, str(error))
-        return None
+        return error_of_disk(self._directory, error) if isinstance(error, OSError) else None
 
     # --- opening and closing ----------------------------------------------------------------------
 
