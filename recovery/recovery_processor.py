@@ -7,18 +7,25 @@ each of them would have to be searched for in the log once more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import DurableDataLog, LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import append_data_start
-from durablelog.operations import AppendOperation, Operation
+from durablelog.operations import AppendOperation, Operation, SnapshotCheckpointOperation
 from recovery.replay import Replay
+from segmentstore.contracts.metadata import ContainerMetadata
+
+SnapshotLoad: TypeAlias = Callable[[SnapshotCheckpointOperation], Awaitable[ContainerMetadata]]
+"""Gives the metadata as of just before the operation from the snapshot it names.
+
+Raises DataCorruptionError, TierUnavailableError.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +40,15 @@ class RecoveryReport:
     operations_since_checkpoint: int
     bytes_since_checkpoint: int
     checkpoint_bytes: int
-    """Size of the last checkpoint met."""
+    """Size of the last checkpoint met, of either kind."""
+
+
+class RecoveredLog(NamedTuple):
+    """What `recover` gives."""
+
+    report: RecoveryReport
+    snapshots: tuple[SnapshotCheckpointOperation, ...]
+    """Every checkpoint by reference met, in order; their snapshots may not be finished."""
 
 
 class HomeOfBytes(Protocol):
@@ -55,11 +70,13 @@ async def recover(
     positions: LogPositions,
     on_commit: Callable[[Sequence[Operation]], None],
     home: HomeOfBytes,
-) -> RecoveryReport:
+    load: SnapshotLoad | None = None,
+) -> RecoveredLog:
     """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones, at the
-    speed of `home`.
+    speed of `home`. `load` is awaited for a log that begins with a checkpoint by reference.
 
-    Raises DataCorruptionError (nothing was changed on disk by it). A log without operations leaves
+    Raises DataCorruptionError (nothing was changed on disk by it), without `load` for such a log
+    too; and what `load` raises. A log without operations leaves
     the metadata empty: the caller writes the first checkpoint.
     """
     loop = asyncio.get_running_loop()
@@ -69,11 +86,13 @@ async def recover(
         async for batch in batches:
             for frame in batch:
                 frames += 1
-                records = reader.feed(frame)
+                records: Sequence[Record] = reader.feed(frame)
+                if load is not None and records and not replay.operations:
+                    records = await _begin(records, replay, on_commit, load)
                 await _replay_records(records, replay, on_commit, home, placed=log.reads_ranges)
     reader.finish()
     replay.finish()
-    return RecoveryReport(
+    report = RecoveryReport(
         operations=replay.operations,
         frames=frames,
         bytes=replay.bytes,
@@ -82,6 +101,25 @@ async def recover(
         bytes_since_checkpoint=replay.bytes_since_checkpoint,
         checkpoint_bytes=replay.checkpoint_bytes,
     )
+    return RecoveredLog(report, tuple(replay.snapshots))
+
+
+async def _begin(
+    records: Sequence[Record],
+    replay: Replay,
+    on_commit: Callable[[Sequence[Operation]], None],
+    load: SnapshotLoad,
+) -> Sequence[Record]:
+    """Replay the log's first operation if it is a checkpoint by reference; what is left to
+    replay.
+    """
+    record, first_address, last_address, _ = records[0]
+    operation = replay.decode(record, first_address)
+    if not isinstance(operation, SnapshotCheckpointOperation):
+        return records
+    replay.begin_from(operation, await load(operation), len(record), first_address, last_address)
+    on_commit((operation,))
+    return records[1:]
 
 
 async def _replay_records(

@@ -1,31 +1,48 @@
 """Operations in, metadata out: the rules of reading a container's log from its beginning. Pure.
 
 The log begins with a checkpoint; everything behind it goes through the same metadata updater as
-live operations. "Operations but no checkpoint" is corruption, not an empty log. At the end every
-byte that Tier 2 does not hold must have been met: anything else means the log was truncated past
-un-flushed data.
+live operations. "Operations but no checkpoint" is corruption, not an empty log. A checkpoint by
+reference is a beginning if the metadata it names can be loaded; in the middle it is passed over,
+for its snapshot may never have been finished. At the end every byte that Tier 2 does not hold must
+have been met: anything else means the log was truncated past un-flushed data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError, decode_operation
-from durablelog.operations import AppendOperation, CheckpointOperation, Operation
+from durablelog.operations import (
+    AppendOperation,
+    CheckpointOperation,
+    Operation,
+    SnapshotCheckpointOperation,
+)
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from tier2.object_names import metadata_manifest_name
 
 
 class Replay:
     """One pass over one log."""
 
-    def __init__(self, updater: MetadataUpdater, positions: LogPositions) -> None:
+    def __init__(
+        self,
+        updater: MetadataUpdater,
+        positions: LogPositions,
+        load: Callable[[SnapshotCheckpointOperation], ContainerMetadata] | None = None,
+    ) -> None:
+        """`load` gives the metadata that a checkpoint by reference names, as of just before it.
+
+        It is called for the first operation of the log alone.
+        """
         self._updater = updater
         self._positions = positions
+        self._load = load
         self._first_met: dict[int, int] = {}
         """Segment id -> offset of its first append met."""
         self.operations = 0
@@ -33,6 +50,10 @@ class Replay:
         self.operations_since_checkpoint = 0
         self.bytes_since_checkpoint = 0
         self.checkpoint_bytes = 0
+        self.snapshots: list[SnapshotCheckpointOperation] = []
+        """Every checkpoint by reference met, in order; only the log's first operation is a
+        truncation point.
+        """
 
     @staticmethod
     def decode(record: Buffer, first_address: LogAddress, *, copy: bool = True) -> Operation:
@@ -63,23 +84,64 @@ class Replay:
             self._first_met.setdefault(operation.segment_id, operation.offset)
         if self.operations:
             self._updater.replay(operation)
-        elif isinstance(operation, CheckpointOperation):
-            self._updater.restore(operation)
         else:
+            self._begin(operation, first_address)
+        self._note(operation, length, first_address, last_address)
+
+    def begin_from(
+        self,
+        operation: SnapshotCheckpointOperation,
+        metadata: ContainerMetadata,
+        length: int,
+        first_address: LogAddress,
+        last_address: LogAddress,
+    ) -> None:
+        """`apply_operation` of the log's first, where the caller has loaded the metadata."""
+        assert not self.operations, operation
+        self._updater.adopt(metadata, operation)
+        self._note(operation, length, first_address, last_address)
+
+    def _begin(self, operation: Operation, address: LogAddress) -> None:
+        if isinstance(operation, CheckpointOperation):
+            self._updater.restore(operation)
+        elif not isinstance(operation, SnapshotCheckpointOperation):
             raise DataCorruptionError(
-                f"log address {first_address:#x}",
+                f"log address {address:#x}",
                 f"the log begins with {type(operation).__name__} "
                 f"{operation.sequence_number}, not with a checkpoint",
             )
+        elif self._load is not None:
+            self._updater.adopt(self._load(operation), operation)
+        else:
+            manifest = metadata_manifest_name(
+                self._updater.metadata.container_id,
+                operation.epoch,
+                operation.sequence_number,
+                operation.unique_id,
+            )
+            raise DataCorruptionError(
+                f"log address {address:#x}",
+                f"the log begins with checkpoint {operation.sequence_number}, by reference to "
+                f"the metadata snapshot {manifest}, which is missing here",
+            )
+
+    def _note(
+        self, operation: Operation, length: int, first_address: LogAddress, last_address: LogAddress
+    ) -> None:
+        is_first = not self.operations
         self.operations += 1
         self.bytes += length
         self.operations_since_checkpoint += 1
         self.bytes_since_checkpoint += length
         self._positions.add_frame(operation.sequence_number, last_address, length)
-        if isinstance(operation, CheckpointOperation):
+        if isinstance(operation, SnapshotCheckpointOperation):
+            self.snapshots.append(operation)
+        elif not isinstance(operation, CheckpointOperation):
+            return
+        if is_first or isinstance(operation, CheckpointOperation):
             self._positions.add_checkpoint(operation.sequence_number, first_address)
-            self.operations_since_checkpoint = self.bytes_since_checkpoint = 0
-            self.checkpoint_bytes = length
+        self.operations_since_checkpoint = self.bytes_since_checkpoint = 0
+        self.checkpoint_bytes = length
 
     def finish(self) -> None:
         """Check that nothing acknowledged is missing. Raises DataCorruptionError."""

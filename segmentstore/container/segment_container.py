@@ -214,7 +214,7 @@ class SegmentContainer:
         self.state = ContainerState.RECOVERING
         try:
             await self._log.open()
-            self._recovery = await recover(
+            self._recovery, _ = await recover(
                 self._log,
                 self._updater,
                 self._positions,

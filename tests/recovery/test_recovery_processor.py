@@ -8,18 +8,25 @@ from contextlib import aclosing
 
 import pytest
 
+from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.data_frame import ENTRY_HEADER, ENTRY_WHOLE
 from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import encode_operation
-from durablelog.operations import CreateOperation, Operation
+from durablelog.operations import (
+    AppendOperation,
+    CreateOperation,
+    Operation,
+    SnapshotCheckpointOperation,
+)
 from recovery.harness.simulation.virtual_loop import run_virtual
-from recovery.recovery_processor import recover
-from segmentstore.contracts.errors import DataCorruptionError
+from recovery.recovery_processor import RecoveredLog, SnapshotLoad, recover
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata
-from tests.recovery.test_replay import BASE
+from tests.recovery.test_replay import BASE, by_reference, upload
+from tests.recovery.test_replay import Log as ReplayedLog
 
 
 class Log(MemoryDataLog):
@@ -61,9 +68,13 @@ async def written(*operations: Operation) -> Log:
     return log
 
 
-async def recovered(log: Log, home: Home) -> None:
-    updater = MetadataUpdater(ContainerMetadata(0))
-    await recover(log, updater, LogPositions(), lambda _: None, home)
+async def recovered(
+    log: Log, home: Home, load: SnapshotLoad | None = None, *, into: ContainerMetadata | None = None
+) -> tuple[RecoveredLog, list[Operation]]:
+    updater = MetadataUpdater(into or ContainerMetadata(0))
+    committed: list[Operation] = []
+    recovery = await recover(log, updater, LogPositions(), committed.extend, home, load)
+    return recovery, committed
 
 
 def test_corruption_leaves_no_reader() -> None:
@@ -83,5 +94,49 @@ def test_a_recovery_that_nobody_waits_for_any_more_leaves_no_reader() -> None:
             async with asyncio.timeout(1):
                 await recovered(log, Home(is_full=True))
         assert log.readers == 0
+
+    run_virtual(scenario())
+
+
+def test_a_log_that_begins_by_reference_is_recovered_from_the_snapshot_it_names() -> None:
+    blob = encode_checkpoint(ReplayedLog().put(*BASE, upload(5, 0, 4)).metadata)
+    operations = (
+        by_reference(6),
+        CreateOperation("c", sequence_number=7),
+        by_reference(8),
+        AppendOperation(7, 0, b"x", sequence_number=9),
+    )
+
+    async def load(operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+        await asyncio.sleep(5)  # a download
+        assert operation == by_reference(6)
+        return decode_checkpoint(blob)
+
+    async def scenario() -> None:
+        log, metadata = await written(*operations), ContainerMetadata(0)
+        (report, snapshots), committed = await recovered(log, Home(), load, into=metadata)
+        assert metadata.names == {"a": 2, "b": 3, "c": 7}
+        assert committed == list(operations)
+        assert snapshots == (by_reference(6), by_reference(8))
+        assert (report.operations, report.operations_since_checkpoint) == (4, 1)
+        with pytest.raises(DataCorruptionError, match="by reference to the metadata snapshot"):
+            await recovered(log, Home())
+        assert log.readers == 0
+
+    run_virtual(scenario())
+
+
+def test_a_snapshot_that_cannot_be_loaded_ends_a_recovery() -> None:
+    async def load(operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+        raise TierUnavailableError("tier2", f"no answer for {operation.epoch}")
+
+    async def scenario() -> None:
+        log = await written(by_reference(5))
+        with pytest.raises(TierUnavailableError, match="no answer"):
+            await recovered(log, Home(), load)
+        assert log.readers == 0
+        # One that has all metadata in itself needs no loading.
+        recovery, _ = await recovered(await written(*BASE), Home(), load)
+        assert recovery.snapshots == ()
 
     run_virtual(scenario())

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import Mapping
 
-from durablelog.checkpoint_codec import encode_checkpoint
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
@@ -17,6 +21,7 @@ from durablelog.operations import (
     MergeOperation,
     Operation,
     SealOperation,
+    SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
 )
@@ -37,11 +42,22 @@ BASE = (
 class Log:
     """Operations, each in a frame of its own."""
 
-    def __init__(self, container_id: int = 0) -> None:
+    def __init__(
+        self, container_id: int = 0, snapshots: Mapping[int, bytes] | None = None, address: int = 0
+    ) -> None:
         self.metadata = ContainerMetadata(container_id)
         self.positions = LogPositions()
-        self.replay = Replay(MetadataUpdater(self.metadata), self.positions)
-        self._address = 0
+        self.loaded: list[int] = []
+        self._snapshots = snapshots
+        self.replay = Replay(
+            MetadataUpdater(self.metadata), self.positions, self._load if snapshots else None
+        )
+        self._address = address
+
+    def _load(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+        assert self._snapshots is not None
+        self.loaded.append(operation.sequence_number)
+        return decode_checkpoint(self._snapshots[operation.sequence_number])
 
     def put(self, *operations: Operation) -> Log:
         for operation in operations:
@@ -170,3 +186,75 @@ def test_bytes_of_a_merged_source_are_searched_for_in_the_source() -> None:
     log.replay.finish()
     log = Log().put(checkpoint(log.metadata))
     assert [(segment.name, offset) for segment, offset in log.replay.missing()] == [("a", 6)]
+
+
+def by_reference(sequence_number: int) -> SnapshotCheckpointOperation:
+    return SnapshotCheckpointOperation(1, bytes(16), sequence_number=sequence_number)
+
+
+def test_a_log_that_begins_by_reference_needs_the_snapshot_it_names() -> None:
+    name = "metadata/00000000/0000000000000001-0000000000000007-" + "00" * 16
+    with pytest.raises(DataCorruptionError, match=name) as raised:
+        Log().put(by_reference(7))
+    assert raised.value.where == "log address 0xa"
+
+
+def test_a_snapshot_of_another_container_is_corruption() -> None:
+    with pytest.raises(DataCorruptionError, match="it is of container 1"):
+        Log(snapshots={7: encode_checkpoint(ContainerMetadata(1))}).put(by_reference(7))
+
+
+def test_a_checkpoint_by_reference_behind_the_first_is_no_truncation_point() -> None:
+    before = Log().put(*BASE)
+    snapshots = {5: encode_checkpoint(before.metadata)}
+    log = Log(snapshots=snapshots).put(
+        by_reference(5), AppendOperation(2, 4, b"45", sequence_number=6), by_reference(7)
+    )
+    assert log.positions.truncation_point(None) is None
+    assert (log.replay.operations_since_checkpoint, log.replay.checkpoint_bytes) == (0, 46)
+    # The snapshot of 5 was loaded, and nothing was searched for that of 7.
+    assert log.loaded == [5]
+    assert log.replay.snapshots == [by_reference(5), by_reference(7)]
+    log.put(checkpoint(log.metadata))
+    point = log.positions.truncation_point(None)
+    assert point == (8, LogAddress(40))
+
+
+@given(st.lists(st.sampled_from(["append", "create", "inline", "by reference"]), max_size=25))
+def test_from_every_checkpoint_of_either_kind_a_log_adds_up_to_the_same(kinds: list[str]) -> None:
+    """As of each, the metadata are what they were; behind it the same operations follow."""
+    whole = Log().put(EMPTY, CreateOperation("a", sequence_number=2))
+    log: list[Operation] = []
+    snapshots: dict[int, bytes] = {0: b""}
+    for number, kind in enumerate(kinds, 3):
+        operation: Operation
+        if kind == "append":
+            operation = AppendOperation(
+                2, whole.metadata.segments[2].length, b"0123", sequence_number=number
+            )
+        elif kind == "create":
+            operation = CreateOperation(f"s{number}", sequence_number=number)
+        elif kind == "inline":
+            operation = CheckpointOperation(
+                encode_checkpoint(whole.metadata), sequence_number=number
+            )
+        else:
+            snapshots[number] = encode_checkpoint(whole.metadata)
+            operation = by_reference(number)
+        whole.put(operation)
+        log.append(operation)
+    references = [each for each in log if isinstance(each, SnapshotCheckpointOperation)]
+    assert whole.replay.snapshots == references
+    inline = [each for each in log if isinstance(each, CheckpointOperation)]
+    point = whole.positions.truncation_point(None)
+    assert (point is None) == (not inline)
+    assert point is None or point[0] == inline[-1].sequence_number
+    for index, first in enumerate(log):
+        if not isinstance(first, (CheckpointOperation, SnapshotCheckpointOperation)):
+            continue
+        part = Log(snapshots=snapshots).put(*log[index:])
+        assert encode_checkpoint(part.metadata) == encode_checkpoint(whole.metadata)
+        assert part.replay.snapshots == [each for each in references if each in log[index:]]
+        assert part.replay.operations_since_checkpoint == whole.replay.operations_since_checkpoint
+        later = [each for each in inline if each.sequence_number > first.sequence_number]
+        assert (part.positions.truncation_point(None) is None) == (not later)

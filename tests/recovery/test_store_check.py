@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import segmentstore.blocking
-from durablelog.operations import AppendOperation, CreateOperation
+from durablelog.operations import AppendOperation, CreateOperation, SnapshotCheckpointOperation
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.contracts.chunks import ObjectRecord
@@ -194,6 +194,18 @@ def test_a_checkpoint_that_is_not_what_the_log_adds_up_to(store: Path) -> None:
 def test_a_second_checkpoint_that_is_right(store: Path) -> None:
     plant_checkpoint(store, lambda _: None, cut=False)
     assert check(store) == []
+
+
+def test_a_checkpoint_by_reference_in_the_middle_is_passed_over(store: Path) -> None:
+    put_into_log(store, SnapshotCheckpointOperation(1, bytes(16), sequence_number=1 << 40))
+    assert check(store) == []
+
+
+def test_a_log_that_begins_by_reference_says_which_snapshot_is_missing(store: Path) -> None:
+    put_into_log(store, SnapshotCheckpointOperation(1, bytes(16), sequence_number=0x99), cut=True)
+    findings = check(store)
+    assert kinds(findings) == [("harmful", "log")]
+    assert "metadata/00000000/0000000000000001-0000000000000099-" in findings[0].detail
 
 
 def test_unflushed_bytes_that_the_log_has_lost(store: Path) -> None:
