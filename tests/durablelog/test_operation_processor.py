@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from durablelog.checkpoint_source import CheckpointSource
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogFrame
 from durablelog.log_positions import LogPositions
@@ -61,6 +62,8 @@ class Bench:
         self.positions = LogPositions()
         self.committed: list[Operation] = []
         self.failures: list[BaseException] = []
+        self.checkpoints: CheckpointSource | None = None
+        """To be set before `start`; without, each has all metadata in itself."""
         self._throttle = throttle
         self._config = {
             "queue_bytes_max": 1_000_000,
@@ -81,6 +84,7 @@ class Bench:
             on_commit=self._on_commit,
             on_failure=self.failures.append,
             throttle=self._throttle,
+            checkpoints=self.checkpoints,
         )
         await self.processor.checkpoint()
         return int(str(await self.processor.submit(CreateOperation("one"))))
