@@ -38,7 +38,7 @@ from durablelog.frame_packer import (
 )
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operation_codec import encode_operation, encoded_length
+from durablelog.operation_codec import encode_operation
 from durablelog.operations import (
     CheckpointOperation,
     Operation,
@@ -368,9 +368,9 @@ class OperationProcessor:
             frames[-1].values.append(operation.sequence_number)
         for frame in frames:
             self._ship(frame)
-        length = encoded_length(encode_operation(operation))
-        self._policy.checkpointed(length)
-        self._log.keep_room_for(length)
+        _, body = encode_operation(operation)
+        self._policy.checkpointed(len(body))
+        self._log.keep_room_for(len(body))
 
     def _refuse_checkpoint(self) -> None:
         waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
