@@ -18,6 +18,7 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
+from durablelog.catalog.checkpoint_reading import CheckpointReader
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store import (
     PORTION_BYTES_MAX,
@@ -25,12 +26,14 @@ from durablelog.catalog.key_store import (
     KeyBatch,
     KeyPair,
     KeyPortion,
+    KeyStoreClosedError,
     KeyStoreCorruptError,
+    error_of_disk,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import LOCK_NAME, ThreadedKeyStore
 from segmentstore.contracts.checksum import crc32c
-from segmentstore.contracts.disk import remove_if_there
+from segmentstore.contracts.disk import Disk, remove_if_there
 from segmentstore.contracts.runtime import Runtime
 
 RUNS_MAX: Final = 8
@@ -69,7 +72,7 @@ class MemoryKeyStore(ThreadedKeyStore):
         listed = self._content_of(LIST_NAME).decode().split()
         for name in listed:
             content = self._content_of(name)
-            self._make(_decode_changes(content))
+            _make(self._keys, _decode_changes(content))
             checksum = crc32c(content + _CHECKSUM.pack(crc32c(content)))
             self._runs.append(CheckpointFile(name, len(content) + _CHECKSUM.size, checksum))
         for name in names - {LIST_NAME, *listed}:
@@ -105,18 +108,8 @@ class MemoryKeyStore(ThreadedKeyStore):
     def _write(self, batch: KeyBatch, own: dict[bytes, bytes]) -> None:
         changes = [*batch, *((key, value, b"") for key, value in own.items())]
         with self._guard:
-            self._make(changes)
+            _make(self._keys, changes)
         self._unflushed += changes
-
-    def _make(self, changes: Iterable[Change]) -> None:
-        for key, value, end in changes:
-            if value is not None:
-                self._keys[key] = value
-            elif end:
-                for found in list(self._keys.irange(key, end, inclusive=(True, False))):
-                    del self._keys[found]
-            else:
-                self._keys.pop(key, None)
 
     # --- files ------------------------------------------------------------------------------------
 
@@ -161,16 +154,52 @@ class MemoryKeyStore(ThreadedKeyStore):
         return CheckpointFile(name, len(whole), crc32c(whole))
 
     def _content_of(self, name: str) -> bytes:
-        """What a file holds, checked."""
-        file = self._disk.open(f"{self._directory}/{name}")
+        return _read_checked(self._disk, self._directory, name)
+
+
+class MemoryCheckpointReader(CheckpointReader):
+    """A checkpoint of a MemoryKeyStore. All of it is in memory."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self._directory = directory
+        self._keys: Keys | None = SortedDict()
         try:
-            whole = file.pread(0, file.size())
-        finally:
-            file.close()
-        content, checksum = whole[: -_CHECKSUM.size], whole[-_CHECKSUM.size :]
-        if checksum != _CHECKSUM.pack(crc32c(content)):
-            raise KeyStoreCorruptError(self._directory, f"{name} has another checksum")
-        return content
+            for name in _read_checked(disk, directory, LIST_NAME).decode().split():
+                _make(self._keys, _decode_changes(_read_checked(disk, directory, name)))
+        except OSError as error:
+            raise error_of_disk(directory, error) from error
+
+    def portion(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
+        if self._keys is None:
+            raise KeyStoreClosedError(self._directory, "the checkpoint is closed")
+        return _portion(self._keys, keys, limit)
+
+    def close(self) -> None:
+        self._keys = None
+
+
+def _read_checked(disk: Disk, directory: str, name: str) -> bytes:
+    """What a file holds."""
+    file = disk.open(f"{directory}/{name}")
+    try:
+        whole = file.pread(0, file.size())
+    finally:
+        file.close()
+    content, checksum = whole[: -_CHECKSUM.size], whole[-_CHECKSUM.size :]
+    if checksum != _CHECKSUM.pack(crc32c(content)):
+        raise KeyStoreCorruptError(directory, f"{name} has another checksum")
+    return content
+
+
+def _make(there: Keys, changes: Iterable[Change]) -> None:
+    for key, value, end in changes:
+        if value is not None:
+            there[key] = value
+        elif end:
+            for found in list(there.irange(key, end, inclusive=(True, False))):
+                del there[found]
+        else:
+            there.pop(key, None)
 
 
 def _run_name(number: int) -> str:

@@ -23,10 +23,14 @@ How RocksDB is used, and why:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from rocksdict import (
+    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
@@ -40,6 +44,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from durablelog.catalog.checkpoint_reading import CheckpointReader
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store import (
     PORTION_BYTES_MAX,
@@ -47,10 +52,12 @@ from durablelog.catalog.key_store import (
     KeyBatch,
     KeyPair,
     KeyPortion,
+    KeyStoreClosedError,
     KeyStoreCorruptError,
     KeyStoreError,
     KeyStoreFullError,
     KeyStoreInUseError,
+    error_of_disk,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import ThreadedKeyStore
@@ -102,12 +109,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
         forks.in_child(self, leave_to_parent)
 
     def _error_of(self, error: Exception) -> KeyStoreError | None:
-        if type(error) is not Exception:
-            return super()._error_of(error)
-        # RocksDB's errors have no class of their own.
-        text = str(error)
-        kind = next((kind for part, kind in _ERRORS if part in text), KeyStoreError)
-        return kind(self._directory, text)
+        return _rocksdb_error(self._directory, error) or super()._error_of(error)
 
     def _open_files(self) -> bool:
         rocksdb_birth().check()
@@ -242,6 +244,73 @@ class RocksDbKeyStore(ThreadedKeyStore):
         """Name and length of the list of changes of files."""
         name = _read(self._disk, f"{self._directory}/CURRENT").decode().strip()
         return name, self._disk.size(f"{self._directory}/{name}")
+
+
+class RocksDbCheckpointReader(CheckpointReader):
+    """A checkpoint of a RocksDbKeyStore.
+
+    rocksdict writes a file into each directory that it opens, for reading too. So it opens one of
+    symbolic links in the system's folder for temporary files; nothing is copied.
+    """
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        rocksdb_birth().check()
+        self._directory = directory
+        self._database: Rdict | None = None
+        forks.in_child(self, leave_to_parent)
+        self._links = tempfile.TemporaryDirectory(
+            prefix="segmentstore-", ignore_cleanup_errors=True
+        )
+        options = _options(CACHE_BYTES, create=False)
+        try:
+            with self._known_errors():
+                for name in disk.list_directory(directory):
+                    if name.startswith(_SMALL_FILES) or _is_table(name):
+                        target = os.path.abspath(f"{directory}/{name}")
+                        os.symlink(target, f"{self._links.name}/{name}")
+                self._database = Rdict(
+                    self._links.name, options, {"default": options}, AccessType.read_only()
+                )
+        except BaseException:
+            self._links.cleanup()
+            raise
+
+    def portion(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
+        if self._database is None:
+            raise KeyStoreClosedError(self._directory, "the checkpoint is closed")
+        with self._known_errors():
+            iterator = self._database.iter()
+            try:
+                return _portion(iterator, keys, limit)
+            finally:
+                del iterator
+
+    def close(self) -> None:
+        database, self._database = self._database, None
+        if database is not None:
+            database.close()
+            self._links.cleanup()
+
+    @contextmanager
+    def _known_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise error_of_disk(self._directory, error) from error
+        except Exception as error:
+            known = _rocksdb_error(self._directory, error)
+            if known is None:
+                raise
+            raise known from error
+
+
+def _rocksdb_error(directory: str, error: Exception) -> KeyStoreError | None:
+    """None if it is none of RocksDB's, which have no class of their own."""
+    if type(error) is not Exception:
+        return None
+    text = str(error)
+    kind = next((kind for part, kind in _ERRORS if part in text), KeyStoreError)
+    return kind(directory, text)
 
 
 def _is_table(name: str) -> bool:
