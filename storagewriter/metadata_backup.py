@@ -26,6 +26,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.checkpoint_object import encode_checkpoint_object
+from tier2.metadata_snapshots import list_snapshot_manifests
 from tier2.object_names import (
     checkpoint_name,
     checkpoint_prefix,
@@ -136,19 +137,20 @@ class MetadataBackup:
                 timer.cancel()
 
     async def find_copy(self) -> str | None:
-        """The name of a copy this store ever made of the container, None if there is none.
+        """The name of a copy, or of a metadata snapshot, that this store ever made of the
+        container; None if there is neither.
 
-        Raises StorageUnavailableError.
-
-        One listing request. For a log that holds nothing: a copy comes after the first checkpoint,
-        so there was more.
+        For a log that holds nothing: both come after the first checkpoint, so there was more. A
+        listing request or two. Raises StorageUnavailableError.
         """
-        async for page in self._storage.list(checkpoint_prefix(self._source.metadata.container_id)):
+        container_id = self._source.metadata.container_id
+        async for page in self._storage.list(checkpoint_prefix(container_id)):
             for stored in page:
                 named = parse_checkpoint_name(stored.name)
                 if named is not None and named.is_of(self._store_id):
                     return stored.name
-        return None
+        snapshots = await list_snapshot_manifests(self._storage, container_id, self._store_id)
+        return snapshots[0] if snapshots else None
 
     async def stop(self) -> None:
         """Cancel what runs and wait for it. Idempotent."""

@@ -12,8 +12,9 @@ async def refuse_lost_log(container_id: int, log: DurableDataLog, backup: Metada
     """The log holds nothing: raise DataCorruptionError if it ever held something.
 
     An owner of it would in time delete what a restore wants. A log may hold nothing because the
-    making of the store was cut off: of that one Tier 2 has no copy. Raises TierUnavailableError if
-    that cannot be known, and NotPrimaryError if a new owner has begun the log meanwhile.
+    making of the store was cut off: of that one Tier 2 has neither a copy of its metadata nor a
+    metadata snapshot. Raises TierUnavailableError if that cannot be known, and NotPrimaryError if a
+    new owner has begun the log meanwhile.
     """
     try:
         copy = await backup.find_copy()

@@ -36,6 +36,7 @@ from segmentstore.store_folder import (
     write_store_file,
 )
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
+from tier2.object_names import metadata_manifest_name, store_tag
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -478,6 +479,28 @@ class TestTiers:
         assert {
             name: data for name, data in tree(tier2).items() if not name.startswith(aside)
         } == before
+
+    @pytest.mark.parametrize("whose", ["own", "other"])
+    def test_a_metadata_snapshot_of_the_store_alone_shows_that_a_log_was_lost(
+        self, tmp_path: Path, whose: str
+    ) -> None:
+        location = tmp_path / "s"
+        run(make(location))
+        store_id = tomllib.loads((location / "store.toml").read_text())["store_id"]
+        shutil.rmtree(location / "log")
+        for name in ("tier2/checkpoints", "tier2/data", "tier2/blocks"):
+            shutil.rmtree(location / name, ignore_errors=True)
+        tag = store_tag(store_id if whose == "own" else "00000000-0000-0000-0000-000000000001")
+        name = metadata_manifest_name(0, 1, 5, tag + bytes(8))
+        path = location / "tier2" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"a manifest")
+        if whose == "own":
+            with pytest.raises(DataCorruptionError, match=f"the log is lost, and tier2 has {name}"):
+                run(make(location))
+        else:
+            run(make(location))
+        assert path.read_bytes() == b"a manifest"
 
     def test_a_making_that_was_cut_off_before_the_last_log_goes_on(self, tmp_path: Path) -> None:
         location = tmp_path / "s"
