@@ -1,10 +1,10 @@
 """A store made anew from what Tier 2 holds, when its log and its disk are lost (docs/restore.md).
 
 Theory of operation. The bucket is listed, and for each container the newest readable checkpoint of
-its metadata is taken. Objects that the checkpoint does not know are walked by their blocks'
-headers. Both become the metadata of the container (`recovery.metadata_rebuild`). The new store has
-one log a container, and in it one operation: a checkpoint of that metadata. From then on it is a
-store as any other. Rules of this file:
+its metadata is taken: a copy, or a metadata snapshot. Objects that the checkpoint does not know are
+walked by their blocks' headers. Both become the metadata of the container
+(`recovery.metadata_rebuild`). The new store has one log a container, and in it one operation: a
+checkpoint of that metadata. From then on it is a store as any other. Rules of this file:
 
 - nothing in Tier 2 is written, copied or deleted: the new store's chunks lie in the objects that
   are there;
@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -46,8 +47,16 @@ from recovery.restore_report import (
     FoundBlock,
     RestoreReport,
 )
+from recovery.snapshot_reading import CatalogReading, SnapshotReader
 from recovery.store_check import check_store
-from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, scan, unknown_objects
+from recovery.tier2_scan import (
+    Bucket,
+    ReadSnapshot,
+    list_bucket,
+    newest_metadata,
+    scan,
+    unknown_objects,
+)
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import (
@@ -65,7 +74,12 @@ from segmentstore.segment_mapper import container_of
 from segmentstore.store_folder import LOCK_NAME, logs_folder, new_store_id, write_store_file
 from tier2.checkpoint_object import CONTAINERS_MAX
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
-from tier2.object_names import parse_checkpoint_name
+from tier2.object_names import (
+    STORE_TAG_BYTES,
+    CheckpointName,
+    MetadataManifestName,
+    classify_name,
+)
 from tier2.object_storage import ObjectStorage
 
 SEQUENCE_GAP = 1 << 32
@@ -96,6 +110,8 @@ async def restore_store(
     store_id: str | None = None,
     logs: DurableDataLogFactory | None = None,
     memory: MemoryStorages | None = None,
+    catalog: CatalogReading | None = None,
+    scratch: str | None = None,
     on_progress: Progress = _no_progress,
 ) -> RestoreReport:
     """Make a store in the folder `location`, new or empty, of what the bucket `tier2` (a URL)
@@ -105,12 +121,14 @@ async def restore_store(
     `dry_run` nothing is made. Several stores that ever were on this bucket are refused, unless
     `predecessors` says that each was restored from the one before, or `store_id` names the wanted
     one. Then objects that carry its tag, and objects that its own metadata name, are restored, and
-    the rest ignored. The old store must never run on this bucket again once the new one was opened.
-    Raises InvalidArgumentError (several stores; `location` is a URL) and NotAStoreError (the folder
-    is not empty; the bucket holds nothing of a store). Raises DataCorruptionError if what is in the
-    bucket cannot be of one store. Also StoreInUseError, TierUnavailableError, ConfigError. Costs
-    one LIST for 1,000 objects, one GET a container, and one or few GETs for each object the newest
-    checkpoint does not know.
+    the rest ignored. `catalog` reads metadata snapshots; without it none is used. Their files are
+    downloaded below `scratch`, a folder that is there; None for a temporary one. The old store must
+    never run on this bucket again once the new one was opened. Raises InvalidArgumentError (several
+    stores; `location` is a URL) and NotAStoreError (the folder is not empty; the bucket holds
+    nothing of a store). Raises DataCorruptionError if what is in the bucket cannot be of one store.
+    Also StoreInUseError, TierUnavailableError, ConfigError, and KeyStoreError for a disk that is
+    full. Costs one LIST for 1,000 objects and one GET a container, of a snapshot two requests for
+    each file. Each object that the newest checkpoint does not know costs one or few GETs.
     """
     location = os.path.abspath(checked_folder(location))
     wanted = _wanted_store(store_id, predecessors=predecessors)
@@ -118,14 +136,23 @@ async def restore_store(
     storage = open_object_storage(tier2, runtime, memory=memory)
     executor = runtime.executor("restore", 1)
     logs = logs if logs is not None else FileLogFactory(logs_folder(location), runtime)
+    made: str | None = None
     try:
         await _on_disk(executor, location, _check_folder, location, runtime)
         await logs.check_unused()
+        if scratch is None:
+            scratch = made = await _on_disk(executor, location, tempfile.mkdtemp)
+        reader = (
+            SnapshotReader(storage, f"{scratch}/snapshot", runtime, executor, catalog)
+            if catalog is not None
+            else None
+        )
         report, metadata = await _rebuild_all(
             storage,
             location,
             runtime,
             on_progress,
+            reader.read if reader is not None else None,
             dry_run=dry_run,
             predecessors=predecessors,
             wanted=wanted,
@@ -141,6 +168,8 @@ async def restore_store(
                 lock.close()
         return report
     finally:
+        if made is not None:
+            await _on_disk(executor, location, os.rmdir, made)
         executor.shutdown(wait=False)
         await storage.close()
 
@@ -153,6 +182,7 @@ async def _rebuild_all(
     location: str,
     runtime: Runtime,
     on_progress: Progress,
+    read_snapshot: ReadSnapshot | None,
     *,
     dry_run: bool,
     predecessors: bool,
@@ -183,9 +213,12 @@ async def _rebuild_all(
     _check_that_one_store_wrote_them(bucket)
     used: dict[int, CheckpointUsed] = {}
     found: dict[int, ContainerRestore] = {}
-    for container_id in sorted({*bucket.objects, *bucket.checkpoints}):
-        checkpoint, damaged = await newest_checkpoint(
-            storage, bucket.checkpoints.get(container_id, [])
+    for container_id in bucket.containers:
+        checkpoint, damaged = await newest_metadata(
+            storage,
+            bucket.checkpoints.get(container_id, ()),
+            bucket.snapshots.get(container_id, ()),
+            read_snapshot,
         )
         found[container_id] = ContainerRestore(
             container_id=container_id, checkpoint=checkpoint, damaged=damaged
@@ -268,14 +301,23 @@ def _check_that_one_store_wrote_them(bucket: Bucket) -> None:
     """A store restored from another one begins above all its epochs: no epoch of a container has
     copies of two.
     """
-    for container_id, checkpoints in bucket.checkpoints.items():
+    for container_id in bucket.containers:
         writers: dict[int, bytes] = {}
-        for stored in checkpoints:
-            named = parse_checkpoint_name(stored.name)
-            assert named is not None, stored
-            if writers.setdefault(named.epoch, named.store_mark) != named.store_mark:
+        for named in _written(bucket, container_id):
+            mark = named.unique_id[:STORE_TAG_BYTES]
+            if writers.setdefault(named.epoch, mark) != mark:
                 detail = f"more than one store has written in epoch {named.epoch}"
                 raise DataCorruptionError(f"checkpoints of container {container_id}", detail)
+
+
+def _written(bucket: Bucket, container_id: int) -> list[CheckpointName | MetadataManifestName]:
+    """What the names of its copies and metadata snapshots say."""
+    stored = (
+        *bucket.checkpoints.get(container_id, ()),
+        *bucket.snapshots.get(container_id, ()),
+    )
+    names = map(classify_name, (each.name for each in stored))
+    return [each for each in names if isinstance(each, CheckpointName | MetadataManifestName)]
 
 
 def _count_of_containers(
@@ -334,9 +376,7 @@ def _rebuild_one(
 ) -> ContainerMetadata:
     container_id = container.container_id
     highest = max((block.segment_id for block in (*blocks, *cut)), default=0)
-    for stored in bucket.checkpoints.get(container_id, ()):
-        named = parse_checkpoint_name(stored.name)
-        assert named is not None, stored
+    for named in _written(bucket, container_id):
         highest = max(highest, named.sequence_number)
     checkpoint = container.checkpoint
     if checkpoint is not None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.metadata import ContainerMetadata
+from tier2.object_names import METADATA_PREFIX
 
 
 class FoundBlock(NamedTuple):
@@ -138,6 +139,11 @@ class CheckpointUsed:
     sequence_number: int
     time_ms: int
     metadata: ContainerMetadata = field(repr=False)
+
+    @property
+    def kind(self) -> str:
+        """What it is called: a copy of the metadata, or a metadata snapshot."""
+        return "metadata snapshot" if self.name.startswith(METADATA_PREFIX) else "checkpoint"
 
 
 @dataclass(slots=True, kw_only=True)

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, TypeVar
 
 from durablelog.checkpoint_codec import decode_checkpoint
@@ -26,6 +27,7 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_object
+from tier2.metadata_snapshots import MetadataSnapshotError
 from tier2.object_names import (
     CheckpointName,
     ForeignName,
@@ -39,6 +41,7 @@ from tier2.object_names import (
     classify_name,
     is_of_store,
     parse_checkpoint_name,
+    parse_metadata_manifest_name,
     parse_object_name,
     store_tag,
 )
@@ -72,6 +75,8 @@ class Bucket:
     objects: dict[int, dict[str, StoredObject]] = field(default_factory=dict)
     checkpoints: dict[int, list[StoredObject]] = field(default_factory=dict)
     """In the order of their writing."""
+    snapshots: dict[int, list[StoredObject]] = field(default_factory=dict)
+    """Manifests of metadata snapshots, in the order of their states."""
     epoch: int = 0
     """The highest in any name."""
     stores: list[str] = field(default_factory=list)
@@ -83,10 +88,15 @@ class Bucket:
     @property
     def is_empty(self) -> bool:
         """Whether nothing in it is ours."""
-        return not self.objects and not self.checkpoints
+        return not self.objects and not self.checkpoints and not self.snapshots
+
+    @property
+    def containers(self) -> list[int]:
+        """Of which there is anything."""
+        return sorted({*self.objects, *self.checkpoints, *self.snapshots})
 
     def narrow(self, store_id: uuid.UUID) -> None:
-        """Leave in `objects` and `checkpoints` what carries the tag of one store."""
+        """Leave what carries the tag of one store, in all but `others`."""
         tag = store_tag(store_id)
         for container_id, objects in self.objects.items():
             self.others[container_id] = {
@@ -101,6 +111,11 @@ class Bucket:
             container_id: copies
             for container_id, checkpoints in self.checkpoints.items()
             if (copies := [each for each in checkpoints if _is_copy_of(each.name, store_id)])
+        }
+        self.snapshots = {
+            container_id: kept
+            for container_id, snapshots in self.snapshots.items()
+            if (kept := [each for each in snapshots if _manifest(each).unique_id.startswith(tag)])
         }
 
     def claim(self, container_id: int, names: Iterable[str]) -> None:
@@ -124,7 +139,10 @@ class Bucket:
             case SnapshotFileName(snapshot):
                 # Of no use here; but those of the store to be must sort behind them.
                 self.epoch = max(self.epoch, snapshot.epoch)
-            case MetadataManifestName() | MetadataFileName() as written:
+            case MetadataManifestName() as manifest:
+                self.snapshots.setdefault(manifest.container_id, []).append(stored)
+                self.epoch = max(self.epoch, manifest.epoch)
+            case MetadataFileName() as written:
                 self.epoch = max(self.epoch, written.epoch)
             case MarkerName(store_id):
                 self.stores.append(str(store_id))
@@ -132,6 +150,18 @@ class Bucket:
                 self.foreign += 1
             case ProbeName() | MailboxName():
                 pass
+
+
+def _copy(stored: StoredObject) -> CheckpointName:
+    named = parse_checkpoint_name(stored.name)
+    assert named is not None, stored
+    return named
+
+
+def _manifest(stored: StoredObject) -> MetadataManifestName:
+    named = parse_metadata_manifest_name(stored.name)
+    assert named is not None, stored
+    return named
 
 
 def _is_copy_of(name: str, store_id: uuid.UUID) -> bool:
@@ -151,30 +181,55 @@ async def list_bucket(storage: ObjectStorage) -> Bucket:
                 bucket.add(stored)
                 last = stored.name
 
-    await _again(go_on)
+    await retried(go_on)
     for checkpoints in bucket.checkpoints.values():
         checkpoints.sort(key=lambda stored: stored.name)
+    for snapshots in bucket.snapshots.values():
+        snapshots.sort(key=lambda stored: stored.name)
     return bucket
 
 
-async def newest_checkpoint(
-    storage: ObjectStorage, checkpoints: list[StoredObject]
-) -> tuple[CheckpointUsed | None, list[str]]:
-    """The newest that can be read, and a sentence for each younger one that cannot.
+ReadSnapshot = Callable[[str], Awaitable[CheckpointUsed]]
+"""As `SnapshotReader.read`."""
 
-    Raises TierUnavailableError.
+
+async def newest_metadata(
+    storage: ObjectStorage,
+    checkpoints: Sequence[StoredObject],
+    snapshots: Sequence[StoredObject] = (),
+    read_snapshot: ReadSnapshot | None = None,
+) -> tuple[CheckpointUsed | None, list[str]]:
+    """The newest that can be read of the copies of the metadata and the metadata snapshots, by
+    epoch and sequence number; and a sentence for each younger one that cannot.
+
+    Of two of one state the copy is read: it is one object. Without `read_snapshot` no snapshot is.
+    Raises TierUnavailableError, and what `read_snapshot` raises but for damage.
     """
     damaged: list[str] = []
-    for stored in reversed(checkpoints):
-        try:
-            return await _read_checkpoint(storage, stored), damaged
-        except (
-            CheckpointFormatError,
-            OperationFormatError,
-            ObjectNotFoundError,
-            InvalidRangeError,
-        ) as error:
-            damaged.append(f"checkpoint {stored.name}: {error}")
+    there: list[tuple[CheckpointName | MetadataManifestName, int, StoredObject]] = [
+        (_copy(each), 1, each) for each in checkpoints
+    ]
+    there += [(_manifest(each), 0, each) for each in snapshots]
+    for named, is_copy, stored in sorted(
+        there, key=lambda one: (one[0].epoch, one[0].sequence_number, one[1]), reverse=True
+    ):
+        if is_copy:
+            try:
+                return await _read_checkpoint(storage, stored), damaged
+            except (
+                CheckpointFormatError,
+                OperationFormatError,
+                ObjectNotFoundError,
+                InvalidRangeError,
+            ) as error:
+                damaged.append(f"checkpoint {stored.name}: {error}")
+        elif read_snapshot is None:
+            damaged.append(f"metadata snapshot {stored.name}: nothing here reads snapshots")
+        else:
+            try:
+                return await retried(partial(read_snapshot, stored.name)), damaged
+            except MetadataSnapshotError as error:
+                damaged.append(f"metadata snapshot of {named.sequence_number}: {error}")
     return None, damaged
 
 
@@ -331,10 +386,14 @@ def _parsed(name: str) -> ObjectName:
 
 
 async def _get(storage: ObjectStorage, stored: StoredObject, offset: int, length: int) -> bytes:
-    return await _again(lambda: storage.get_range(stored.name, offset, length))
+    return await retried(lambda: storage.get_range(stored.name, offset, length))
 
 
-async def _again(call: Callable[[], Awaitable[_T]]) -> _T:
+async def retried(call: Callable[[], Awaitable[_T]]) -> _T:
+    """What the call gives, made again a few times while Tier 2 does not answer.
+
+    Raises TierUnavailableError.
+    """
     for delay in RETRY_DELAYS_S:
         try:
             return await call()

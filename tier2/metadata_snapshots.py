@@ -86,9 +86,9 @@ async def list_snapshot_manifests(
 
 
 async def read_snapshot_manifest(
-    storage: ObjectStorage, name: str, store_id: uuid.UUID
+    storage: ObjectStorage, name: str, store_id: uuid.UUID | None = None
 ) -> MetadataManifest:
-    """The manifest of this name, which must be of this store. Two requests.
+    """The manifest of this name, which must be of this store; None: of any. Two requests.
 
     Raises MetadataSnapshotError, StorageUnavailableError.
     """
@@ -107,7 +107,7 @@ async def read_snapshot_manifest(
         except (MetadataManifestFormatError, InvalidRangeError) as error:
             last = error
             continue
-        if manifest.store_id != store_id:
+        if store_id not in (None, manifest.store_id):
             raise SnapshotObjectDamagedError(name, f"it is of store {manifest.store_id}")
         return manifest
     raise SnapshotObjectDamagedError(name, str(last))

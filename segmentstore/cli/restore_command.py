@@ -244,4 +244,4 @@ def _source(checkpoint: Any) -> str:
     if checkpoint is None:
         return "no checkpoint"
     taken = datetime.fromtimestamp(checkpoint.time_ms / 1000, UTC)
-    return f"checkpoint of {output.cell(taken)} UTC, epoch {checkpoint.epoch}"
+    return f"{checkpoint.kind} of {output.cell(taken)} UTC, epoch {checkpoint.epoch}"

@@ -11,7 +11,7 @@ import pytest
 
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
-from recovery.tier2_scan import Bucket, list_bucket, newest_checkpoint, scan, unknown_objects
+from recovery.tier2_scan import Bucket, list_bucket, newest_metadata, scan, unknown_objects
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject
@@ -172,11 +172,11 @@ def test_a_checkpoint_that_cannot_be_had_is_not_taken_for_a_damaged_one() -> Non
         unique_id = new_unique_id(RNG)
         await storage.put(checkpoint_name(2, 1, 1, unique_id), [b"no checkpoint"], unique_id)
         checkpoints = (await list_bucket(storage)).checkpoints[2]
-        used, damaged = await newest_checkpoint(storage, checkpoints)
+        used, damaged = await newest_metadata(storage, checkpoints)
         assert (used, len(damaged)) == (None, 1)
         storage.fail("get_range", 100)
         with pytest.raises(TierUnavailableError):
-            await newest_checkpoint(storage, checkpoints)
+            await newest_metadata(storage, checkpoints)
 
     in_bucket(case)
 
