@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from durablelog.catalog.checkpoint_files import CheckpointFiles
 from durablelog.catalog.key_store import KeyPair
 from durablelog.catalog.memory_key_store import MemoryKeyStore
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -16,12 +17,13 @@ from recovery.harness.simulation.disk import SimulatedDisk
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.runtime import Runtime
-from tests.contracts.key_store_contract import all_of
+from tests.contracts.key_store_contract import IDENTITY, all_of
 from tests.durablelog.catalog.test_metadata_catalog import catalog, changes, content
 from tests.harness.disk_world import DiedError, Process
 from tests.support.suites import share
 
 ROOT = Path(__file__).resolve().parents[3]
+OTHER = "/store/catalog/other"
 
 
 class Noted:
@@ -30,17 +32,39 @@ class Noted:
     def __init__(self) -> None:
         self.states: dict[int, list[KeyPair]] = {}
         self.kept: set[int] = set()
+        self.adopted = False
 
 
-def on(image: DiskImage, process: Process) -> MetadataCatalog:
+def on(image: DiskImage, process: Process, folder: str = "/store/catalog/3") -> MetadataCatalog:
     runtime = Runtime(disk=SimulatedDisk(image, process), executor=inline_executor)
-    return catalog("/store/catalog/3", MemoryKeyStore, runtime=runtime)
+    return catalog(folder, MemoryKeyStore, runtime=runtime)
 
 
-async def use(made: MetadataCatalog, noted: Noted) -> None:
+async def adopt(image: DiskImage, process: Process, number: int, noted: Noted) -> None:
+    """Into another folder, by a downloader that makes no name durable."""
+    disk, source = SimulatedDisk(image, process), on(image, process)
+    made = on(image, process, OTHER)
+    assert not await made.has_checkpoint(number)
+    files = CheckpointFiles("/store/catalog/3", IDENTITY, disk).files_of(number)
+    disk.make_directory(made.checkpoint_directory(number))
+    for name, size, _ in files:
+        path = f"{made.checkpoint_directory(number)}/{name}"
+        file = disk.open(path, write=True, create=True)
+        file.pwrite([await source.read(number, name, 0, size)], 0)
+        file.sync()
+        file.close()
+    await made.adopt_download(number, files)
+    noted.adopted = True
+    await made.close()
+    await source.close()
+
+
+async def use(image: DiskImage, process: Process, noted: Noted) -> None:
     """Everything that a container does with a catalog, some of it twice."""
+    made = on(image, process)
     await made.begin_empty()
     await write(made, 5, noted)
+    await adopt(image, process, 5, noted)
     await write(made, 6, noted)
     await keep_from(made, 6, noted)
     await write(made, 9, noted)
@@ -91,6 +115,12 @@ async def check(image: DiskImage, noted: Noted) -> None:
     await made.keep_from(100)
     assert await content(made, 100) == noted.states[100]
     await made.destroy()
+    other = on(image, Process(name="next"), OTHER)
+    if await other.has_checkpoint(5):
+        assert await content(other, 5) == noted.states[5]
+    else:
+        assert not noted.adopted
+    await other.destroy()
     assert image.files() == []
 
 
@@ -110,7 +140,7 @@ def test_a_power_cut_loses_no_finished_checkpoint(seed: int) -> None:
 
         process.between = die
         try:
-            run_virtual(use(on(image, process), noted))
+            run_virtual(use(image, process, noted))
             died = False
         except DiedError:
             pass
