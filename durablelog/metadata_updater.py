@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from durablelog import storage_metadata
+from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.checkpoint_codec import decode_checkpoint
 from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import (
@@ -159,6 +160,8 @@ class MetadataUpdater:
     ) -> None:
         """No live operation makes a segment have more attributes; replay takes what there was."""
         self.metadata = metadata
+        self.changes = MetadataChanges()
+        """What commits changed, for the catalog: of every operation, live and in replay."""
         self._attributes_max = attributes_per_segment_max
         self.pending: dict[int, PendingSegment] = {}
         """Views of the segments touched since the last checkpoint: made once, not once per
@@ -466,12 +469,15 @@ class MetadataUpdater:
         segment = pending.base
         assert segment is not None, operation
         assert operation.offset == segment.length, (operation, segment)
+        if segment.generation != self.changes.generation:
+            self.changes.note(segment)
         segment.length += len(operation.data)
         segment.last_modified_ms = operation.timestamp_ms
         segment.encoded = None
         pending.in_flight -= 1
         if operation.attributes:
             segment.apply_attributes(operation.attributes)
+            self.changes.set_attributes(operation.segment_id, operation.attributes)
             if pending.idle:
                 pending.attributes.clear()
 
@@ -486,15 +492,17 @@ class MetadataUpdater:
         source = self._touch(operation.source_id, operation)
         if operation.attributes:
             target.apply_attributes(operation.attributes)
+            self.changes.set_attributes(target.segment_id, operation.attributes)
         if metadata.names.get(source.name) == source.segment_id:
             del metadata.names[source.name]
+            self.changes.lose_name(source.name)
         source.sealed = True
         source.merged_into = target.segment_id
         target.length += operation.length
         if operation.length:
             target.merges.append(MergeRecord(operation.offset, operation.length, source.segment_id))
         else:
-            storage_metadata.discard(metadata, source, operation)
+            storage_metadata.discard(metadata, self.changes, source, operation)
         self._settle_name(source.name, None)
         self._settle(operation.target_id)
         self._settle(operation.source_id)
@@ -502,28 +510,34 @@ class MetadataUpdater:
     def _commit_create(self, operation: CreateOperation) -> None:
         segment_id = operation.sequence_number
         segment = SegmentMetadata(segment_id, operation.name, operation.timestamp_ms)
-        segment.apply_attributes(operation.attributes or {})
+        attributes = operation.attributes or {}
+        segment.apply_attributes(attributes)
         self.metadata.segments[segment_id] = segment
         self.metadata.names[operation.name] = segment_id
+        self.changes.create(segment)
+        self.changes.set_attributes(segment_id, attributes)
         self.pending[segment_id].base = segment
         self._settle_name(operation.name, segment_id)
         self._settle(segment_id)
 
     def _commit_update_attributes(self, operation: UpdateAttributesOperation) -> None:
         segment = self._touch(operation.segment_id, operation)
-        segment.apply_attributes(operation.attributes or {})
+        attributes = operation.attributes or {}
+        segment.apply_attributes(attributes)
+        self.changes.set_attributes(operation.segment_id, attributes)
         self._settle(operation.segment_id)
 
     def _commit_truncate(self, operation: TruncateOperation) -> None:
         segment = self._touch(operation.segment_id, operation)
-        storage_metadata.truncate(self.metadata, segment, operation.offset, operation)
+        storage_metadata.truncate(self.metadata, self.changes, segment, operation.offset, operation)
         self._settle(operation.segment_id)
 
     def _commit_delete(self, operation: DeleteOperation) -> None:
         segment = self.metadata.segments[operation.segment_id]
         if self.metadata.names.get(segment.name) == segment.segment_id:
             del self.metadata.names[segment.name]
-        storage_metadata.discard(self.metadata, segment, operation)
+            self.changes.lose_name(segment.name)
+        storage_metadata.discard(self.metadata, self.changes, segment, operation)
         self._settle_name(segment.name, None)
         self._settle(operation.segment_id)
 
@@ -531,20 +545,24 @@ class MetadataUpdater:
         """A checkpoint repeats what is there; it changes nothing."""
 
     def _commit_storage_update(self, operation: StorageUpdateOperation) -> None:
-        storage_metadata.apply_storage_update(self.metadata, operation)
+        storage_metadata.apply_storage_update(self.metadata, self.changes, operation)
 
     def _commit_objects_deleted(self, operation: ObjectsDeletedOperation) -> None:
         for name in operation.names:
-            self.metadata.garbage.pop(name, None)
+            garbage = self.metadata.garbage.pop(name, None)
+            if garbage is not None:
+                self.changes.lose_garbage(garbage)
 
     def _commit_replace_chunks(self, operation: ReplaceChunksOperation) -> None:
-        storage_metadata.apply_replace_chunks(self.metadata, operation)
+        storage_metadata.apply_replace_chunks(self.metadata, self.changes, operation)
 
     def _commit_deletion_clock(self, operation: DeletionClockOperation) -> None:
-        storage_metadata.apply_deletion_clock(self.metadata, operation)
+        storage_metadata.apply_deletion_clock(self.metadata, self.changes, operation)
 
     def _touch(self, segment_id: int, operation: Operation) -> SegmentMetadata:
         segment = self.metadata.segments[segment_id]
+        if segment.generation != self.changes.generation:
+            self.changes.note(segment)
         segment.last_modified_ms = operation.timestamp_ms
         segment.encoded = None
         return segment

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
 
+from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.operations import (
     ChunkReplacement,
     DeletionClockOperation,
@@ -20,7 +21,7 @@ from durablelog.operations import (
     ReplaceChunksOperation,
     StorageUpdateOperation,
 )
-from segmentstore.contracts.chunk_list import ChunkList
+from segmentstore.contracts.chunk_list import ChunkList, PageContent
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
@@ -31,66 +32,87 @@ from segmentstore.contracts.metadata import (
 )
 
 
-def apply_storage_update(metadata: ContainerMetadata, operation: StorageUpdateOperation) -> None:
+def apply_storage_update(
+    metadata: ContainerMetadata, changes: MetadataChanges, operation: StorageUpdateOperation
+) -> None:
     """Make uploaded objects known and their chunks visible, then link merges that are whole in Tier
     2.
     """
-    _add_objects(metadata, operation.objects)
+    _add_objects(metadata, changes, operation.objects)
     for segment_id, chunk in operation.chunks:
         segment = metadata.segments.get(segment_id)
         if segment is not None:
-            _add_chunk(metadata, segment, chunk)
-    _retire_unwanted(metadata, operation.objects, operation)
+            _add_chunk(metadata, changes, segment, chunk)
+    _retire_unwanted(metadata, changes, operation.objects, operation)
     for target_id, links in groupby(operation.links, key=itemgetter(0)):
         target = metadata.segments.get(target_id)
         if target is not None:
             sources = [metadata.segments.get(source_id) for _, source_id in links]
-            _link(metadata, target, [source for source in sources if source is not None], operation)
+            there = [source for source in sources if source is not None]
+            _link(metadata, changes, target, there, operation)
 
 
-def apply_replace_chunks(metadata: ContainerMetadata, operation: ReplaceChunksOperation) -> None:
+def apply_replace_chunks(
+    metadata: ContainerMetadata, changes: MetadataChanges, operation: ReplaceChunksOperation
+) -> None:
     """Make consolidated objects known, and put their chunks where their segments still have exactly
     the old ones.
     """
-    _add_objects(metadata, operation.objects)
+    _add_objects(metadata, changes, operation.objects)
     for replacement in operation.replacements:
         segment = metadata.segments.get(replacement.segment_id)
         if segment is not None:
-            _replace(metadata, segment, replacement, operation)
-    _retire_unwanted(metadata, operation.objects, operation)
+            _replace(metadata, changes, segment, replacement, operation)
+    _retire_unwanted(metadata, changes, operation.objects, operation)
 
 
-def apply_deletion_clock(metadata: ContainerMetadata, operation: DeletionClockOperation) -> None:
+def apply_deletion_clock(
+    metadata: ContainerMetadata, changes: MetadataChanges, operation: DeletionClockOperation
+) -> None:
     """Take a reading of the deletion clock over, and count garbage from it that was not counted
     yet. O(that garbage).
     """
     garbage = metadata.garbage
     clock_ms = max(operation.clock_ms, metadata.deletion_clock.clock_ms)
     metadata.deletion_clock = DeletionClockReading(clock_ms, operation.boot_id, operation.boot_ms)
+    changes.set_clock(metadata.deletion_clock)
     # Garbage is in the order of operations, so what is not counted yet is at the end.
     for name in reversed(garbage):
         each = garbage[name]
         if each.since_ms is not None:
             break
         if each.sequence_number <= operation.through:
-            garbage[name] = each._replace(since_ms=clock_ms)
+            garbage[name] = counted = each._replace(since_ms=clock_ms)
+            changes.set_garbage(counted)
 
 
 def truncate(
-    metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, operation: Operation
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    segment: SegmentMetadata,
+    offset: int,
+    operation: Operation,
 ) -> None:
     """Move the start offset; drop chunks and merged sources that lie wholly below it."""
+    _change(changes, segment)
     segment.start_offset = offset
-    for chunk in segment.chunks.remove_below(offset):
-        _release(metadata, chunk, operation)
+    pages: dict[int, PageContent | None] = {}
+    for chunk in segment.chunks.remove_below(offset, pages):
+        _release(metadata, changes, segment.segment_id, chunk, operation)
+    changes.set_pages(segment.segment_id, pages)
     passed = list(takewhile(lambda merge: merge.end_offset <= offset, segment.merges))
     del segment.merges[: len(passed)]
     for merge in passed:
-        discard(metadata, metadata.segments[merge.source_id], operation)
+        discard(metadata, changes, metadata.segments[merge.source_id], operation)
     segment.storage_length = max(segment.storage_length, offset)
 
 
-def discard(metadata: ContainerMetadata, segment: SegmentMetadata, operation: Operation) -> None:
+def discard(
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    segment: SegmentMetadata,
+    operation: Operation,
+) -> None:
     """Remove a segment's record with everything that hangs on it: chunks, and sources merged into
     it.
     """
@@ -98,29 +120,37 @@ def discard(metadata: ContainerMetadata, segment: SegmentMetadata, operation: Op
     left = [segment]
     while left:
         each = left.pop()
+        changes.remove(each)
         del metadata.segments[each.segment_id]
         for chunk in each.chunks:
-            _release(metadata, chunk, operation)
+            _release(metadata, changes, each.segment_id, chunk, operation)
         left += [metadata.segments[merge.source_id] for merge in reversed(each.merges)]
 
 
-def _add_objects(metadata: ContainerMetadata, records: Sequence[ObjectRecord]) -> None:
+def _add_objects(
+    metadata: ContainerMetadata, changes: MetadataChanges, records: Sequence[ObjectRecord]
+) -> None:
     for record in records:
         if record.name not in metadata.objects and record.name not in metadata.garbage:
-            metadata.objects[record.name] = LiveObject(record)
+            metadata.objects[record.name] = live = LiveObject(record)
+            changes.set_object(live)
 
 
 def _retire_unwanted(
-    metadata: ContainerMetadata, records: Sequence[ObjectRecord], operation: Operation
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    records: Sequence[ObjectRecord],
+    operation: Operation,
 ) -> None:
     for record in records:
         live = metadata.objects.get(record.name)
         if live is not None and not live.live_chunks:
-            _retire(metadata, record.name, operation)
+            _retire(metadata, changes, record.name, operation)
 
 
 def _replace(
     metadata: ContainerMetadata,
+    changes: MetadataChanges,
     segment: SegmentMetadata,
     replacement: ChunkReplacement,
     operation: Operation,
@@ -135,17 +165,27 @@ def _replace(
         chunk._replace(object_name=live.record.name)
         for chunk, live in zip(new, gained, strict=True)
     ]
-    if not segment.chunks.replace(old, taken):
+    pages: dict[int, PageContent | None] = {}
+    _change(changes, segment)
+    if not segment.chunks.replace(old, taken, pages):
         return
-    segment.encoded = None
-    for chunk, live in zip(new, gained, strict=True):
+    changes.set_pages(segment.segment_id, pages)
+    for chunk, live in zip(taken, gained, strict=True):
         live.live_chunks += 1
         live.live_bytes += chunk.length
+        changes.set_object(live)
     for chunk in old:
-        _release(metadata, chunk, operation)
+        _release(metadata, changes, segment.segment_id, chunk, operation)
+    for chunk in taken:
+        changes.set_place(segment.segment_id, chunk)
 
 
-def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: ChunkRecord) -> None:
+def _add_chunk(
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    segment: SegmentMetadata,
+    chunk: ChunkRecord,
+) -> None:
     # Truncation may have passed the chunk while it was uploaded: wholly (unwanted) or in part
     # (still fits).
     if chunk.end_offset <= segment.storage_length:
@@ -159,15 +199,19 @@ def _add_chunk(metadata: ContainerMetadata, segment: SegmentMetadata, chunk: Chu
     assert chunk.end_offset <= segment.length, (segment, chunk)
     if segment.chunks:
         assert chunk.start_offset == segment.chunks.last.end_offset, (segment, chunk)
+    _change(changes, segment)
     live.live_chunks += 1
     live.live_bytes += chunk.length
-    segment.chunks.append(chunk._replace(object_name=live.record.name))
+    changes.set_object(live)
+    chunk = chunk._replace(object_name=live.record.name)
+    segment.chunks.append(chunk)
+    changes.add_chunk(segment, chunk)
     segment.storage_length = chunk.end_offset
-    segment.encoded = None
 
 
 def _link(
     metadata: ContainerMetadata,
+    changes: MetadataChanges,
     target: SegmentMetadata,
     sources: Sequence[SegmentMetadata],
     operation: Operation,
@@ -180,29 +224,49 @@ def _link(
         assert merge.source_id == source.segment_id, (target, source)
         assert source.storage_length == source.length == merge.length, (target, source)
         assert merge.offset <= target.storage_length < merge.end_offset, (target, source)
+        _change(changes, target)
+        changes.remove(source)
         for chunk in source.chunks:
             moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
             if moved.end_offset <= target.start_offset:
-                _release(metadata, chunk, operation)
+                _release(metadata, changes, source.segment_id, chunk, operation)
             else:
                 target.chunks.append(moved)
+                changes.lose_place(source.segment_id, chunk)
+                changes.add_chunk(target, moved)
         source.chunks = ChunkList()
         target.storage_length = merge.end_offset
-        target.encoded = None
         del metadata.segments[source.segment_id]
     del target.merges[: len(sources)]
 
 
-def _release(metadata: ContainerMetadata, chunk: ChunkRecord, operation: Operation) -> None:
+def _release(
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    segment_id: int,
+    chunk: ChunkRecord,
+    operation: Operation,
+) -> None:
     live = metadata.objects[chunk.object_name]
     live.live_chunks -= 1
     live.live_bytes -= chunk.length
+    changes.lose_place(segment_id, chunk)
+    changes.set_object(live)
     if not live.live_chunks:
-        _retire(metadata, chunk.object_name, operation)
+        _retire(metadata, changes, chunk.object_name, operation)
 
 
-def _retire(metadata: ContainerMetadata, name: str, operation: Operation) -> None:
+def _retire(
+    metadata: ContainerMetadata, changes: MetadataChanges, name: str, operation: Operation
+) -> None:
     live = metadata.objects.pop(name)
-    metadata.garbage[name] = GarbageObject(
-        live.record, operation.timestamp_ms, operation.sequence_number
-    )
+    garbage = GarbageObject(live.record, operation.timestamp_ms, operation.sequence_number)
+    metadata.garbage[name] = garbage
+    changes.retire(garbage)
+
+
+def _change(changes: MetadataChanges, segment: SegmentMetadata) -> None:
+    """The segment's record is about to change."""
+    if segment.generation != changes.generation:
+        changes.note(segment)
+    segment.encoded = None

@@ -272,7 +272,9 @@ def _different(what: str, one: Mapping[_K, object], other: Mapping[_K, object]) 
             yield f"{what} {key!r}"
 
 
-_SEGMENT_FIELDS = tuple(field for field in SegmentMetadata.__slots__ if field != "encoded")
+_SEGMENT_FIELDS = tuple(
+    field for field in SegmentMetadata.__slots__ if field not in {"encoded", "generation"}
+)
 
 
 def _segments(metadata: ContainerMetadata) -> Mapping[int, tuple[object, ...]]:

@@ -7,8 +7,9 @@ change of it is a new version of the catalog, which the identity record names.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import NamedTuple
 
 from durablelog.catalog.catalog_keys import GarbageKey, MetadataFormatError
@@ -172,20 +173,25 @@ def encode_chunk_page(chunks: Sequence[ChunkRecord]) -> bytes:
     return b"".join((head, *map(encode_text, numbers), *entries))
 
 
-def decode_chunk_page(value: bytes) -> list[ChunkRecord]:
-    """The chunks of a page. Raises MetadataFormatError."""
+def decode_chunk_page(
+    value: bytes, known: Mapping[str, str] = MappingProxyType({})
+) -> list[ChunkRecord]:
+    """The chunks of a page. A name that `known` has is taken from it, so that pages share one.
+
+    Raises MetadataFormatError.
+    """
     with _format_errors("chunk page"):
-        return _decode_chunk_page(value)
+        return _decode_chunk_page(value, known)
 
 
-def _decode_chunk_page(value: bytes) -> list[ChunkRecord]:
+def _decode_chunk_page(value: bytes, known: Mapping[str, str]) -> list[ChunkRecord]:
     offset, count, name_count = _PAGE.unpack_from(value)
     if not 0 < count <= PAGE_CHUNKS_MAX:
         raise MetadataFormatError(f"{count} chunks")
     position, names, chunks = _PAGE.size, [], []
     for _ in range(name_count):
         name, position = decode_text(value, position)
-        names.append(name)
+        names.append(known.get(name, name))
     for _ in range(count):
         length, number, *place = _CHUNK.unpack_from(value, position)
         chunks.append(ChunkRecord(offset, length, names[number], *place))

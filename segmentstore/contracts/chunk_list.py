@@ -20,12 +20,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, pairwise
 from operator import attrgetter, eq, itemgetter
-from typing import Final
+from typing import Final, TypeAlias
 
 from segmentstore.contracts.chunks import ChunkRecord
 
 PAGE_CHUNKS_MAX: Final = 128
 """Chunks in a page, at most."""
+
+PageContent: TypeAlias = tuple[list[ChunkRecord], int]
+"""A page at one moment: its first so many records, which never change."""
 
 _key_of: Final = attrgetter("key")
 _records_of: Final = attrgetter("records")
@@ -129,6 +132,18 @@ class ChunkList:
         earlier = [] if self._earlier is None else self._earlier.pages
         return [*map(_key_of, earlier), self._last[0].start_offset]
 
+    @property
+    def last_page(self) -> tuple[int, PageContent]:
+        """The last page, with its key. Raises IndexError if there is none."""
+        last = self._last
+        return last[0].start_offset, (last, len(last))
+
+    def page_contents(self) -> list[tuple[int, PageContent]]:
+        """All pages with their keys, ascending. O(pages)."""
+        return [
+            (records[0].start_offset, (records, len(records))) for records in self._pages_from(-1)
+        ]
+
     def find(self, offset: int) -> ChunkRecord | None:
         """The chunk that holds `offset`, if there is one. O(log chunks)."""
         records, earlier = self._last, self._earlier
@@ -217,8 +232,9 @@ class ChunkList:
         for chunk in chunks:
             self.append(chunk)
 
-    def extend_pages(self, pages: Iterable[tuple[list[ChunkRecord], bytes]]) -> None:
-        """Add chunks that follow the last one, in pages of their own with their encoded forms.
+    def extend_pages(self, pages: Iterable[tuple[list[ChunkRecord], bytes | None]]) -> None:
+        """Add chunks that follow the last one, in pages of their own with their encoded forms, if
+        they are known.
 
         No page is empty, or larger than a page may be. The lists belong to this one from now on.
         """
@@ -230,10 +246,13 @@ class ChunkList:
         if self._earlier is not None and before is not None:
             self._earlier.last_encoded = before
 
-    def remove_below(self, offset: int) -> list[ChunkRecord]:
+    def remove_below(
+        self, offset: int, changed: dict[int, PageContent | None] | None = None
+    ) -> list[ChunkRecord]:
         """Remove the chunks that end at or below `offset`; return them.
 
-        O(those), and one move of the pointers to the other pages.
+        `changed` receives the new contents of pages by key, None for removed pages. O(those), and
+        one move of the pointers to the other pages.
         """
         if not self._last or self.first.end_offset > offset:
             return []
@@ -244,6 +263,7 @@ class ChunkList:
         while whole < len(pages) and pages[whole].records[-1].end_offset <= offset:
             removed += pages[whole].records
             whole += 1
+        before = pages[: whole + 1]
         del pages[:whole]
         if pages:
             records = pages[0].records
@@ -251,14 +271,23 @@ class ChunkList:
             if cut:
                 removed += records[:cut]
                 pages[0] = _Page(records[cut:])
+            else:
+                del before[whole:]
+        _record_change(changed, before, pages[: len(before) - whole])
         self._put_pages(pages, left - len(removed))
         return removed
 
-    def replace(self, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]) -> bool:
+    def replace(
+        self,
+        old: Sequence[ChunkRecord],
+        new: Sequence[ChunkRecord],
+        changed: dict[int, PageContent | None] | None = None,
+    ) -> bool:
         """Put `new` where exactly `old` is; without it change nothing and return False.
 
-        `new` must cover the same bytes, none missing and none twice. O(log chunks + `old` + `new`),
-        and one move of the pointers to the other pages if their number changes.
+        `new` must cover the same bytes, none missing and none twice. `changed` receives the
+        new contents of pages by key, None for removed pages. O(log chunks + `old` + `new`), and one
+        move of the pointers to the other pages if their number changes.
         """
         if not self.holds(old):
             return False
@@ -271,7 +300,9 @@ class ChunkList:
         place = bisect_left(records, old[0].start_offset, key=_start_of)
         records[place : place + len(old)] = new
         first, end, records = self._join(pages, first, end, records)
-        pages[first:end] = self._split(records)
+        split = self._split(records)
+        _record_change(changed, pages[first:end], split)
+        pages[first:end] = split
         self._put_pages(pages, total)
         return True
 
@@ -348,3 +379,12 @@ class ChunkList:
             assert chunk.start_offset == position, (self, chunk)
             position = chunk.end_offset
         assert position == old[-1].end_offset, (self, old, new)
+
+
+def _record_change(
+    changed: dict[int, PageContent | None] | None, before: Sequence[_Page], after: Sequence[_Page]
+) -> None:
+    """Put into `changed` that pages were exchanged for others."""
+    if changed is not None:
+        changed.update((page.key, None) for page in before)
+        changed.update((page.key, (page.records, len(page.records))) for page in after)

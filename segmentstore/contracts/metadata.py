@@ -45,6 +45,7 @@ class SegmentMetadata:
         "chunks",
         "created_ms",
         "encoded",
+        "generation",
         "last_modified_ms",
         "length",
         "merged_into",
@@ -78,6 +79,8 @@ class SegmentMetadata:
         """This record as a checkpoint holds it, or the pieces of it, kept by the checkpoint codec
         until the next change.
         """
+        self.generation = 0
+        """Of the changes that it was last noted among (durablelog.catalog.metadata_changes)."""
 
     def apply_attributes(self, values: Mapping[AttributeKey, int]) -> None:
         """Make resolved attribute values true: those of ATTRIBUTE_UNSET are removed."""

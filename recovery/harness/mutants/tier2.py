@@ -76,9 +76,10 @@ TIER2: Final = (
         (
             Edit(
                 f"{_STORED}:truncate",
-                "for chunk in segment.chunks.remove_below(offset):",
+                "for chunk in segment.chunks.remove_below(offset, pages):",
                 "cut = list(segment.chunks.between(0, offset))\n"
-                "for chunk in segment.chunks.remove_below(cut[-1].end_offset if cut else offset):",
+                "below = cut[-1].end_offset if cut else offset\n"
+                "for chunk in segment.chunks.remove_below(below, pages):",
             ),
         ),
         Hunt(workload="tier2", settings={**BUSY}),

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
+from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord
@@ -166,9 +167,8 @@ class Bed:
                 JOB,
             )
             replacements = [ChunkReplacement(*each) for each in proposal.replacements]
-            apply_replace_chunks(
-                self.metadata, ReplaceChunksOperation((proposal.object,), replacements)
-            )
+            operation = ReplaceChunksOperation((proposal.object,), replacements)
+            apply_replace_chunks(self.metadata, MetadataChanges(), operation)
             self.metadata.check()
 
     async def check(self) -> None:

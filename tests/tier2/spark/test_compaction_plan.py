@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -102,7 +103,7 @@ class Catalog:
         operation = ReplaceChunksOperation(
             (ObjectRecord(name, place, 0),), replacements, timestamp_ms=1
         )
-        apply_replace_chunks(self.metadata, operation)
+        apply_replace_chunks(self.metadata, MetadataChanges(), operation)
         assert self.metadata.objects[name].live_chunks == len(replacements), "all of it was taken"
         self.metadata.check()
 

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes
 
+from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.operations import StorageUpdateOperation
 from durablelog.storage_metadata import apply_storage_update
 from segmentstore.contracts.metadata import MergeRecord
@@ -61,7 +62,9 @@ class MergingWorld(SourceWorld):
         container.sequence_number += 1
         target_id = container.segments[source_id].merged_into
         assert target_id is not None
-        apply_storage_update(container, StorageUpdateOperation(links=[(target_id, source_id)]))
+        apply_storage_update(
+            container, MetadataChanges(), StorageUpdateOperation(links=[(target_id, source_id)])
+        )
 
     def delete_with_sources(self, name: str) -> None:
         """Segments on their way into one that is deleted go with it."""
