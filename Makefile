@@ -107,11 +107,11 @@ typecheck: $(STAMP) ## mypy, strict, the whole tree
 imports: $(STAMP) ## the import contracts
 	@$(BIN)/lint-imports
 
-# The lower bounds on the oldest Python, and the newest releases on the newest Python here.
-wheel-test: $(STAMP) ## the wheel, installed into empty environments
+wheel-test: $(STAMP) ## the wheel and its source, tried with the dependencies of .venv
 	@$(BIN)/python tests/wheel/check_wheel.py
 
-wheel-test-all: $(STAMP) ## the same for each Python 3.11 to 3.14 that is here
+# The lower bounds on Python 3.11, and the newest releases on each.
+wheel-test-all: $(STAMP) ## the wheel in empty environments of each Python 3.11 to 3.14 here
 	@$(BIN)/python tests/wheel/check_wheel.py --all
 
 # Two jobs for each core: for half of the time they wait.

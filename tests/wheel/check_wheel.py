@@ -1,12 +1,11 @@
-"""Build the wheel, install it into empty environments beside what users have, and run a smoke test
-in each.
+"""Build the wheel and the source distribution, install the wheel, and run a smoke test.
 
-    python tests/wheel/check_wheel.py          lower bounds; the newest of all on the newest Python
-    python tests/wheel/check_wheel.py --all    and on every other Python from 3.11 to 3.14 there is
+    python tests/wheel/check_wheel.py          beside the dependencies that this Python has
+    python tests/wheel/check_wheel.py --all    into empty environments, on every Python there is
 
-One environment has the lower bounds of the metadata; the others have the newest versions pip
-chooses beside s3fs and FastAPI. Only ready-made wheels are installed: nothing is compiled.
-Ends with 1 if anything fails, or if there is no Python 3.11.
+With `--all`, one environment has the lower bounds of the metadata. Each Python from 3.11 to 3.14
+has one with the newest versions pip chooses beside s3fs and FastAPI. Only ready-made wheels are
+installed: nothing is compiled. Ends with 1 if anything fails, or if `--all` finds no Python 3.11.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
+import tarfile
 import tempfile
 import time
 import zipfile
@@ -103,20 +104,12 @@ def find(version: tuple[int, int]) -> Python | None:
     return None
 
 
-def build(folder: Path) -> Path:
-    """The wheel of this tree."""
-    pip = (
-        sys.executable,
-        "-m",
-        "pip",
-        "--disable-pip-version-check",
-        "wheel",
-        "--quiet",
-        "--no-deps",
-    )
-    run(*pip, "--wheel-dir", str(folder), str(ROOT))
+def build(folder: Path) -> tuple[Path, Path]:
+    """The wheel and the source distribution of this tree."""
+    run(sys.executable, "-m", "hatchling", "build", "--directory", str(folder), cwd=ROOT)
     (wheel,) = folder.glob("segmentstore-*.whl")
-    return wheel
+    (source,) = folder.glob("segmentstore-*.tar.gz")
+    return wheel, source
 
 
 def check_contents(wheel: Path) -> list[str]:
@@ -138,6 +131,17 @@ def check_contents(wheel: Path) -> list[str]:
     return requirements
 
 
+def check_source(source: Path, wheel: Path) -> None:
+    """Raise CheckError if the source distribution lacks what a wheel is built from."""
+    with tarfile.open(source) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    with zipfile.ZipFile(wheel) as archive:
+        modules = {name for name in archive.namelist() if ".dist-info/" not in name}
+    wanted = {"pyproject.toml", "LICENSE", "README.md", *modules}
+    if missing := sorted(wanted - held):
+        raise CheckError(f"the source distribution lacks {missing}")
+
+
 def lowest(requirements: list[str]) -> list[str]:
     """A constraint for each lower bound, but for those of Spark and of the tests."""
     found = []
@@ -146,6 +150,23 @@ def lowest(requirements: list[str]) -> list[str]:
         if match is not None and not re.search(r"extra == '(?:spark|test)'", item):
             found.append(f"{match[1]}=={match[2]}")
     return found
+
+
+def check_here(wheel: Path, folder: Path) -> str:
+    """Install the wheel without its dependencies, and run it with those of this Python."""
+    begun = time.monotonic()
+    run(sys.executable, "-m", "venv", "--without-pip", str(folder))
+    inside = str(folder / "bin" / "python")
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", inside)
+    run(*pip, "install", "--quiet", "--no-compile", "--no-deps", "--no-index", str(wheel))
+    # Behind its own packages: this tree, which the development environment has, is not on the path.
+    paths = {"base": str(folder), "platbase": str(folder)}
+    packages = Path(sysconfig.get_path("purelib", "venv", paths))
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    work = folder / "work"
+    work.mkdir()
+    run(inside, "-I", str(HERE / "smoke_extras.py"), cwd=work)
+    return f"the wheel, with the dependencies of {sys.prefix}; {time.monotonic() - begun:.0f} s"
 
 
 def check_environment(python: Python, wheel: Path, folder: Path, constraints: list[str]) -> str:
@@ -187,46 +208,49 @@ def check_environment(python: Python, wheel: Path, folder: Path, constraints: li
     )
 
 
-def main(*, every_python: bool) -> int:
-    """Check the wheel; the exit code."""
+def check_environments(wheel: Path, bounds: list[str], folder: Path) -> int:
+    """Every Python there is, two at a time; how many checks failed."""
     found = {version: find(version) for version in VERSIONS}
     for (major, minor), python in found.items():
         print(python or f"Python {major}.{minor}: not found, not tried", flush=True)
     first = found[VERSIONS[0]]
     if first is None:
-        print("wheel: at least Python 3.11 must be there", file=sys.stderr)
-        return 1
-    folder = Path(tempfile.mkdtemp(prefix="segmentstore-wheel-"))
+        raise CheckError("at least Python 3.11 must be there")
+    plans: list[tuple[Python, list[str]]] = [
+        (first, bounds),
+        *((python, []) for python in found.values() if python is not None),
+    ]
     failed = 0
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        futures = {
+            pool.submit(check_environment, python, wheel, folder / str(number), limits): python
+            for number, (python, limits) in enumerate(plans)
+        }
+        for future in concurrent.futures.as_completed(futures):
+            try:
+                print(future.result(), flush=True)
+            except CheckError as error:
+                failed += 1
+                print(f"{futures[future]}: FAILED: {error}", file=sys.stderr, flush=True)
+    return failed
+
+
+def main(*, every_python: bool) -> int:
+    """Check the wheel; the exit code."""
+    folder = Path(tempfile.mkdtemp(prefix="segmentstore-wheel-"))
     try:
-        wheel = build(folder)
+        wheel, source = build(folder)
         bounds = lowest(check_contents(wheel))
-        plans: list[tuple[Python, list[str]]] = [
-            (python, []) for python in found.values() if python is not None
-        ]
-        if not every_python:
-            *untried, newest = plans
-            plans = [newest]
-            left = ", ".join(str(python) for python, _ in untried) or "none"
-            print(f"left to make test-all: {left}", flush=True)
-        plans.insert(0, (first, bounds))
-        with concurrent.futures.ThreadPoolExecutor(2) as pool:
-            futures = {
-                pool.submit(check_environment, python, wheel, folder / str(number), limits): python
-                for number, (python, limits) in enumerate(plans)
-            }
-            for future in concurrent.futures.as_completed(futures):
-                try:
-                    print(future.result(), flush=True)
-                except CheckError as error:
-                    failed += 1
-                    print(f"{futures[future]}: FAILED: {error}", file=sys.stderr, flush=True)
+        check_source(source, wheel)
+        if every_python:
+            return 1 if check_environments(wheel, bounds, folder) else 0
+        print(check_here(wheel, folder / "here"), flush=True)
     except CheckError as error:
-        failed += 1
-        print(f"FAILED: {error}", file=sys.stderr)
+        print(f"wheel: FAILED: {error}", file=sys.stderr)
+        return 1
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return 1 if failed else 0
+    return 0
 
 
 if __name__ == "__main__":
