@@ -29,7 +29,7 @@ from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedger, MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
-from tests.store.harness import run
+from tests.store.harness import UNFLUSHED, run
 
 DATA = b"0123456789" * 9
 
@@ -56,7 +56,7 @@ class World(BookKeeperWorld):
             await store.flush()
             await store.checkpoint()
         for _ in range(2):
-            async with await self.open(self.folder) as store:
+            async with await self.open(self.folder, **UNFLUSHED) as store:
                 for name in names:
                     for _ in range(20):
                         await store.append(name, DATA)

@@ -167,7 +167,7 @@ def test_a_stand_in_that_cannot_open_the_store_says_so(
     with_tier2(store, ask)
     monkeypatch.setattr(engine, "open", fail, raising=False)
     with TemporaryOwner(str(store), (store / "tier2").as_uri(), range(1)) as owner:
-        owner._thread.join(30.0)
+        owner._thread.join(60)
     assert owner.failure is not None
     assert "no log" in str(owner.failure)
 
@@ -186,7 +186,7 @@ def test_whatever_a_stand_in_dies_of_the_command_says(
         monkeypatch.setattr(engine, "open", fail, raising=False)
         with_tier2(store, ask)
         [owner] = [thread for thread in threading.enumerate() if thread.name == "stand-in"]
-        owner.join(30.0)
+        owner.join(60)
         return 2
 
     monkeypatch.setattr(commands, "execute", execute)

@@ -99,7 +99,7 @@ class LedgerStoreContract(ABC):
         self.world = self.make_world(tmp_path)
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
+        asyncio.run(asyncio.wait_for(coroutine, 240))
 
     def test_entries_are_numbered_from_0_and_their_results_come_in_order(self) -> None:
         async def scenario() -> None:

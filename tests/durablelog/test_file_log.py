@@ -531,7 +531,7 @@ def test_what_is_shipped_has_its_place_though_the_first_file_is_left_early(
         await asyncio.gather(*shipped[:-RESERVE_FRAMES])
         await log.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_a_prepared_file_that_gets_no_name_has_no_place_for_anything(world: FileWorld) -> None:
@@ -557,4 +557,4 @@ def test_a_prepared_file_that_gets_no_name_has_no_place_for_anything(world: File
         await asyncio.gather(*shipped)
         await log.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 60))

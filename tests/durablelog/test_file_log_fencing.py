@@ -135,7 +135,7 @@ def test_frames_acknowledged_between_the_first_check_and_the_fence_are_in(tmp_pa
 
             def link(self, source: str, target: str) -> None:
                 if state_version(os.path.basename(target)) is not None:
-                    asyncio.run_coroutine_threadsafe(self.last_words(), loop).result(20)
+                    asyncio.run_coroutine_threadsafe(self.last_words(), loop).result(60)
                 super().link(source, target)
 
             @staticmethod
@@ -191,7 +191,7 @@ def test_frames_that_are_appended_under_the_first_check_are_no_corruption(tmp_pa
                 nonlocal looks
                 looks += 1
                 if looks == moment:
-                    asyncio.run_coroutine_threadsafe(go_on(), loop).result(20)
+                    asyncio.run_coroutine_threadsafe(go_on(), loop).result(60)
 
         class Disk(OsDisk):
             def _opened(self, descriptor: int) -> OsFile:
@@ -234,7 +234,7 @@ def test_a_log_that_grows_under_every_check_is_in_use_and_not_corrupt(tmp_path: 
             def size(self) -> int:
                 # Asked for after the check of the place of the next frame, and before the one at
                 # what lies behind it.
-                asyncio.run_coroutine_threadsafe(go_on(), loop).result(20)
+                asyncio.run_coroutine_threadsafe(go_on(), loop).result(60)
                 return super().size()
 
         class Disk(OsDisk):
@@ -269,7 +269,7 @@ def test_a_truncation_of_the_old_owner_just_before_the_fence_counts(tmp_path: Pa
             def link(self, source: str, target: str) -> None:
                 if state_version(os.path.basename(target)) is not None and not late:
                     late.append(target)
-                    asyncio.run_coroutine_threadsafe(old.truncate(addresses[140]), loop).result(20)
+                    asyncio.run_coroutine_threadsafe(old.truncate(addresses[140]), loop).result(60)
                 super().link(source, target)
 
         late: list[str] = []

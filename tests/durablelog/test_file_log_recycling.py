@@ -195,7 +195,7 @@ def test_an_opening_beside_an_owner_that_writes_over_what_is_being_read(tmp_path
                 file = super().open(path, **options)
                 if path == str(victim) and not self.caught:
                     self.caught = True
-                    asyncio.run_coroutine_threadsafe(go_on(file), loop).result(20)
+                    asyncio.run_coroutine_threadsafe(go_on(file), loop).result(60)
                 return file
 
         async def go_on(file: DiskFile) -> None:

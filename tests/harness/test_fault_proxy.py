@@ -372,8 +372,9 @@ def test_a_stalled_request_goes_on_when_it_is_released_unless_its_caller_went(
     rule = proxy.fault(Stall(), times=2)
     patient = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     patient.request("PUT", "/b/patient", b"x")
-    hasty = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=0.01)
+    hasty = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
     hasty.request("GET", "/b/hasty")
+    hasty.sock.settimeout(0.01)
     with pytest.raises(TimeoutError):
         hasty.getresponse()
     hasty.close()

@@ -539,5 +539,5 @@ def test_two_stores_in_one_place_are_refused(place: Place) -> None:
 def test_a_tier_2_that_does_not_answer_is_not_taken_for_an_empty_one(place: Place) -> None:
     place.bucket.write_bytes(b"a file where the folder should be")
     with pytest.raises((TierUnavailableError, NotAStoreError)):
-        run(asyncio.wait_for(restore_store(place.url, str(place.new), Runtime()), 30))
+        run(asyncio.wait_for(restore_store(place.url, str(place.new), Runtime()), 60))
     assert not place.new.exists()

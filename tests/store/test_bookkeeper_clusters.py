@@ -73,7 +73,7 @@ def regions_of_ledgers(url: str) -> list[set[str]]:
             for bookies in ensembles
         ]
 
-    return asyncio.run(asyncio.wait_for(main(), 60))
+    return asyncio.run(asyncio.wait_for(main(), 240))
 
 
 def ask_once(url: str) -> None:
@@ -83,7 +83,7 @@ def ask_once(url: str) -> None:
         clients = await open_clients(BookKeeperLocation.parse(url), {}, Runtime())
         await clients.close()
 
-    asyncio.run(asyncio.wait_for(main(), 60))
+    asyncio.run(asyncio.wait_for(main(), 240))
 
 
 @slow(25)

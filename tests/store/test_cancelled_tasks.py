@@ -40,7 +40,7 @@ def cancel_all() -> None:
 
 async def answer(call: Awaitable[Any]) -> object:
     """What a call ends in. The bound is only for calls that never end."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         try:
             return await call
         except (SegmentStoreError, asyncio.CancelledError) as error:

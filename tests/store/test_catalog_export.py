@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import random
 import subprocess
 import sys
@@ -73,7 +74,7 @@ class Recorder:
         return metadata
 
 
-async def write(store: SegmentStore, source: random.Random, steps: int) -> None:
+async def write(store: SegmentStore, source: random.Random, steps: int, prefix: str = "s") -> None:
     """Appends, seals, truncations, merges, deletions and flushes, one after the other."""
     alive: list[str] = []
     for step in range(steps):
@@ -81,7 +82,7 @@ async def write(store: SegmentStore, source: random.Random, steps: int) -> None:
             ["create", "append", "append", "append", "truncate", "merge", "delete", "flush"]
         )
         if kind == "create" or len(alive) < 2:
-            alive.append(f"s{step}")
+            alive.append(f"{prefix}{step}")
             await store.create_segment(alive[-1])
         elif kind == "append":
             await asyncio.gather(
@@ -120,18 +121,22 @@ def test_a_snapshot_is_the_log_replayed_to_its_sequence_number_whatever_is_writt
     async def main() -> None:
         async with open_tiny(tmp_path / "s") as store:
             recorder = Recorder(store)
-            writing = asyncio.create_task(write(store, random.Random(seed), 150))
+            source = random.Random(seed)
             seen: dict[int, str] = {}
-            while not writing.done() or not seen:
-                (done,) = await store.export_catalog()
-                seen[done.sequence_number] = done.manifest
-                await asyncio.sleep(0.01)
-            await writing
+            # Until so many were made beside the writes, however fast either is.
+            for turn in itertools.count():
+                writing = asyncio.create_task(write(store, source, 150, f"{turn}-"))
+                while not writing.done():
+                    (done,) = await store.export_catalog()
+                    seen[done.sequence_number] = done.manifest
+                    await asyncio.sleep(0.01)
+                await writing
+                if len(seen) > 3:
+                    break
             (done,) = await store.export_catalog()
             storage = store._parts.storage
             newest = (await newest_snapshots(storage, store._parts.store_id))[0]
             assert newest.name == done.manifest
-            assert len(seen) > 3
             for sequence_number, name in seen.items():
                 manifest = await manifest_named(storage, name)
                 assert manifest.sequence_number == sequence_number
@@ -469,10 +474,8 @@ def test_a_store_exports_by_its_setting(tmp_path: Path) -> None:
             tmp_path / "s", tier2=f"memory://{tmp_path.name}", catalog_export_interval_s=0.05
         ) as store:
             await store.create_segment("a")
-            for _ in range(1000):
+            while not await list_snapshots(store._parts.storage):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-                if await list_snapshots(store._parts.storage):
-                    break
         names = list(PROCESS_MEMORY.bucket(tmp_path.name).objects)
         assert any(map(parse_catalog_name, names))
 

@@ -24,6 +24,7 @@ from segmentstore.contracts.local_protocol import (
     Done,
     Hello,
     LastEvent,
+    Refused,
     encode,
 )
 from segmentstore.contracts.local_socket import SOCKET_NAME
@@ -287,7 +288,12 @@ def test_a_connection_over_the_bound_waits_for_its_turn(
     async def main() -> None:
         async with served(tmp_path / "s"):
             async with wire(tmp_path / "s"):
-                with pytest.raises(StoreNotServedError, match="1 connections"):
+                async with wire(tmp_path / "s", handshake=False) as other:
+                    (refused,) = await other.answers(1)
+                    assert isinstance(refused, Refused)
+                    assert refused.code == Code.BUSY
+                    assert "1 connections" in refused.message
+                with pytest.raises(StoreNotServedError):
                     await LocalClient(str(tmp_path / "s"), timeout_s=0.1).open()
                 waiting = LocalClient(str(tmp_path / "s"))
                 opening = asyncio.ensure_future(waiting.open())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Coroutine
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from segmentstore.contracts.local_protocol import (
     Stored,
 )
 from segmentstore.local_connection import LocalConnection
-from tests.store.harness import open_tiny, read_all, run
+from tests.store.harness import open_tiny, read_all, run, until
 from tests.store.local_wire import OTHER, WRITER, codes, served, wire
 from tier2.spark.common.local_client import LocalClient
 
@@ -152,8 +153,25 @@ class TestPipelines:
         run(main())
 
     def test_that_do_not_read_their_answers_are_held_back_and_others_are_served(
-        self, tmp_path: Path
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        connections = []
+        serve = LocalConnection.serve
+
+        def noted(self: LocalConnection) -> Coroutine[None, None, None]:
+            connections.append(self)
+            return serve(self)
+
+        monkeypatch.setattr(LocalConnection, "serve", noted)
+
+        def is_stuck(stream: asyncio.StreamWriter) -> bool:
+            _, high = stream.transport.get_write_buffer_limits()
+            return stream.transport.get_write_buffer_size() > high and not is_reading(stream)
+
+        def is_reading(stream: asyncio.StreamWriter) -> bool:
+            assert isinstance(stream.transport, asyncio.ReadTransport)
+            return stream.transport.is_reading()
+
         async def main() -> None:
             async with served(tmp_path / "s") as store, wire(tmp_path / "s") as greedy:
                 await store.create_segment("x")
@@ -167,10 +185,9 @@ class TestPipelines:
                         sent += 1
 
                 pumping = asyncio.ensure_future(pump())
-                seen = -1
-                while seen != sent:
-                    seen = sent
-                    await asyncio.sleep(0.3)
+                # Both ends have stopped to read, and have more to write than the socket takes.
+                await until(lambda: is_stuck(greedy.writer) and is_stuck(connections[0]._writer))
+                seen = sent
                 async with LocalClient(str(tmp_path / "s")) as client:
                     assert await client.append("x", OTHER, 0, b"!") is not None
                 assert seen == sent

@@ -68,7 +68,7 @@ def free_port() -> int:
 
 
 def fetch(port: int) -> bytes:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         assert answer.status == 200
         assert answer.headers["Content-Type"].startswith("text/plain")
         body: bytes = answer.read()
@@ -325,7 +325,7 @@ def test_silent_connections_are_bounded_shut_nobody_out_and_end_with_the_store(
                 if one not in before and one.name.startswith("metrics")
             ]
             for thread in left:
-                thread.join(30)
+                thread.join(60)
                 assert not thread.is_alive()
 
     run(main())

@@ -317,7 +317,7 @@ class TestInUse:
                 [sys.executable, "-c", program, str(tmp_path / "s")],
                 cwd=ROOT,
                 check=False,
-                timeout=30,
+                timeout=60,
             ).returncode
 
         async def main() -> None:

@@ -20,7 +20,7 @@ async def refused(calls: dict[str, Callable[[], Any]]) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, call in calls.items():
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(WAIT_S):
                 found[name] = await call()
         except (SegmentStoreError, TimeoutError) as error:
             found[name] = type(error)

@@ -391,7 +391,7 @@ def test_a_server_of_webhdfs_that_says_nothing_is_given_up(monkeypatch: pytest.M
         await storage.close()
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        asyncio.run(asyncio.wait_for(body(silent.getsockname()[1]), 30))
+        asyncio.run(asyncio.wait_for(body(silent.getsockname()[1]), 60))
 
 
 def test_closing_has_a_timeout_with_a_back_end_that_never_answers(
@@ -409,7 +409,7 @@ def test_closing_has_a_timeout_with_a_back_end_that_never_answers(
         looking.cancel()
         await asyncio.wait((looking,))
         try:
-            await asyncio.wait_for(storage.close(), 30)
+            await asyncio.wait_for(storage.close(), 60)
         finally:
             answer.set()
 

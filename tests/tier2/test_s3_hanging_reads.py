@@ -85,10 +85,11 @@ def test_a_second_request_has_the_answer_where_the_first_gets_none(s3: FaultyS3)
 
 def test_that_there_is_no_object_is_an_answer_of_the_second_too(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage) -> None:
-        s3.proxy.fault(Stall(), "get")
-        with pytest.raises(ObjectNotFoundError):
-            await read(storage, "absent")
-        assert gets(storage).hedges_won == 1
+        # On a busy machine the second request may come first, and meet the stall.
+        while not gets(storage).hedges_won:
+            s3.proxy.fault(Stall(), "get")
+            with pytest.raises(ObjectNotFoundError):
+                await read(storage, "absent")
 
     run(s3, case)
 
@@ -137,7 +138,11 @@ def test_a_provider_that_hangs_as_a_whole_gets_few_second_requests_and_readers_a
 ) -> None:
     async def case(storage: S3ObjectStorage) -> None:
         s3.proxy.fault(Stall(), "get", times=None)
-        found = await asyncio.gather(*(read(storage) for _ in range(30)), return_exceptions=True)
+        with monkeypatch.context() as impatient:
+            # Of no read that is answered: a busy machine needs longer for one.
+            impatient.setattr(ReadTimeouts, "dead_after_s", lambda *_: 1)
+            reads = (read(storage) for _ in range(30))
+            found = await asyncio.gather(*reads, return_exceptions=True)
         assert {type(each).__name__ for each in found} == {"S3UnavailableError"}
         assert all(
             isinstance(each, StorageUnavailableError) and each.kind == "timeout" for each in found
@@ -150,7 +155,6 @@ def test_a_provider_that_hangs_as_a_whole_gets_few_second_requests_and_readers_a
         s3.proxy.heal()
         assert await read(storage) == WHOLE[500:600]
 
-    monkeypatch.setattr(ReadTimeouts, "dead_after_s", lambda *_: 1)
     run(s3, case, connections=32)
 
 
@@ -165,10 +169,10 @@ def test_an_object_that_is_given_up_while_another_is_read_is_waited_for_longer(
             with pytest.raises(StorageUnavailableError):
                 await read(storage, "slow")
             assert await read(storage) == WHOLE[500:600]
-        assert (read_timeouts.dead_after_s("slow"), read_timeouts.dead_after_s("name")) == (4, 2)
+        assert (read_timeouts.dead_after_s("slow"), read_timeouts.dead_after_s("name")) == (8, 4)
         assert await read(storage, "slow") == WHOLE[500:600]
 
-    monkeypatch.setattr(read_timeouts, "READ_TIMEOUTS_S", (2, 4, 6))
+    monkeypatch.setattr(read_timeouts, "READ_TIMEOUTS_S", (4, 8, 12))
     monkeypatch.setattr(read_timeouts, "DEAD_FACTOR", 0.0)
     monkeypatch.setattr(ReadTimeouts, "may_repeat", lambda _: False)
     run(s3, case)
@@ -246,16 +250,19 @@ def test_a_close_does_not_wait_for_a_reply_that_trickles_to_nobody(
 
 def test_a_provider_that_throttles_is_sent_nothing_twice(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage) -> None:
-        s3.proxy.fault(SLOW_DOWN, "get")
+        # A busy machine may send one twice before it is throttled.
+        s3.proxy.fault(SLOW_DOWN, "get", times=None)
         with pytest.raises(StorageUnavailableError):
             await read(storage)
+        s3.proxy.heal()
+        before = gets(storage).hedges
         stall = s3.proxy.fault(Stall(), "get")
         reading = asyncio.ensure_future(read(storage))
         await until(lambda: stall.taken == 1)
         late_after_s = storage._requests.read_timeouts.late_after_s(100)
         assert late_after_s is not None
         await asyncio.wait((reading,), timeout=2 * late_after_s)
-        assert gets(storage).hedges == 0
+        assert gets(storage).hedges == before
         s3.proxy.release()
         assert await reading == WHOLE[500:600]
 

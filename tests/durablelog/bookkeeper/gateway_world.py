@@ -17,7 +17,7 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 
-ENDING_S = 30
+ENDING_S = 60
 
 
 def store_of(cluster: BookKeeperCluster, attach: str | None = None) -> GatewayLedgerStore:
@@ -44,7 +44,7 @@ def run(
     async def with_store() -> None:
         with kept_gateway() as gateway:
             async with opened(cluster) as store:
-                await asyncio.wait_for(scenario(store, gateway), 60)
+                await asyncio.wait_for(scenario(store, gateway), 240)
 
     asyncio.run(with_store())
 

@@ -169,7 +169,7 @@ def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCl
         assert await read_payloads(log) == [payload(number) for number in range(30)]
         await log.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 def test_a_bookie_of_three_that_dies_ends_no_ledger(cluster: BookKeeperCluster) -> None:
@@ -193,7 +193,7 @@ def test_a_bookie_of_three_that_dies_ends_no_ledger(cluster: BookKeeperCluster) 
             await asyncio.to_thread(cluster.start_bookie, 0)
             await log.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 @slow(15)
@@ -233,4 +233,4 @@ def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(
             await asyncio.to_thread(cluster.start_bookie, 0)
             await log.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+    asyncio.run(asyncio.wait_for(scenario(), 240))

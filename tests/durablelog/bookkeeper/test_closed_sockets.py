@@ -128,7 +128,7 @@ def test_an_attempt_to_connect_that_succeeds_for_nobody_is_undone(
         gateway.control.call(
             "dataSocket"
         )  # so that one more connection to it is none of the scenario's
-        asyncio.run(asyncio.wait_for(scenario(gateway.users), 60))
+        asyncio.run(asyncio.wait_for(scenario(gateway.users), 240))
 
 
 class Ending(KazooClient):  # type: ignore[misc] # it brings no types
@@ -227,7 +227,7 @@ def test_an_opening_that_is_cancelled_leaves_no_session(tmp_path: Path) -> None:
         made[0].shutdown(wait=True)  # as for a caller that ended it without waiting
         assert open_sockets() <= before
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 def test_a_close_that_is_cancelled_goes_on(tmp_path: Path) -> None:
@@ -247,4 +247,4 @@ def test_a_close_that_is_cancelled_goes_on(tmp_path: Path) -> None:
         assert open_sockets() <= before
         await asyncio.gather(holding, letting)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))

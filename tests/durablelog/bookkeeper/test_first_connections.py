@@ -48,7 +48,7 @@ def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
         # Java takes a second to listen: the first try finds nobody.
         gateway = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         try:
-            asyncio.run(asyncio.wait_for(scenario(cluster), 60))
+            asyncio.run(asyncio.wait_for(scenario(cluster), 240))
         finally:
             gateway.terminate()
             gateway.wait(ENDING_S)

@@ -62,7 +62,7 @@ def run(scenario: Callable[[Pair], Awaitable[None]]) -> None:
     async def paired() -> None:
         pair = Pair()
         try:
-            await asyncio.wait_for(scenario(pair), 30)
+            await asyncio.wait_for(scenario(pair), 240)
         finally:
             pair.close()
 

@@ -371,4 +371,4 @@ def test_a_ledger_whose_maker_left_is_deleted(cluster: BookKeeperCluster) -> Non
             pass
         await store.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))

@@ -49,7 +49,7 @@ def test_what_java_unpacks_lies_in_the_gateways_folder_and_goes_with_it(
 
     with BookKeeperCluster(tmp_path_factory.mktemp("cluster")) as cluster:
         with kept_gateway() as gateway:
-            asyncio.run(asyncio.wait_for(scenario(cluster, gateway), 60))
+            asyncio.run(asyncio.wait_for(scenario(cluster, gateway), 240))
         assert list(temporary.glob("segmentstore-gateway-*")) == []
 
 

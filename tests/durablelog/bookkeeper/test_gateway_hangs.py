@@ -80,7 +80,7 @@ def test_a_gateway_that_says_nothing_to_a_call_is_ended_and_the_next_call_starts
             assert pid_of_gateway() != pid
             assert await asyncio.to_thread(hung.ends)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 @slow(15)
@@ -105,7 +105,7 @@ def test_a_gateway_that_hangs_is_noticed_though_nobody_asks_it_anything(
             assert store.health() is None
             assert pid_of_gateway() != pid
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(
@@ -131,7 +131,7 @@ def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(
         assert await asyncio.to_thread(hung.ends)
         assert all(isinstance(outcome, LedgerError) for outcome in await calls)
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 def test_no_thread_waits_without_an_end_for_a_gateway_that_takes_connections_and_says_nothing() -> (
@@ -164,7 +164,7 @@ def test_a_gateway_that_cannot_be_started_again_is_an_error_that_passes(
             await store.list_ids()
             assert store.health() is None
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 def test_a_first_gateway_that_cannot_be_started_says_why_and_leaves_nothing(
@@ -277,7 +277,7 @@ def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(
             for reading in readings:
                 await reading.aclose()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 async def make_until_too_late(store: GatewayLedgerStore, made: list[int]) -> None:
@@ -309,7 +309,7 @@ def test_a_ledger_that_was_created_too_late_is_deleted_by_the_gateway(
             while await store.list_ids() != [*before, *made]:
                 pass
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 WINDOW_BYTES = 64 << 20

@@ -102,7 +102,7 @@ def test_what_is_kept_for_a_bookie_that_hangs_is_bounded_named_and_forgotten_whe
                 == [bytes(ENTRY_BYTES)] * 3
             )
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 @slow(10)
@@ -151,4 +151,4 @@ def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(
                 await log.close()
         await nodes.close()
 
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+    asyncio.run(asyncio.wait_for(scenario(), 240))

@@ -191,7 +191,7 @@ def test_what_was_acknowledged_outlives_the_death_of_all_of_it_at_once(
                 found = await read_all(store, writer.ledger_id, 0, 299)
                 assert found == [entry(number, 1000) for number in range(300)]
 
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+    asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
 def test_a_cluster_dies_with_the_program_that_watches_it(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_a_cluster_dies_with_the_program_that_watches_it(tmp_path: Path) -> None
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
     zookeeper = LocalCluster(tmp_path).zookeeper_process()
-    assert zookeeper.wait(30), "nobody ended it"
+    assert zookeeper.wait(60), "nobody ended it"
 
 
 def test_a_process_outlives_the_program_that_launched_it(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_process_with_a_full_disk_can_write_nothing_more(tmp_path: Path) -> No
     process.launch([sys.executable, "-c", program])
     process.limit_file_size(0)
     (tmp_path / "go").write_text("now")
-    assert process.wait(30)
+    assert process.wait(60)
     assert (tmp_path / "refused").exists()
     assert (tmp_path / "data").stat().st_size == 0
 
@@ -298,7 +298,7 @@ def test_a_process_with_a_full_disk_can_write_nothing_more(tmp_path: Path) -> No
 def test_what_cannot_be_launched_says_why_in_its_output(tmp_path: Path) -> None:
     process = ServiceProcess("nothing", tmp_path / "nothing")
     process.launch([str(tmp_path / "no-such-program")])
-    assert process.wait(10)
+    assert process.wait(60)
     assert "no-such-program" in process.output()
 
 

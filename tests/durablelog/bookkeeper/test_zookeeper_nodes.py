@@ -68,7 +68,7 @@ async def connect(cluster: BookKeeperCluster, **settings: Any) -> ZookeeperNodes
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 60))
+    asyncio.run(asyncio.wait_for(scenario, 240))
 
 
 class _World(NodeWorld):

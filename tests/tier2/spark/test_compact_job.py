@@ -175,7 +175,7 @@ class TestBesideCallers:
                         break
             finally:
                 ended.set()
-                at_work.result(30)
+                at_work.result(60)
         assert outcomes["committed"] + outcomes["committed_in_part"] > 0
         assert caller.steps > 10
         assert place.content() == caller.expected()
