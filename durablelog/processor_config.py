@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from segmentstore.contracts.byte_sizes import MIB
+from segmentstore.contracts.byte_sizes import KIB, MIB
 from segmentstore.contracts.settings import whole
 
 
@@ -22,3 +22,7 @@ class ProcessorConfig:
     """A metadata checkpoint after so many operations: bounds what recovery replays."""
     checkpoint_bytes: int = whole(64 * MIB)
     """A metadata checkpoint after so many bytes of log."""
+    inline_checkpoint_bytes_max: int = whole(64 * KIB, 0)
+    """Metadata of so many bytes are in the checkpoint itself. Of more, it names a snapshot of the
+    metadata catalog in Tier 2, and costs what changed since the one before.
+    """

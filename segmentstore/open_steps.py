@@ -23,7 +23,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import LockedFolder, Requested, lock_store_folder, on_disk
-from segmentstore.store_adapters import DefaultAdapters, StoreAdapters
+from segmentstore.store_adapters import DefaultAdapters, StoreAdapters, make_catalog
 from segmentstore.store_folder import (
     keep_store_file,
     kept_secrets,
@@ -129,6 +129,9 @@ async def _open_tiers(
         logs=logs,
         storage=storage,
         cache=cache,
+        make_catalog=partial(
+            make_catalog, folder.location, store.file.store_id, requested.adapters, runtime
+        ),
         containers=[],
         markers=markers,
         tier2_start=Tier2Start(storage, markers, is_own_folder=not config.tier2),
@@ -225,6 +228,7 @@ def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, created: bo
             other_stores=other_stores,
             export=exporter.export_manifest,
             mailboxes=mailboxes,
+            catalog=parts.make_catalog(container_id),
         )
         parts.containers.append(container)
 

@@ -34,6 +34,7 @@ class StoreOptions(TypedDict, total=False):
     log_file_bytes: int
     checkpoint_operations: int
     checkpoint_bytes: int
+    inline_checkpoint_bytes_max: int
 
     # Tier 2.
     flush_bytes: int

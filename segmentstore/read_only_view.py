@@ -24,9 +24,13 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.bookkeeper_clients import OpenClients, open_clients
+from durablelog.catalog.key_store_records import KeyStoreIdentity
+from durablelog.catalog.metadata_catalog import MetadataCatalog
+from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
+from recovery.scratch_catalog import ScratchCatalog
 from segmentstore.config import (
     ENVIRONMENT_PREFIX,
     StoreConfig,
@@ -45,7 +49,12 @@ from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import on_disk
 from segmentstore.service import SegmentStore
-from segmentstore.store_folder import check_tier2_is_not_misplaced, read_store_file, tier2_url
+from segmentstore.store_folder import (
+    catalog_directory,
+    check_tier2_is_not_misplaced,
+    read_store_file,
+    tier2_url,
+)
 from segmentstore.store_identity import check_identity
 from segmentstore.store_parts import StoreParts
 from segmentstore.tier1 import make_log_factory
@@ -169,6 +178,15 @@ def _make_parts(
     undo.push(cache.close)
     addresses = CacheAddresses()
     markers = StoreMarkers(storage, viewed.store_id)
+
+    def make_catalog(container_id: int) -> MetadataCatalog:
+        return ScratchCatalog(
+            catalog_directory(location, container_id),
+            KeyStoreIdentity(viewed.store_id, container_id),
+            runtime,
+            RocksDbKeyStore,
+        )
+
     parts = StoreParts(
         location=location,
         store_id=viewed.store_id,
@@ -177,6 +195,7 @@ def _make_parts(
         logs=logs,
         storage=storage,
         cache=cache,
+        make_catalog=make_catalog,
         containers=[
             SegmentContainer(
                 container_id,
@@ -187,6 +206,7 @@ def _make_parts(
                 config=config,
                 runtime=runtime,
                 store_id=viewed.store_id,
+                catalog=make_catalog(container_id),
             )
             for container_id, log in views.items()
         ],

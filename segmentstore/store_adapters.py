@@ -8,12 +8,17 @@ from typing import Protocol
 
 from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients, open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.catalog.key_store import KeyStore
+from durablelog.catalog.key_store_records import KeyStoreIdentity
+from durablelog.catalog.metadata_catalog import MetadataCatalog
+from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from durablelog.memory_data_log import MemoryLogStore
 from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_folder import catalog_directory
 from segmentstore.tier1 import make_log_factory
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
@@ -34,6 +39,21 @@ class StoreAdapters(Protocol):
 
     def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
         """The cache of the store."""
+
+    def key_store(self, directory: str, identity: KeyStoreIdentity, runtime: Runtime) -> KeyStore:
+        """A store of keys for a container's metadata catalog, not opened yet."""
+
+
+def make_catalog(
+    location: str, store_id: str, adapters: StoreAdapters, runtime: Runtime, container_id: int
+) -> MetadataCatalog:
+    """The metadata catalog of a container, in the store's folder."""
+    return MetadataCatalog(
+        catalog_directory(location, container_id),
+        KeyStoreIdentity(store_id, container_id),
+        runtime,
+        adapters.key_store,
+    )
 
 
 class DefaultAdapters:
@@ -62,3 +82,6 @@ class DefaultAdapters:
         return RocksDbCache(
             os.path.join(location, "cache"), runtime, config.read_index.cache_bytes_max
         )
+
+    def key_store(self, directory: str, identity: KeyStoreIdentity, runtime: Runtime) -> KeyStore:
+        return RocksDbKeyStore(directory, identity, runtime)

@@ -5,6 +5,7 @@ undone. Blocking.
 - `lock`: held by the process that has the store open;
 - `log/<id>/`: Tier 1 of each container, where logs are files;
 - `cache/`: RocksDB, throw-away;
+- `catalog/<id>/`: RocksDB, the metadata of a container that has much of it;
 - `tier2/`: objects, unless `tier2` names another place.
 """
 
@@ -47,6 +48,11 @@ def logs_folder(location: str) -> str:
 def log_directory(location: str, container_id: int) -> str:
     """Where the file log of a container is."""
     return container_folder(logs_folder(location), container_id)
+
+
+def catalog_directory(location: str, container_id: int) -> str:
+    """Where the metadata catalog of a container is."""
+    return os.path.join(location, "catalog", str(container_id))
 
 
 def own_tier2_url(location: str) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_storage import CacheStorage
 from recovery.background_scrub import BackgroundScrub
@@ -41,6 +42,8 @@ class StoreParts:
     storage: ObjectStorage
     """Tier 2."""
     cache: CacheStorage
+    make_catalog: Callable[[int], MetadataCatalog]
+    """Of a container, not opened yet."""
     containers: list[SegmentContainer]
     """Those that are served here, ascending."""
     markers: StoreMarkers

@@ -102,6 +102,10 @@ class MetadataCatalog:
         self.damage = damage or None
         return damage == ""
 
+    async def remove_checkpoint(self, sequence_number: int) -> None:
+        """Remove a checkpoint, whole or not; nothing if there is none."""
+        await self._blocking(lambda: self._files.remove([sequence_number]))
+
     async def adopt_download(self, sequence_number: int, files: Iterable[CheckpointFile]) -> None:
         """Finish a checkpoint whose files were put into its directory, checked and durable."""
         listed = tuple(files)

@@ -19,7 +19,6 @@ from segmentstore.stats_types import (
     RecoveryStats,
     StorageWriterStats,
 )
-from storagewriter.metadata_backup import MetadataBackup
 from storagewriter.storage_writer import StorageWriter
 
 
@@ -57,17 +56,21 @@ def container_health(
     failure: BaseException | None,
     log: DurableDataLog,
     writer: StorageWriter,
-    backup: MetadataBackup,
+    copies: str | None,
     processor: OperationProcessor | None,
 ) -> list[str]:
-    """One sentence for each thing that is wrong; `processor` is None unless the container runs."""
+    """One sentence for each thing that is wrong.
+
+    `copies` is what is wrong with those of the metadata in Tier 2. `processor` is None unless the
+    container runs.
+    """
     findings = []
     if failure is not None:
         findings.append(f"container {container_id} is stopped: {describe(failure)}")
     parts = (
         log.health() if failure is None else None,
         writer.health(),
-        backup.health.describe(),
+        copies,
     )
     findings += [f"container {container_id}: {each}" for each in parts if each is not None]
     throttled_by = processor.statistics().throttled_by if processor is not None else ""

@@ -20,8 +20,9 @@ _log = logging.getLogger(__name__)
 class LogTruncation:
     """Of one container; everything on its event loop.
 
-    Nothing is truncated before `start` and after `end`. `on_truncated()` is called after each
-    truncation; `on_failure(error)` if the log cannot say any more what it holds.
+    Nothing is truncated before `start` and after `end`. `on_truncated(sequence_number)` is called
+    after each truncation, with the checkpoint that the log begins with then; `on_failure(error)` if
+    the log cannot say any more what it holds.
     """
 
     def __init__(
@@ -30,7 +31,7 @@ class LogTruncation:
         log: DurableDataLog,
         positions: LogPositions,
         writer: StorageWriter,
-        on_truncated: Callable[[], None],
+        on_truncated: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._container_id = container_id
@@ -111,7 +112,7 @@ class LogTruncation:
                 sequence_number, address = point
                 await self._log.truncate(address)
                 self._positions.truncated(sequence_number)
-                self._on_truncated()
+                self._on_truncated(sequence_number)
         except LogFullError as error:
             # Health says so; the log asks again when it searches for room.
             _log.warning("container %d: %s", self._container_id, error)

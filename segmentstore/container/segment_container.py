@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
+from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.frame_packer import Event
 from durablelog.log_positions import LogPositions
@@ -49,6 +50,7 @@ from segmentstore.container.commit_dispatch import CommitDispatch
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
+from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.container.write_throttle import WriteThrottle
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.attributes import KeyedUpdate
@@ -71,7 +73,6 @@ from segmentstore.stats_types import ContainerStats
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores
 from storagewriter.garbage_pass import GarbagePass
 from storagewriter.mailbox_pace import MailboxGroup
-from storagewriter.metadata_backup import MetadataBackup
 from storagewriter.storage_writer import StorageWriter
 from tier2.block_reader import BlockReader
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
@@ -114,6 +115,7 @@ class SegmentContainer:
         other_stores: OtherStores = NO_OTHER_STORES,
         export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
         mailboxes: MailboxGroup | None = None,
+        catalog: MetadataCatalog,
     ) -> None:
         """`created`: the store was made in this very opening.
 
@@ -179,7 +181,17 @@ class SegmentContainer:
             export=partial(export, self) if export is not None else None,
             group=mailboxes,
         )
-        self._backup = MetadataBackup(source, storage, store_id, config.containers, runtime)
+        self._checkpoints = MetadataCheckpoints(
+            source,
+            storage,
+            catalog,
+            self._updater,
+            self._positions,
+            config,
+            runtime,
+            on_snapshot=self._snapshot_ended,
+            on_failure=self._failed,
+        )
         self._rescan = LogRescan(
             log,
             self.metadata,
@@ -189,7 +201,12 @@ class SegmentContainer:
             source.check_primary,
         )
         self._truncation = LogTruncation(
-            container_id, log, self._positions, self._writer, self._backup.request, self._failed
+            container_id,
+            log,
+            self._positions,
+            self._writer,
+            self._checkpoints.truncated,
+            self._failed,
         )
         log.on_room = self._truncation.room_changed
         self._dispatch = CommitDispatch(
@@ -214,17 +231,19 @@ class SegmentContainer:
         self.state = ContainerState.RECOVERING
         try:
             await self._log.open()
-            self._recovery, _ = await recover(
+            self._recovery, snapshots = await recover(
                 self._log,
                 self._updater,
                 self._positions,
                 self._dispatch.committed,
                 self._read_index,
+                self._checkpoints.load,
             )
             if view is not None:
                 await self._begin_view(view, self._recovery)
             else:
                 await self._begin_serving(self._recovery)
+                self._checkpoints.start(snapshots)
         except GeneratorExit:
             raise  # the event loop was closed: nothing can be awaited any more
         except BaseException as error:
@@ -238,7 +257,7 @@ class SegmentContainer:
 
     async def _begin_view(self, reason: SegmentStoreError, recovery: RecoveryReport) -> None:
         if not (recovery.operations or self._may_be_empty):
-            await refuse_lost_log(self.container_id, self._log, self._backup)
+            await refuse_lost_log(self.container_id, self._log, self._checkpoints.backup)
         self._writer.check_log()
         await self._writer.stop(reason)
         self._stop_cause, self.state = reason, ContainerState.RUNNING
@@ -255,6 +274,7 @@ class SegmentContainer:
             on_failure=self._failed,
             throttle=self._throttle.current,
             unflushed_of=self._writer.unflushed_bytes_of,
+            checkpoints=self._checkpoints,
         )
         processor.note_replayed(
             recovery.operations_since_checkpoint,
@@ -263,13 +283,12 @@ class SegmentContainer:
         )
         if not recovery.operations:
             if not self._may_be_empty:
-                await refuse_lost_log(self.container_id, self._log, self._backup)
+                await refuse_lost_log(self.container_id, self._log, self._checkpoints.backup)
             await processor.first_checkpoint()
         self.state = ContainerState.RUNNING
         self._dispatch.end_replay()
         self._truncation.start(processor)
         self._writer.start()
-        self._backup.start()
 
     def announce_stop(self, cause: BaseException) -> None:
         """It is about to be stopped, and nobody has called `close`: calls get `cause` from then
@@ -283,9 +302,11 @@ class SegmentContainer:
         Works under full throttle and after a failure. Idempotent.
         """
         if self.state is ContainerState.RUNNING and self._processor is not None:
+            if self._checkpoints.by_reference:
+                self._processor.checkpoint_soon(even_if_empty=False)
             await self._processor.close(self._stop_cause)
             await self._writer.drain(_DRAIN_TIMEOUT_S)
-            await self._backup.finish(_DRAIN_TIMEOUT_S)
+            await self._checkpoints.finish(_DRAIN_TIMEOUT_S)
         if self._stopping is None:
             if self.state is ContainerState.STOPPED:
                 return
@@ -310,7 +331,7 @@ class SegmentContainer:
         self.state = ContainerState.STOPPED
         self._truncation.end()
         await self._writer.stop(self._stop_cause)
-        await self._backup.stop()
+        await self._checkpoints.stop()
         await self._truncation.wait_idle()
         if self._processor is not None:
             self._processor.fail(
@@ -436,8 +457,9 @@ class SegmentContainer:
     async def checkpoint(self) -> None:
         """Write a checkpoint, then truncate the log as far as Tier 2 allows."""
         await self._running().checkpoint()
+        await self._checkpoints.attempted()
         await self._truncation.truncate_now()
-        self._backup.request(now=True)
+        self._checkpoints.request_copy()
         self.check_running()
 
     def begin_garbage_pass(self) -> GarbagePass:
@@ -498,10 +520,23 @@ class SegmentContainer:
         """What is wrong, one sentence each; empty when all is well."""
         processor = self._processor if self.state is ContainerState.RUNNING else None
         return container_health(
-            self.container_id, self.failure, self._log, self._writer, self._backup, processor
+            self.container_id,
+            self.failure,
+            self._log,
+            self._writer,
+            self._checkpoints.health(),
+            processor,
         )
 
     # --- what flows -------------------------------------------------------------------------------
+
+    def _snapshot_ended(self) -> None:
+        """A checkpoint by reference is a truncation point, or never will be; another may be
+        taken.
+        """
+        self._truncation.begin()
+        if self._processor is not None:
+            self._processor.checkpoint_source_ready()
 
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""

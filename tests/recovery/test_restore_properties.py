@@ -138,7 +138,7 @@ class Life:
         """A checkpoint whose copies are in the bucket."""
         assert self.store is not None
         await self.store.checkpoint()
-        backups = [container._backup for container in self.store._parts.containers]
+        backups = [container._checkpoints.backup for container in self.store._parts.containers]
         await until(lambda: not any(backup._wanted or backup._saving for backup in backups))
 
     async def _note(self) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from durablelog.catalog.key_store_records import KeyStoreIdentity
+from durablelog.catalog.memory_key_store import MemoryKeyStore
+from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
@@ -69,6 +72,10 @@ class Place:
             config=CONFIG,
             runtime=self.runtime,
             store_id=STORE_ID,
+            # Never used: its few metadata are in its checkpoints.
+            catalog=MetadataCatalog(
+                "", KeyStoreIdentity(STORE_ID, 0), self.runtime, MemoryKeyStore
+            ),
         )
         await container.start()
         return container

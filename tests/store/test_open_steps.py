@@ -12,6 +12,8 @@ from typing import Final
 
 import pytest
 
+from durablelog.catalog.key_store_records import KeyStoreIdentity
+from durablelog.catalog.memory_key_store import MemoryKeyStore
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import LogOptions, StoreIdentity
 from durablelog.file.file_log import FileLog
@@ -64,6 +66,11 @@ class Adapters:
 
     def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> MemoryCache:
         return _Cache(self, config.read_index.cache_bytes_max)
+
+    def key_store(
+        self, directory: str, identity: KeyStoreIdentity, runtime: Runtime
+    ) -> MemoryKeyStore:
+        return MemoryKeyStore(directory, identity, runtime)
 
 
 class _Logs(FileLogFactory):

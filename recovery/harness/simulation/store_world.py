@@ -14,6 +14,9 @@ from typing import Any
 
 from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.catalog.key_store import KeyStore
+from durablelog.catalog.key_store_records import KeyStoreIdentity
+from durablelog.catalog.memory_key_store import MemoryKeyStore
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_storage import CacheStorage
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
@@ -122,6 +125,9 @@ class ProcessAdapters:
 
     def cache(self, location: str, config: StoreConfig, runtime: Runtime) -> CacheStorage:
         return SimulatedCache(self._process, config.read_index.cache_bytes_max)
+
+    def key_store(self, directory: str, identity: KeyStoreIdentity, runtime: Runtime) -> KeyStore:
+        return MemoryKeyStore(directory, identity, runtime)
 
 
 class NeighbourAdapters(ProcessAdapters):

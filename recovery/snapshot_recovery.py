@@ -1,0 +1,106 @@
+"""The metadata that the log of a container begins with, where they are in a metadata snapshot.
+
+They come from the checkpoint on local disk if it is whole, else from Tier 2. Either way they are as
+of exactly the sequence number that the log begins with, or they are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from typing import Final
+
+from durablelog.catalog.catalog_keys import MetadataFormatError
+from durablelog.catalog.catalog_loading import load_metadata
+from durablelog.catalog.key_store import CheckpointFile, KeyStoreError
+from durablelog.catalog.metadata_catalog import MetadataCatalog
+from durablelog.operations import SnapshotCheckpointOperation
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Runtime
+from tier2.metadata_snapshots import (
+    MetadataSnapshotError,
+    download_snapshot,
+    read_snapshot_manifest,
+)
+from tier2.object_names import metadata_manifest_name
+from tier2.object_storage import ObjectStorage, StorageUnavailableError
+
+_log: Final = logging.getLogger(__name__)
+
+
+def snapshot_name(container_id: int, operation: SnapshotCheckpointOperation) -> str:
+    """The manifest in Tier 2 of the snapshot that a checkpoint names."""
+    return metadata_manifest_name(
+        container_id, operation.epoch, operation.sequence_number, operation.unique_id
+    )
+
+
+class SnapshotRecovery:
+    """Opens the catalog of one container as of the checkpoint that its log begins with."""
+
+    def __init__(
+        self,
+        container_id: int,
+        store_id: str,
+        catalog: MetadataCatalog,
+        storage: ObjectStorage,
+        runtime: Runtime,
+    ) -> None:
+        self._container_id = container_id
+        self._store_id = uuid.UUID(store_id)
+        self._catalog = catalog
+        self._storage = storage
+        self._runtime = runtime
+
+    async def load(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+        """The metadata as of the operation; the catalog is open as of it.
+
+        Raises DataCorruptionError if they are neither on local disk nor in Tier 2, and
+        TierUnavailableError if Tier 2 or the disk cannot say.
+        """
+        number = operation.sequence_number
+        local = "there is no copy on local disk"
+        if await self._catalog.has_checkpoint(number):
+            try:
+                return await self._open(number)
+            except (KeyStoreError, MetadataFormatError) as error:
+                local = str(error)
+                await self._catalog.remove_checkpoint(number)
+        elif self._catalog.damage is not None:
+            local = self._catalog.damage
+        _log.warning("container %d: its metadata come from tier2: %s", self._container_id, local)
+        await self._download(operation, local)
+        try:
+            return await self._open(number)
+        except (KeyStoreError, MetadataFormatError) as error:
+            raise self._corrupt(operation, f"{error}, downloaded from tier2") from error
+
+    async def _open(self, sequence_number: int) -> ContainerMetadata:
+        await self._catalog.open_at(sequence_number)
+        return await load_metadata(self._catalog.store, self._container_id)
+
+    async def _download(self, operation: SnapshotCheckpointOperation, local: str) -> None:
+        name = snapshot_name(self._container_id, operation)
+        number = operation.sequence_number
+        try:
+            manifest = await read_snapshot_manifest(self._storage, name, self._store_id)
+            directory = self._catalog.checkpoint_directory(number)
+            await download_snapshot(self._storage, manifest, directory, self._runtime)
+            await self._catalog.adopt_download(
+                number, [CheckpointFile(*file.content) for file in manifest.files]
+            )
+        except MetadataSnapshotError as error:
+            raise self._corrupt(operation, f"in tier2 {error}; {local}") from error
+        except StorageUnavailableError as error:
+            raise TierUnavailableError(
+                "tier2", f"{error}; the metadata are nowhere else: {local}"
+            ) from error
+        except (KeyStoreError, OSError) as error:
+            raise TierUnavailableError("tier1", f"{name} cannot be downloaded: {error}") from error
+
+    def _corrupt(self, operation: SnapshotCheckpointOperation, detail: str) -> DataCorruptionError:
+        return DataCorruptionError(
+            f"container {self._container_id}, checkpoint {operation.sequence_number}",
+            f"its metadata cannot be read: {detail}; see docs/restore.md",
+        )

@@ -1,0 +1,111 @@
+"""Checkpoints by reference: the metadata come back from the local catalog, or from Tier 2."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segmentstore import DataCorruptionError, SegmentStore
+from tests.store.harness import open_lazy, read_all, run
+from tests.support.suites import size
+
+SEGMENTS = size("SNAPSHOT_SEGMENTS", 30, 300)
+SNAPSHOTS: dict[str, Any] = {"inline_checkpoint_bytes_max": 0}
+
+
+async def fill(store: SegmentStore, round_number: int) -> None:
+    for number in range(SEGMENTS):
+        if not round_number:
+            await store.create_segment(f"s{number}")
+        await store.append(f"s{number}", b"<%d:%d>" % (round_number, number))
+
+
+async def check(store: SegmentStore, rounds: int) -> None:
+    for number in range(SEGMENTS):
+        wanted = b"".join(b"<%d:%d>" % (each, number) for each in range(rounds))
+        assert await read_all(store, f"s{number}") == wanted
+    assert store.stats()["health"] == []
+
+
+async def store_with_a_snapshot(folder: Path) -> None:
+    """The log of the store begins with a checkpoint by reference, and has more behind it."""
+    async with open_lazy(folder, **SNAPSHOTS) as store:
+        await fill(store, 0)
+        await store.flush()
+        await store.checkpoint()
+        await fill(store, 1)
+    assert snapshot_files(folder)
+
+
+def snapshot_files(folder: Path) -> list[Path]:
+    return [path for path in (folder / "tier2" / "metadata").rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("local", ["whole", "lost", "damaged", "stale"])
+def test_a_store_comes_back_from_its_snapshot(local: str, tmp_path: Path) -> None:
+    folder, catalog = tmp_path / "s", tmp_path / "s" / "catalog" / "0"
+
+    async def main() -> None:
+        await store_with_a_snapshot(folder)
+        if local == "lost":
+            shutil.rmtree(catalog)
+        elif local == "stale":
+            for path in catalog.iterdir():
+                path.rename(catalog / path.name.replace("0000000000", "0000000001"))
+        elif local == "damaged":
+            for path in catalog.glob("0*/*"):
+                data = bytearray(path.read_bytes())
+                data[len(data) // 2] ^= 1
+                path.write_bytes(data)
+        for rounds in (2, 3):
+            async with open_lazy(folder, **SNAPSHOTS) as store:
+                await check(store, rounds)
+                await fill(store, rounds)
+                await store.flush()
+                await store.checkpoint()
+
+    run(main())
+
+
+def test_metadata_that_are_nowhere_are_named_and_nothing_is_changed(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+
+    async def main() -> None:
+        await store_with_a_snapshot(folder)
+        shutil.rmtree(folder / "catalog")
+        moved = {path: path.read_bytes() for path in snapshot_files(folder)}
+        for path in moved:
+            path.unlink()
+        with pytest.raises(DataCorruptionError) as caught:
+            async with open_lazy(folder, **SNAPSHOTS):
+                pass
+        assert "metadata/00000000/" in caught.value.detail
+        for path, data in moved.items():
+            path.write_bytes(data)
+        async with open_lazy(folder, **SNAPSHOTS) as store:
+            await check(store, 2)
+
+    run(main())
+
+
+def test_a_store_with_inline_checkpoints_moves_to_the_catalog(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+
+    async def main() -> None:
+        async with open_lazy(folder) as store:
+            await fill(store, 0)
+            await store.flush()
+            await store.checkpoint()
+        assert not snapshot_files(folder)
+        for rounds in (1, 2):
+            async with open_lazy(folder, **SNAPSHOTS) as store:
+                await check(store, rounds)
+                await fill(store, rounds)
+                await store.flush()
+                await store.checkpoint()
+        assert snapshot_files(folder)
+
+    run(main())
