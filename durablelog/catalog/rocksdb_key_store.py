@@ -104,6 +104,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
         super().__init__(directory, identity, runtime)
         self._cache_bytes = cache_bytes
         self._database: Rdict | None = None
+        self._paths = _RocksDbPaths()
         self._tables: dict[str, CheckpointFile] = {}
         """Of the last checkpoint: they need not be read again."""
         forks.in_child(self, leave_to_parent)
@@ -118,7 +119,8 @@ class RocksDbKeyStore(ThreadedKeyStore):
         if not new and "CURRENT" not in names:
             raise KeyStoreCorruptError(self._directory, "CURRENT is missing")
         options = _options(self._cache_bytes, create=new)
-        self._database = Rdict(self._directory, options, {"default": options})
+        path = self._paths.path(self._directory)
+        self._database = Rdict(path, options, {"default": options})
         writing = WriteOptions()
         writing.disable_wal = True  # type: ignore[method-assign, assignment]
         self._database.set_write_options(writing)
@@ -137,6 +139,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
                 database.close()
             except Exception:  # noqa: BLE001, S110 -- that it could not flush; it is closed
                 pass
+        self._paths.close()
 
     @property
     def _open_database(self) -> Rdict:
@@ -203,7 +206,8 @@ class RocksDbKeyStore(ThreadedKeyStore):
         if not self._link_files(directory):
             remove_content(self._disk, directory)
             self._disk.remove_directory(directory)
-            Checkpoint(self._open_database).create_checkpoint(directory)
+            path = self._paths.path(directory)
+            Checkpoint(self._open_database).create_checkpoint(path)
         files = []
         for name in self._disk.list_directory(directory):
             path = f"{directory}/{name}"
@@ -246,6 +250,45 @@ class RocksDbKeyStore(ThreadedKeyStore):
         return name, self._disk.size(f"{self._directory}/{name}")
 
 
+class _RocksDbPaths:
+    """Paths as rocksdict takes them: in UTF-8. Others go by a link to their parent directory, in
+    the system's folder for temporary files.
+    """
+
+    def __init__(self) -> None:
+        self._links: tempfile.TemporaryDirectory[str] | None = None
+        self._link_of: dict[str, str] = {}
+        """By parent directory."""
+
+    def path(self, path: str) -> str:
+        """The same file under a name in UTF-8, if its own name is."""
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            parent, name = os.path.split(os.path.abspath(path))
+            return f"{self._link(parent)}/{name}"
+        return path
+
+    def _link(self, parent: str) -> str:
+        if self._links is None:
+            self._links = _temporary_directory()
+        link = self._link_of.get(parent)
+        if link is None:
+            link = self._link_of[parent] = f"{self._links.name}/{len(self._link_of)}"
+            os.symlink(parent, link)
+        return link
+
+    def close(self) -> None:
+        """Remove the links. Idempotent; `path` may be used again."""
+        links, self._links, self._link_of = self._links, None, {}
+        if links is not None:
+            links.cleanup()
+
+
+def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="segmentstore-", ignore_cleanup_errors=True)
+
+
 class RocksDbCheckpointReader(CheckpointReader):
     """A checkpoint of a RocksDbKeyStore.
 
@@ -258,9 +301,7 @@ class RocksDbCheckpointReader(CheckpointReader):
         self._directory = directory
         self._database: Rdict | None = None
         forks.in_child(self, leave_to_parent)
-        self._links = tempfile.TemporaryDirectory(
-            prefix="segmentstore-", ignore_cleanup_errors=True
-        )
+        self._links = _temporary_directory()
         options = _options(CACHE_BYTES, create=False)
         try:
             with self._known_errors():

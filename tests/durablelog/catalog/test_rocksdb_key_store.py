@@ -119,3 +119,23 @@ def test_a_checkpoint_is_right_while_files_change(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(main())
+
+
+def test_a_directory_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    directory, kept = tmp_path / "st\udcff" / "s", tmp_path / "st\udcff" / "c"
+    directory.mkdir(parents=True)
+
+    async def main() -> None:
+        for number in (1, 2):
+            store = RocksDbKeyStore(str(directory), IDENTITY, Runtime())
+            await store.open()
+            await store.apply(batch(numbered([number])), number)
+            await store.checkpoint(str(kept))
+            await store.close()
+        copy = RocksDbKeyStore(str(kept), IDENTITY, Runtime())
+        await copy.open()
+        assert await all_of(copy) == numbered([1, 2])
+        await copy.close()
+
+    asyncio.run(main())
+    assert sorted(path.name for path in directory.parent.iterdir()) == ["c", "s"]
