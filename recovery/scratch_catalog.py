@@ -38,18 +38,24 @@ class ScratchCatalog(MetadataCatalog):
     async def has_checkpoint(self, sequence_number: int) -> bool:
         """Copies it, if the store has it whole."""
         self._used = True
-        await self._blocking(lambda: self._copy(sequence_number))
-        return await super().has_checkpoint(sequence_number)
+        there = await self._blocking(lambda: self._copy(sequence_number))
+        whole = await super().has_checkpoint(sequence_number)
+        if not whole and there:
+            self.damage = there
+        return whole
 
-    def _copy(self, sequence_number: int) -> None:
-        if self._source.damage(sequence_number) != "":
-            return
+    def _copy(self, sequence_number: int) -> str | None:
+        """As `CheckpointFiles.damage` of the source; copied if that is whole."""
+        damage = self._source.damage(sequence_number)
+        if damage != "":
+            return damage
         files = self._source.files_of(sequence_number)
         source, target = self._source.path(sequence_number), self._files.path(sequence_number)
         make_directories(self._disk, target)
         for file in files:
             _copy_file(self._disk, f"{source}/{file.name}", f"{target}/{file.name}")
         self._files.finish(sequence_number, files)
+        return damage
 
     async def close(self) -> None:
         """Remove everything. Idempotent."""

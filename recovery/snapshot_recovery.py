@@ -52,6 +52,10 @@ class SnapshotRecovery:
         self._catalog = catalog
         self._storage = storage
         self._runtime = runtime
+        self.from_tier2 = False
+        """Whether what was loaded last came from there."""
+        self.local_damage: str | None = None
+        """Why the copy on local disk was not used then; None if it was, or there was none."""
 
     async def load(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
         """The metadata as of the operation; the catalog is open as of it.
@@ -60,15 +64,17 @@ class SnapshotRecovery:
         TierUnavailableError if Tier 2 or the disk cannot say.
         """
         number = operation.sequence_number
-        local = "there is no copy on local disk"
+        self.from_tier2, self.local_damage = False, None
         if await self._catalog.has_checkpoint(number):
             try:
                 return await self._open(number)
             except (KeyStoreError, MetadataFormatError) as error:
-                local = str(error)
+                self.local_damage = str(error)
                 await self._catalog.remove_checkpoint(number)
-        elif self._catalog.damage is not None:
-            local = self._catalog.damage
+        else:
+            self.local_damage = self._catalog.damage
+        self.from_tier2 = True
+        local = self.local_damage or "there is no copy on local disk"
         _log.warning("container %d: its metadata come from tier2: %s", self._container_id, local)
         await self._download(operation, local)
         try:

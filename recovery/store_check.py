@@ -27,7 +27,7 @@ from durablelog.file.log_state import read_state
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError
-from durablelog.operations import CheckpointOperation
+from durablelog.operations import CheckpointOperation, SnapshotCheckpointOperation
 from recovery.block_check import check_object
 from recovery.consistency_check import (
     Listing,
@@ -38,6 +38,8 @@ from recovery.consistency_check import (
     note_garbage,
 )
 from recovery.replay import Replay
+from recovery.snapshot_check import SnapshotCheck
+from recovery.stopped_catalogs import LoadedSnapshot, StoppedCatalogs, first_snapshot
 from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.findings import Finding, harmful, note
@@ -59,43 +61,65 @@ async def check_store(
     deep: bool = False,
     memory: MemoryStorages | None = None,
     store_id: str | None = None,
+    catalogs: StoppedCatalogs | None = None,
 ) -> list[Finding]:
     """Everything wrong with, or worth reporting of, the store whose containers' logs and Tier 2 (or
     its URL) these are.
 
-    With its `store_id` objects of unknown owner are distinguished from orphans. `logs` has every
-    container of the store: the folder of a file log, or what gives a log's frames. Deep reads every
-    block of every live object. Harmful findings come first. Costs the replay of all logs and one
-    `head` an object; deep, one read of all objects. Raises TierUnavailableError, ConfigError (a
-    newer format), StoreInUseError (from a log elsewhere).
+    With its `store_id` objects of unknown owner are distinguished from orphans. `catalogs` loads
+    the metadata snapshots that logs begin with; without it such a log cannot be replayed. `logs`
+    has every container of the store: the folder of a file log, or what gives a log's frames. Deep
+    reads every block of every live object. Harmful findings come first. Costs the replay of all
+    logs, one `head` an object and two requests a metadata snapshot; deep, one read of all objects.
+    Raises TierUnavailableError, ConfigError (a newer format), StoreInUseError (from a log
+    elsewhere).
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("check", 1)
     findings: list[Finding] = []
     containers: dict[int, ContainerMetadata | None] = {}
-    try:
-        for container_id, log in logs.items():
-            walk = _LogCheck(container_id, log, runtime.disk)
-            await loop.run_in_executor(executor, walk.run)
-            findings += walk.findings
-            containers[container_id] = walk.metadata
-    except OSError as error:
-        raise TierUnavailableError("tier1", str(error)) from error
-    finally:
-        executor.shutdown(wait=False)
+    snapshots = SnapshotCheck(list(logs), store_tag(store_id) if store_id else b"")
     storage = (
         open_object_storage(tier2, runtime, memory=memory) if isinstance(tier2, str) else tier2
     )
     try:
-        findings += await _check_tier2(
-            storage, containers, store_tag(store_id) if store_id else b"", deep=deep
-        )
+        for container_id, log in logs.items():
+            walk = _LogCheck(container_id, log, runtime.disk)
+            try:
+                await loop.run_in_executor(executor, walk.begin)
+                if walk.snapshot is not None and catalogs is not None:
+                    await _load(walk, catalogs, storage, snapshots)
+                await loop.run_in_executor(executor, walk.run)
+            except OSError as error:
+                raise TierUnavailableError("tier1", str(error)) from error
+            findings += walk.findings
+            containers[container_id] = walk.metadata
+        tag = store_tag(store_id) if store_id else b""
+        findings += await _check_tier2(storage, containers, snapshots, tag, deep=deep)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     finally:
+        executor.shutdown(wait=False)
         if storage is not tier2:
             await storage.close()
     return in_order(findings)
+
+
+async def _load(
+    walk: _LogCheck, catalogs: StoppedCatalogs, storage: ObjectStorage, snapshots: SnapshotCheck
+) -> None:
+    """Give the walk what its log begins with, or the reason why that cannot be had."""
+    assert walk.snapshot is not None
+    try:
+        walk.loaded = await catalogs.load(walk.container_id, walk.snapshot, storage)
+    except DataCorruptionError as error:
+        walk.loaded = error
+        return
+    snapshots.begins(walk.container_id, walk.snapshot)
+    if (damage := walk.loaded.local_damage) is not None:
+        place = f"container {walk.container_id}, checkpoint {walk.snapshot.sequence_number}"
+        detail = f"{damage}; its metadata snapshot in Tier 2 is whole, and an opening takes that"
+        walk.findings.append(note("catalog", place, detail))
 
 
 @dataclass(slots=True)
@@ -111,6 +135,17 @@ class _LogCheck:
 
     Empty if the log has never been written to.
     """
+    snapshot: SnapshotCheckpointOperation | None = None
+    """The checkpoint by reference that the log begins with, after `begin`."""
+    loaded: LoadedSnapshot | DataCorruptionError | None = None
+    """What it names; to be had before `run`."""
+
+    def begin(self) -> None:
+        """Find out what the log begins with. Raises as `run`."""
+        if isinstance(self.log, RemoteLog):
+            self.snapshot = first_snapshot(self.log.frames())
+        elif read_state(self.log, self.disk) is not None:
+            self.snapshot = first_snapshot(read_only_frames(self.log, self.disk))
 
     def run(self) -> None:
         """Fill in `findings` and `metadata`.
@@ -118,7 +153,8 @@ class _LogCheck:
         Raises OSError, ConfigError, and what a log elsewhere raises.
         """
         metadata = ContainerMetadata(self.container_id)
-        replay = Replay(MetadataUpdater(metadata), LogPositions())
+        load = None if self.loaded is None else self._load
+        replay = Replay(MetadataUpdater(metadata), LogPositions(), load)
         try:
             if not self._read(replay, metadata):
                 return
@@ -138,6 +174,12 @@ class _LogCheck:
             self.findings.append(harmful("missing-bytes", place, detail))
         self.findings += check_metadata(metadata)
         self.findings += note_garbage(metadata)
+
+    def _load(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+        if isinstance(self.loaded, LoadedSnapshot) and operation == self.snapshot:
+            return self.loaded.metadata
+        assert isinstance(self.loaded, DataCorruptionError), operation
+        raise self.loaded
 
     def _read(self, replay: Replay, metadata: ContainerMetadata) -> bool:
         """Replay every frame; False if the log ends in corruption."""
@@ -202,6 +244,7 @@ class _LogCheck:
 async def _check_tier2(
     storage: ObjectStorage,
     containers: Mapping[int, ContainerMetadata | None],
+    snapshots: SnapshotCheck,
     tag: bytes,
     *,
     deep: bool,
@@ -231,5 +274,7 @@ async def _check_tier2(
     async for page in storage.list():
         for stored in page:
             listing.add(stored)
+            snapshots.add(stored)
+    findings += await snapshots.findings(storage)
     findings += listing.findings()
     return findings

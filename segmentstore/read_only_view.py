@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.bookkeeper_clients import OpenClients, open_clients
-from durablelog.catalog.key_store_records import KeyStoreIdentity
-from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
-from recovery.scratch_catalog import ScratchCatalog
+from recovery.stopped_catalogs import StoppedCatalogs
 from segmentstore.config import (
     ENVIRONMENT_PREFIX,
     StoreConfig,
@@ -179,13 +178,9 @@ def _make_parts(
     addresses = CacheAddresses()
     markers = StoreMarkers(storage, viewed.store_id)
 
-    def make_catalog(container_id: int) -> MetadataCatalog:
-        return ScratchCatalog(
-            catalog_directory(location, container_id),
-            KeyStoreIdentity(viewed.store_id, container_id),
-            runtime,
-            RocksDbKeyStore,
-        )
+    catalogs = StoppedCatalogs(
+        partial(catalog_directory, location), viewed.store_id, runtime, RocksDbKeyStore
+    )
 
     parts = StoreParts(
         location=location,
@@ -195,7 +190,7 @@ def _make_parts(
         logs=logs,
         storage=storage,
         cache=cache,
-        make_catalog=make_catalog,
+        make_catalog=catalogs.scratch,
         containers=[
             SegmentContainer(
                 container_id,
@@ -206,7 +201,7 @@ def _make_parts(
                 config=config,
                 runtime=runtime,
                 store_id=viewed.store_id,
-                catalog=make_catalog(container_id),
+                catalog=catalogs.scratch(container_id),
             )
             for container_id, log in views.items()
         ],

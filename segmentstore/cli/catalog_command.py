@@ -160,7 +160,7 @@ async def _export_one(
     from segmentstore.catalog_export import export_metadata  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
 
-    metadata = stopped.metadata(container_id)
+    metadata = await stopped.metadata(container_id)
     stopped.logs.check_undisturbed()
     storage = open_object_storage(stopped.tier2_url, stopped.runtime)
     try:

@@ -99,7 +99,7 @@ def _scan(location: str) -> GarbageReport:
             last_epoch = stopped.logs.last_epoch(container_id)
             if last_epoch is not None:
                 containers[container_id] = StoppedContainer(
-                    stopped.metadata(container_id), last_epoch
+                    run(stopped.metadata(container_id)), last_epoch
                 )
         file = read_store_file(location, stopped.runtime)
         assert file is not None, location

@@ -179,7 +179,7 @@ def objects(
     waiting for deletion.
     """
     with StoppedStore(store) as stopped:
-        containers = [stopped.metadata(container_id) for container_id in stopped.container_ids]
+        containers = run(stopped.all_metadata())
     if segment is not None and not any(segment in metadata.names for metadata in containers):
         raise SegmentNotFoundError(segment)
     blocks = sorted(
@@ -244,6 +244,7 @@ def verify(
             stopped.runtime,
             deep=deep,
             store_id=stopped.store_id,
+            catalogs=stopped.catalogs,
         )
         findings = run(checking)
         stopped.logs.check_undisturbed()

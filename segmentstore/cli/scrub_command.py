@@ -82,7 +82,7 @@ async def _scrub(
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
 
     containers = {
-        container_id: stopped.metadata(container_id) for container_id in stopped.container_ids
+        container_id: await stopped.metadata(container_id) for container_id in stopped.container_ids
     }
     runtime = stopped.runtime
     now_ms = runtime.clock.time_ms()

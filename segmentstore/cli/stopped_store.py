@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import NamedTuple, Self
 
 from durablelog.data_frame_reader import DataFrameReader, Record
@@ -20,8 +21,9 @@ from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError, decode_operation
-from durablelog.operations import Operation
+from durablelog.operations import Operation, SnapshotCheckpointOperation
 from recovery.replay import Replay
+from recovery.stopped_catalogs import StoppedCatalogs, first_snapshot
 from segmentstore.cli.bookkeeper_store import BookKeeperStore
 from segmentstore.cli.stopped_logs import StoppedLogs, open_stopped_logs
 from segmentstore.cli.stores import require_store
@@ -35,7 +37,8 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_folder import LOCK_NAME, read_store_file, tier2_url
+from segmentstore.store_folder import LOCK_NAME, catalog_directory, read_store_file, tier2_url
+from tier2.locations import open_object_storage
 
 
 class LoggedOperation(NamedTuple):
@@ -103,6 +106,19 @@ class StoppedStore:
         """Where the objects are. Raises ConfigError."""
         return tier2_url(self._location, merge_settings({}, {}, self._settings, existing=True))
 
+    @property
+    def catalogs(self) -> StoppedCatalogs:
+        """The metadata catalogs in the folder."""
+        # Not at the top: most commands do not pay for RocksDB.
+        from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore  # noqa: PLC0415
+
+        return StoppedCatalogs(
+            partial(catalog_directory, self._location),
+            self.store_id,
+            self.runtime,
+            RocksDbKeyStore,
+        )
+
     def operations(self, container_id: int) -> Iterator[LoggedOperation]:
         """Every operation from the truncation point to the tail.
 
@@ -119,14 +135,36 @@ class StoppedStore:
                 container_id, record.first_frame_address, len(record.data), operation
             )
 
-    def metadata(self, container_id: int) -> ContainerMetadata:
-        """What the log adds up to. O(log)."""
+    async def metadata(self, container_id: int) -> ContainerMetadata:
+        """What the log adds up to. O(log).
+
+        What it begins with may be in the catalog, or in Tier 2. Raises DataCorruptionError,
+        TierUnavailableError.
+        """
         metadata = ContainerMetadata(container_id)
-        replay = Replay(MetadataUpdater(metadata), LogPositions())
+        snapshot = first_snapshot(self.logs.frames(container_id))
+        load = None
+        if snapshot is not None:
+            loaded = await self._load(container_id, snapshot)
+            load = lambda _: loaded  # noqa: E731
+        replay = Replay(MetadataUpdater(metadata), LogPositions(), load)
         for record in self._records(container_id):
             replay.apply(record.data, record.first_frame_address, record.last_frame_address)
         replay.finish()
         return metadata
+
+    async def all_metadata(self) -> list[ContainerMetadata]:
+        """`metadata` of every container."""
+        return [await self.metadata(container_id) for container_id in self.container_ids]
+
+    async def _load(
+        self, container_id: int, snapshot: SnapshotCheckpointOperation
+    ) -> ContainerMetadata:
+        storage = open_object_storage(self.tier2_url, self.runtime)
+        try:
+            return (await self.catalogs.load(container_id, snapshot, storage)).metadata
+        finally:
+            await storage.close()
 
     def _records(self, container_id: int) -> Iterator[Record]:
         reader = DataFrameReader()

@@ -63,6 +63,8 @@ MOVES: Final[Mapping[str, Move]] = {
     "log-lost": Move.PERSON,
     "torn-tail": Move.OWNER,
     "checkpoint": Move.PERSON,
+    "catalog": Move.OWNER,
+    "metadata-snapshot": Move.OWNER,
     "metadata": Move.PERSON,
     "chunk": Move.PERSON,
     "gap": Move.PERSON,

@@ -64,7 +64,7 @@ def _compacted(store: Path, message_id: str) -> ReplaceProposal:
     """What a job would propose: all of segment `a` in one object, which is there."""
     with StoppedStore(str(store)) as stopped:
         metadata, epoch, tag = (
-            stopped.metadata(0),
+            asyncio.run(stopped.metadata(0)),
             stopped.logs.last_epoch(0),
             store_tag(stopped.store_id),
         )
@@ -149,7 +149,7 @@ def test_processing_answers_through_the_log_and_the_bytes_stay(store: Path) -> N
     }
     assert rows["group-1"]["detail"] == {"refused": [], "replacements": 1, "taken": 1}
     with StoppedStore(str(store)) as stopped:
-        assert list(stopped.metadata(0).objects) == [proposal.object.name]
+        assert list(asyncio.run(stopped.metadata(0)).objects) == [proposal.object.name]
     assert segmentstore("cat", store, "a").out == b"one\ntwo\nthree\n"
     said = segmentstore("mailbox", store, "--process")
     assert b"4 messages, 0 answered now, 0 without an answer" in said.out

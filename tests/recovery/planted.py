@@ -62,7 +62,13 @@ def _copy_what_is_there(path: str, to: str) -> None:
 def check(location: Path, *, deep: bool = False) -> list[Finding]:
     with StoppedStore(str(location)) as stopped:
         return asyncio.run(
-            check_store(stopped.logs.stored_logs(), stopped.tier2_url, stopped.runtime, deep=deep)
+            check_store(
+                stopped.logs.stored_logs(),
+                stopped.tier2_url,
+                stopped.runtime,
+                deep=deep,
+                catalogs=stopped.catalogs,
+            )
         )
 
 
@@ -72,7 +78,7 @@ def kinds(findings: list[Finding]) -> list[tuple[str, str]]:
 
 def metadata_of(location: Path) -> ContainerMetadata:
     with StoppedStore(str(location)) as stopped:
-        return stopped.metadata(0)
+        return run(stopped.metadata(0))
 
 
 def segment_of(metadata: ContainerMetadata, name: str) -> SegmentMetadata:
