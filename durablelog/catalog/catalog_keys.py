@@ -139,35 +139,36 @@ CatalogKey = (
 def decode_key(data: bytes) -> CatalogKey:
     """The key that encodes to `data`. Raises MetadataFormatError if none does."""
     try:
-        return _decode(data[:1], data[1:])
+        return _decode(data)
     except (struct.error, UnicodeDecodeError) as error:
         raise MetadataFormatError(f"malformed key {data[:40].hex()}: {error}") from error
 
 
-def _decode(table: bytes, body: bytes) -> CatalogKey:
+def _decode(data: bytes) -> CatalogKey:
+    table = data[:1]
     if table == SEGMENTS:
-        return SegmentIdKey(*struct.unpack(">Q", body))
+        return SegmentIdKey(_ONE.unpack(data)[1])
     if table == NAMES:
-        return NameKey(_decode_name(body))
+        return NameKey(_decode_name(data[1:]))
     if table == CHUNK_PAGES:
-        return ChunkPageKey(*_PLACE.unpack(body))
+        _, segment_id, first_offset = _TWO.unpack(data)
+        return ChunkPageKey(segment_id, first_offset)
     if table == ATTRIBUTES:
-        return CatalogAttributeKey(*struct.unpack(">Q16s", body))
+        _, segment_id, attribute_id = _ATTRIBUTE.unpack(data)
+        return CatalogAttributeKey(segment_id, attribute_id)
     if table == OBJECTS:
-        return ObjectKey(_decode_name(body))
+        return ObjectKey(_decode_name(data[1:]))
     if table == CHUNK_PLACES:
-        name, end = body[: -_PLACE.size - 1], body[-_PLACE.size - 1 :]
+        name, end = data[1 : -_PLACE.size - 1], data[-_PLACE.size - 1 :]
         if end[:1] != _END_OF_NAME:
-            raise MetadataFormatError(
-                f"malformed key {(table + body)[:40].hex()}: no end of a name"
-            )
+            raise MetadataFormatError(f"malformed key {data[:40].hex()}: no end of a name")
         return ChunkPlaceKey(_decode_name(name), *_PLACE.unpack(end[1:]))
     if table == GARBAGE:
-        (sequence_number,) = struct.unpack(">Q", body[:8])
-        return GarbageKey(sequence_number, _decode_name(body[8:]))
-    if table == DELETION_CLOCK and not body:
+        _, sequence_number = _ONE.unpack(data[: _ONE.size])
+        return GarbageKey(sequence_number, _decode_name(data[_ONE.size :]))
+    if table == DELETION_CLOCK and len(data) == 1:
         return DeletionClockKey()
-    raise MetadataFormatError(f"key {(table + body)[:40].hex()} is of no table")
+    raise MetadataFormatError(f"key {data[:40].hex()} is of no table")
 
 
 def segment_range() -> StoreKeyRange:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Final, TypeVar
 
 from durablelog.catalog.catalog_keys import (
@@ -44,10 +44,12 @@ from durablelog.catalog.key_store import KeyPair, KeySnapshot, KeyStore
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 
-RECORDS_OF_A_PORTION: Final = 256
+RECORDS_OF_A_PORTION: Final = 2048
+"""Read by one call of the store, at most."""
+RECORDS_OF_A_SLICE: Final = 128
 """Decoded without letting others run, of small records."""
-PAGES_OF_A_PORTION: Final = 8
-"""Of pages of chunks: they hold as much."""
+BYTES_OF_A_SLICE: Final = 12 * 1024
+"""The same of large ones: a page of chunks is decoded in the time of fifty names."""
 
 K = TypeVar("K")
 
@@ -83,24 +85,24 @@ class _Loading:
         await self._check_objects()
         await self._check_segments()
 
-    async def _portions(
-        self, keys: StoreKeyRange, limit: int = RECORDS_OF_A_PORTION
-    ) -> AsyncIterator[list[KeyPair]]:
+    async def _slices(self, keys: StoreKeyRange) -> AsyncIterator[list[KeyPair]]:
         rest: StoreKeyRange | None = keys
         while rest is not None:
-            portion = await self._store.scan(rest, limit)
-            yield portion.pairs
+            portion = await self._store.scan(rest, RECORDS_OF_A_PORTION)
+            for pairs in _slices_of(portion.pairs):
+                yield pairs
+                await asyncio.sleep(0)
             rest = portion.rest
 
     async def _load_objects(self) -> None:
         objects = self.metadata.objects
-        async for pairs in self._portions(object_range()):
+        async for pairs in self._slices(object_range()):
             for key, value in pairs:
                 record, live_chunks, live_bytes = decode_object(_key(ObjectKey, key).name, value)
                 objects[record.name] = LiveObject(record, live_chunks, live_bytes)
 
     async def _load_segments(self) -> None:
-        async for pairs in self._portions(segment_range()):
+        async for pairs in self._slices(segment_range()):
             for key, value in pairs:
                 record = decode_segment(_key(SegmentIdKey, key).segment_id, value)
                 if record.segment_id > self.metadata.sequence_number:
@@ -113,7 +115,7 @@ class _Loading:
 
     async def _load_names(self) -> None:
         names, segments = self.metadata.names, self.metadata.segments
-        async for pairs in self._portions(name_range()):
+        async for pairs in self._slices(name_range()):
             for key, value in pairs:
                 name, segment_id = _key(NameKey, key).name, decode_segment_id(value)
                 segment = segments.get(segment_id)
@@ -124,7 +126,8 @@ class _Loading:
 
     async def _load_pages(self) -> None:
         known = {name: name for name in self.metadata.objects}
-        async for pairs in self._portions(prefix_range(CHUNK_PAGES), PAGES_OF_A_PORTION):
+        live_chunks, live_bytes = self._live_chunks, self._live_bytes
+        async for pairs in self._slices(prefix_range(CHUNK_PAGES)):
             for key, value in pairs:
                 segment_id, first_offset = page = _key(ChunkPageKey, key)
                 chunks = decode_chunk_page(value, known)
@@ -135,11 +138,11 @@ class _Loading:
                     raise _wrong(f"{page}", f"the page before ends at {there.last.end_offset}")
                 there.extend_pages([(chunks, None)])
                 for chunk in chunks:
-                    self._live_chunks[chunk.object_name] += 1
-                    self._live_bytes[chunk.object_name] += chunk.length
+                    live_chunks[chunk.object_name] += 1
+                    live_bytes[chunk.object_name] += chunk.length
 
     async def _load_attributes(self) -> None:
-        async for pairs in self._portions(prefix_range(ATTRIBUTES)):
+        async for pairs in self._slices(prefix_range(ATTRIBUTES)):
             found: dict[int, dict[AttributeKey, int]] = {}
             for key, value in pairs:
                 segment_id, attribute_id = _key(CatalogAttributeKey, key)
@@ -148,7 +151,7 @@ class _Loading:
                 self._segment(segment_id, "attributes").apply_attributes(values)
 
     async def _load_garbage(self) -> None:
-        async for pairs in self._portions(garbage_range()):
+        async for pairs in self._slices(garbage_range()):
             for data, value in pairs:
                 key = _key(GarbageKey, data)
                 if key.name in self.metadata.garbage or key.name in self.metadata.objects:
@@ -156,7 +159,7 @@ class _Loading:
                 self.metadata.garbage[key.name] = decode_garbage(key, value)
 
     async def _load_clock(self) -> None:
-        async for pairs in self._portions(prefix_range(DELETION_CLOCK)):
+        async for pairs in self._slices(prefix_range(DELETION_CLOCK)):
             for key, value in pairs:
                 _key(DeletionClockKey, key)
                 self.metadata.deletion_clock = decode_deletion_clock(value)
@@ -171,7 +174,8 @@ class _Loading:
                     f"it says {live.live_chunks} chunks of {live.live_bytes} bytes,"
                     f" and {counted[0]} of {counted[1]} are there",
                 )
-            await _pause(number)
+            if _is_pause(number):
+                await asyncio.sleep(0)
         for name in self._live_chunks.keys() - objects.keys():
             raise _wrong(f"object {name}", "chunks are in it, and its record is missing")
 
@@ -181,7 +185,8 @@ class _Loading:
             self._check_segment(segment)
             named += segment.merged_into is None
             sources += len(segment.merges)
-            await _pause(number)
+            if _is_pause(number):
+                await asyncio.sleep(0)
         if named != len(self.metadata.names):
             raise _wrong("names", f"{len(self.metadata.names)} for {named} segments")
         if named + sources != len(self.metadata.segments):
@@ -239,7 +244,17 @@ def _wrong(where: str, what: str) -> MetadataFormatError:
     return MetadataFormatError(f"{where}: {what}")
 
 
-async def _pause(number: int) -> None:
-    """Let others run from time to time."""
-    if number % RECORDS_OF_A_PORTION == RECORDS_OF_A_PORTION - 1:
-        await asyncio.sleep(0)
+def _is_pause(number: int) -> bool:
+    """Whether to let others run, from time to time."""
+    return number % RECORDS_OF_A_SLICE == RECORDS_OF_A_SLICE - 1
+
+
+def _slices_of(pairs: list[KeyPair]) -> Iterator[list[KeyPair]]:
+    begun = size = 0
+    for number, (_, value) in enumerate(pairs):
+        size += len(value)
+        if size >= BYTES_OF_A_SLICE or number - begun == RECORDS_OF_A_SLICE - 1:
+            yield pairs[begun : number + 1]
+            begun, size = number + 1, 0
+    if begun < len(pairs):
+        yield pairs[begun:]
