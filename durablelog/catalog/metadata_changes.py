@@ -162,14 +162,16 @@ class MetadataChanges:
     def freeze(self) -> FrozenMetadata:
         """What changed since the last time. The frozen set before is encoded to its end.
 
-        O(1); the first time after `begin`, O(segments + objects) of a pointer each.
+        O(1); the first time after `begin`, O(segments) of a pointer each, and O(objects).
         """
         assert self.tracking
         assert self._frozen is None or self._frozen.done, "the set before is not encoded"
         if self._whole is None:
-            frozen = FrozenMetadata(self._tables, whole=False)
+            frozen = FrozenMetadata(self._tables)
         else:
-            frozen = FrozenMetadata(_everything(self._whole), whole=True)
+            # Two dictionaries of a million would block the loop ten times as long as a list.
+            segments = list(self._whole.segments.values())
+            frozen = FrozenMetadata(_beside_segments(self._whole), segments)
         self._whole = None
         self.by_key = True
         self._renew()
@@ -294,10 +296,8 @@ def _object_record(live: LiveObject) -> LiveObjectRecord:
     return LiveObjectRecord(live.record, live.live_chunks, live.live_bytes)
 
 
-def _everything(metadata: ContainerMetadata) -> _Tables:
+def _beside_segments(metadata: ContainerMetadata) -> _Tables:
     tables = _Tables()
-    tables.segments.update(metadata.segments)
-    tables.names.update(metadata.names)
     tables.objects = {name: _object_record(live) for name, live in metadata.objects.items()}
     tables.garbage = {(each.sequence_number, name): each for name, each in metadata.garbage.items()}
     tables.clock = metadata.deletion_clock
@@ -307,38 +307,48 @@ def _everything(metadata: ContainerMetadata) -> _Tables:
 class FrozenMetadata:
     """Changes as of one moment, to be written in parts; each is forgotten once it is encoded."""
 
-    def __init__(self, tables: _Tables, *, whole: bool) -> None:
+    def __init__(self, tables: _Tables, whole: list[SegmentMetadata] | None = None) -> None:
+        """`whole`: the segments there are, to be encoded with their names and all they have."""
         self.done = False
         """Whether all of it was encoded."""
         self._tables = tables
-        self._capture = _whole if whole else segment_record
+        self._whole = whole
         self._batch = KeyBatch()
         self._steps = self._encode()
 
     def __len__(self) -> int:
-        """Keys left, about: pages and attributes of whole segments are not counted."""
+        """Keys left, about: names, pages and attributes of whole segments are not counted."""
         tables = self._tables
-        return sum(
-            map(
-                len,
-                (
-                    tables.segments,
-                    tables.emptied,
-                    tables.names,
-                    tables.attributes,
-                    tables.pages,
-                    tables.places,
-                    tables.objects,
-                    tables.garbage,
-                ),
+        return (
+            len(self._whole or ())
+            + sum(
+                map(
+                    len,
+                    (
+                        tables.segments,
+                        tables.emptied,
+                        tables.names,
+                        tables.attributes,
+                        tables.pages,
+                        tables.places,
+                        tables.objects,
+                        tables.garbage,
+                    ),
+                )
             )
-        ) + (tables.clock is not None)
+            + (tables.clock is not None)
+        )
 
     def keep(self, segment: SegmentMetadata) -> None:
-        """Before the first change of a segment: take its record, if it is still to be encoded."""
+        """Before the first change of a segment: take its record, if it is still to be encoded.
+
+        Of whole segments it is taken while any are left.
+        """
         segments = self._tables.segments
-        if segments.get(segment.segment_id) is segment:
-            segments[segment.segment_id] = self._capture(segment)
+        if self._whole:
+            segments[segment.segment_id] = _whole(segment)
+        elif segments.get(segment.segment_id) is segment:
+            segments[segment.segment_id] = segment_record(segment)
 
     def encode_some(self, keys_max: int) -> KeyBatch | None:
         """The next about `keys_max` keys, fewer of pages; None: that was all.
@@ -364,9 +374,15 @@ class FrozenMetadata:
             self._batch.delete_range(attribute_range(segment_id))
             self._batch.delete_range(chunk_page_range(segment_id))
             yield 2
+        if self._whole is not None:
+            yield from self._encode_whole(self._whole)
         while tables.segments:
             segment_id, segment = tables.segments.popitem()
-            yield from self._encode_segment(segment_id, segment)
+            found = segment_record(segment) if isinstance(segment, SegmentMetadata) else segment
+            assert not isinstance(found, WholeSegment)
+            key = SegmentIdKey(segment_id).encode()
+            self._set(key, None if found is None else encode_segment(found))
+            yield 1
         while tables.names:
             name, named_id = tables.names.popitem()
             self._set(
@@ -402,15 +418,24 @@ class FrozenMetadata:
             tables.clock = None
             yield 1
 
-    def _encode_segment(self, segment_id: int, segment: FrozenSegment) -> Iterator[int]:
-        found = self._capture(segment) if isinstance(segment, SegmentMetadata) else segment
-        key = SegmentIdKey(segment_id).encode()
-        if not isinstance(found, WholeSegment):
-            self._set(key, None if found is None else encode_segment(found))
-            yield 1
-            return
-        self._set(key, encode_segment(found.record))
+    def _encode_whole(self, segments: list[SegmentMetadata]) -> Iterator[int]:
+        changed = self._tables.segments
+        while segments:
+            segment = segments.pop()
+            found = changed.pop(segment.segment_id, None)
+            yield from self._encode_all_of(
+                found if isinstance(found, WholeSegment) else _whole(segment)
+            )
+        # They changed when they had been encoded.
+        changed.clear()
+
+    def _encode_all_of(self, found: WholeSegment) -> Iterator[int]:
+        record, segment_id = found.record, found.record.segment_id
+        self._batch.put(SegmentIdKey(segment_id).encode(), encode_segment(record))
         yield 1
+        if record.merged_into is None:
+            self._batch.put(NameKey(record.name).encode(), encode_segment_id(segment_id))
+            yield 1
         for page in found.attributes:
             for attribute_id, value in page.values.items():
                 self._set_attribute(segment_id, attribute_id, value)

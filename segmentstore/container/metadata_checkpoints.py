@@ -48,7 +48,7 @@ from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavai
 
 _log: Final = logging.getLogger(__name__)
 
-BATCH_KEYS: Final = 256
+BATCH_KEYS: Final = 128
 """Keys encoded in one turn of the event loop."""
 _SEGMENT_BYTES_MIN: Final = 60
 _ATTRIBUTE_BYTES: Final = 24
