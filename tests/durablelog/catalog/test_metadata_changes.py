@@ -153,7 +153,12 @@ class ChangesMachine(RuleBasedStateMachine):
         while self.frozen is not None:
             self.encode(20)
 
-    @precondition(lambda self: self.stores < 3)
+    @precondition(lambda self: self.frozen is None)
+    @rule()
+    def write(self) -> None:
+        self.write_all()
+
+    @precondition(lambda self: self.stores < 3 and self.frozen is not None)
     @rule()
     def abandon(self) -> None:
         self.do(self.store.destroy())
@@ -247,6 +252,36 @@ class ChangesMachine(RuleBasedStateMachine):
             target_id, source_id = target.segment_id, source.segment_id
             self.put(MergeOperation(target_id, source_id, updates=updates_of(values)))
 
+    @precondition(lambda self: "linked" not in self.metadata.names)
+    @rule(data=st.data(), pieces=st.integers(1, 5))
+    def merge_whole(self, data: st.DataObject, pieces: int) -> None:
+        """A source that is whole in Tier 2 before it is merged: it is linked at once."""
+        target = self.one(data, open_only=True)
+        if target is None or target.merges:
+            return
+        self.put(CreateOperation("linked"))
+        source = self.metadata.segments[self.metadata.names["linked"]]
+        for _ in range(pieces):
+            self.put(AppendOperation(source.segment_id, source.length, bytes(2)))
+        record, found = self.new_object(), []
+        for segment in (source, target):
+            for start in range(segment.storage_length, segment.length):
+                chunk = ChunkRecord(start, 1, record.name, start, segment.segment_id, start)
+                found.append((segment.segment_id, chunk))
+        self.put(StorageUpdateOperation([record], found))
+        if data.draw(st.booleans()):
+            self.write_all()
+        self.put(SealOperation(source.segment_id))
+        self.put(MergeOperation(target.segment_id, source.segment_id))
+        if data.draw(st.booleans()):
+            self.write_all()
+        self.put(StorageUpdateOperation(links=[(target.segment_id, source.segment_id)]))
+
+    def write_all(self) -> None:
+        if self.frozen is None:
+            self.freeze()
+        self.encode_all()
+
     def new_object(self) -> ObjectRecord:
         self.objects += 1
         # Neither the order of names nor that of time alone.
@@ -261,7 +296,7 @@ class ChangesMachine(RuleBasedStateMachine):
             if segment.find_merge(start) is not None:
                 continue
             end = segment.own_end(start)
-            while start < end and data.draw(st.booleans()):
+            while start < end and data.draw(st.integers(0, 4)):
                 length = data.draw(st.integers(1, min(3, end - start)))
                 segment_id = segment.segment_id
                 chunk = ChunkRecord(start, length, record.name, start * 9, segment_id, start)
@@ -333,7 +368,7 @@ def test_a_frozen_set_makes_the_catalog_that_of_its_moment(
     monkeypatch.setattr(ChunkList, "page_chunks", 3)
     monkeypatch.setattr(checkpoint_codec, "PAGE_CHUNKS_MAX", 3)
     monkeypatch.setattr(AttributeTable, "PAGE_MAX", 4)
-    monkeypatch.setattr(metadata_changes, "SINGLE_DELETES_MAX", 4)
+    monkeypatch.setattr(metadata_changes, "SINGLE_DELETES_MAX", 1)
 
     class Machine(ChangesMachine):
         pass
@@ -342,5 +377,5 @@ def test_a_frozen_set_makes_the_catalog_that_of_its_moment(
     number = 60 if kind is MemoryKeyStore else 5
     run_state_machine_as_test(
         Machine,
-        settings=settings(max_examples=examples(number), stateful_step_count=60, deadline=None),
+        settings=settings(max_examples=examples(number), stateful_step_count=200, deadline=None),
     )
