@@ -28,6 +28,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import TypeVar
 
+from durablelog.catalog.catalog_loading import load_metadata
+from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.durable_data_log import DurableDataLog
@@ -89,6 +91,8 @@ EPOCH_GAP = 16
 shows.
 """
 _FRAMES_IN_FLIGHT = 16
+CATALOG_READING = CatalogReading(RocksDbKeyStore, load_metadata)
+"""How a store's own catalogs are read."""
 
 _T = TypeVar("_T")
 
@@ -110,7 +114,7 @@ async def restore_store(
     store_id: str | None = None,
     logs: DurableDataLogFactory | None = None,
     memory: MemoryStorages | None = None,
-    catalog: CatalogReading | None = None,
+    catalog: CatalogReading = CATALOG_READING,
     scratch: str | None = None,
     on_progress: Progress = _no_progress,
 ) -> RestoreReport:
@@ -121,14 +125,14 @@ async def restore_store(
     `dry_run` nothing is made. Several stores that ever were on this bucket are refused, unless
     `predecessors` says that each was restored from the one before, or `store_id` names the wanted
     one. Then objects that carry its tag, and objects that its own metadata name, are restored, and
-    the rest ignored. `catalog` reads metadata snapshots; without it none is used. Their files are
-    downloaded below `scratch`, a folder that is there; None for a temporary one. The old store must
-    never run on this bucket again once the new one was opened. Raises InvalidArgumentError (several
-    stores; `location` is a URL) and NotAStoreError (the folder is not empty; the bucket holds
-    nothing of a store). Raises DataCorruptionError if what is in the bucket cannot be of one store.
-    Also StoreInUseError, TierUnavailableError, ConfigError, and KeyStoreError for a disk that is
-    full. Costs one LIST for 1,000 objects and one GET a container, of a snapshot two requests for
-    each file. Each object that the newest checkpoint does not know costs one or few GETs.
+    the rest ignored. `catalog` reads metadata snapshots. Their files are downloaded below
+    `scratch`, a folder that is there; None for a temporary one. The old store must never run on
+    this bucket again once the new one was opened. Raises InvalidArgumentError (several stores;
+    `location` is a URL) and NotAStoreError (the folder is not empty; the bucket holds nothing of a
+    store). Raises DataCorruptionError if what is in the bucket cannot be of one store. Also
+    StoreInUseError, TierUnavailableError, ConfigError, and KeyStoreError for a disk that is full.
+    Costs one LIST for 1,000 objects and one GET a container, of a snapshot two requests for each
+    file. Each object that the newest checkpoint does not know costs one or few GETs.
     """
     location = os.path.abspath(checked_folder(location))
     wanted = _wanted_store(store_id, predecessors=predecessors)
@@ -142,17 +146,13 @@ async def restore_store(
         await logs.check_unused()
         if scratch is None:
             scratch = made = await _on_disk(executor, location, tempfile.mkdtemp)
-        reader = (
-            SnapshotReader(storage, f"{scratch}/snapshot", runtime, executor, catalog)
-            if catalog is not None
-            else None
-        )
+        reader = SnapshotReader(storage, f"{scratch}/snapshot", runtime, executor, catalog)
         report, metadata = await _rebuild_all(
             storage,
             location,
             runtime,
             on_progress,
-            reader.read if reader is not None else None,
+            reader.read,
             dry_run=dry_run,
             predecessors=predecessors,
             wanted=wanted,
@@ -182,7 +182,7 @@ async def _rebuild_all(
     location: str,
     runtime: Runtime,
     on_progress: Progress,
-    read_snapshot: ReadSnapshot | None,
+    read_snapshot: ReadSnapshot,
     *,
     dry_run: bool,
     predecessors: bool,

@@ -196,13 +196,13 @@ ReadSnapshot = Callable[[str], Awaitable[CheckpointUsed]]
 async def newest_metadata(
     storage: ObjectStorage,
     checkpoints: Sequence[StoredObject],
-    snapshots: Sequence[StoredObject] = (),
-    read_snapshot: ReadSnapshot | None = None,
+    snapshots: Sequence[StoredObject],
+    read_snapshot: ReadSnapshot,
 ) -> tuple[CheckpointUsed | None, list[str]]:
     """The newest that can be read of the copies of the metadata and the metadata snapshots, by
     epoch and sequence number; and a sentence for each younger one that cannot.
 
-    Of two of one state the copy is read: it is one object. Without `read_snapshot` no snapshot is.
+    Of two of one state the copy is read: it is one object.
     Raises TierUnavailableError, and what `read_snapshot` raises but for damage.
     """
     damaged: list[str] = []
@@ -223,8 +223,6 @@ async def newest_metadata(
                 InvalidRangeError,
             ) as error:
                 damaged.append(f"checkpoint {stored.name}: {error}")
-        elif read_snapshot is None:
-            damaged.append(f"metadata snapshot {stored.name}: nothing here reads snapshots")
         else:
             try:
                 return await retried(partial(read_snapshot, stored.name)), damaged

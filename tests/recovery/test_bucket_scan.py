@@ -25,6 +25,10 @@ from tier2.object_storage import StoredObject
 RNG = random.Random(5)
 
 
+async def _no_snapshot(name: str) -> CheckpointUsed:
+    raise AssertionError(name)
+
+
 def in_bucket(case: Callable[[MemoryObjectStorage], Awaitable[None]]) -> None:
     async def whole() -> None:
         runtime = Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
@@ -172,11 +176,11 @@ def test_a_checkpoint_that_cannot_be_had_is_not_taken_for_a_damaged_one() -> Non
         unique_id = new_unique_id(RNG)
         await storage.put(checkpoint_name(2, 1, 1, unique_id), [b"no checkpoint"], unique_id)
         checkpoints = (await list_bucket(storage)).checkpoints[2]
-        used, damaged = await newest_metadata(storage, checkpoints)
+        used, damaged = await newest_metadata(storage, checkpoints, (), _no_snapshot)
         assert (used, len(damaged)) == (None, 1)
         storage.fail("get_range", 100)
         with pytest.raises(TierUnavailableError):
-            await newest_metadata(storage, checkpoints)
+            await newest_metadata(storage, checkpoints, (), _no_snapshot)
 
     in_bucket(case)
 

@@ -251,12 +251,3 @@ def test_snapshots_of_another_store_are_left_alone_or_refused(place: SnapshotPla
     checkpoint = report.containers[0].checkpoint
     assert checkpoint is not None
     assert checkpoint.kind == "checkpoint"
-
-
-def test_without_a_way_to_read_catalogs_the_report_says_so(place: SnapshotPlace) -> None:
-    header, metadata = place.newest_copy()
-    metadata.sequence_number += 1
-    name = place.put_snapshot(metadata, header.epoch, str(header.store_id))
-    (container,) = place.restore(dry_run=True).containers
-    assert container.damaged == [f"metadata snapshot {name}: nothing here reads snapshots"]
-    assert container.checkpoint is not None
