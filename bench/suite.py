@@ -30,6 +30,7 @@ CASES = {
     "recovery": "bench.recovery",
     "memory": "bench.memory",
     "many_segments": "bench.many_segments",
+    "metadata_checkpoints": "bench.metadata_checkpoints",
     "isolation": "bench.isolation",
     "request_costs": "bench.request_costs",
     "cold_random_reads": "bench.cold_random_reads",
