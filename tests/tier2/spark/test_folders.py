@@ -15,12 +15,19 @@ import pytest
 from recovery.harness.services.s3_servers import Moto, credentials
 from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
+from segmentstore.contracts.checksum import crc32c
 from storagewriter import request_processor
 from tests.store.harness import TINY
 from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
 from tier2.mailbox.messages import Answer, ExportRequest, encode
+from tier2.metadata_manifest import (
+    FileContent,
+    MetadataManifest,
+    SnapshotFile,
+    encode_metadata_manifest,
+)
 from tier2.object_names import (
     ENGINE_PREFIXES,
     SnapshotName,
@@ -184,6 +191,37 @@ def test_a_copy_of_an_earlier_owner_alone_is_a_note_and_one_of_a_later_owner_sho
         "checkpoints/00000001/": ("missing", "note"),
     }
     assert result.verdict == Exit.UNDECIDED
+
+
+@pytest.mark.parametrize("fault", ["none", "manifest", "file"])
+@pytest.mark.parametrize("copies", [True, False])
+def test_a_whole_metadata_snapshot_counts_as_a_copy(
+    world: World, fault: str, *, copies: bool
+) -> None:
+    if not copies:
+        for path in (world.folder / "checkpoints" / "00000001").iterdir():
+            path.unlink()
+    unique_id = new_copy_id(STORE_ID, IDS)
+    content = FileContent("000008.sst", 4, crc32c(b"data"))
+    manifest = MetadataManifest(
+        uuid.UUID(STORE_ID),
+        len(world.metadata),
+        1,
+        EPOCH,
+        world.metadata[1].sequence_number + 1,
+        new_copy_id(STORE_ID, IDS),
+        world.now_ms,
+        (SnapshotFile(content, EPOCH, unique_id),),
+    )
+    if fault != "file":
+        world.put(metadata_file_name(1, EPOCH, unique_id), b"data")
+    data = encode_metadata_manifest(manifest)
+    world.put(manifest.name, data[:-1] if fault == "manifest" else data)
+    world.export(0)
+    world.export(1, EPOCH + 1)
+    rows = told(stopped(LocalSpark(), world).table.to_pylist())
+    missing = {"checkpoints/00000001/": ("missing", "note" if copies else "harmful")}
+    assert rows == ({} if fault == "none" else missing)
 
 
 @pytest.mark.parametrize(("check", "count"), [("headers", 1), ("bodies", 2)])

@@ -30,14 +30,19 @@ from tier2.checkpoint_object import (
 )
 from tier2.mailbox.mailbox import read_message
 from tier2.mailbox.messages import MessageFormatError
+from tier2.metadata_snapshots import MetadataSnapshotError, read_snapshot_manifest
 from tier2.object_names import (
     ENGINE_PREFIXES,
     MARKER_PREFIX,
     CheckpointName,
     MessageKey,
+    MetadataManifestName,
     checkpoint_prefix,
     marker_name,
+    metadata_manifest_name,
+    metadata_prefix,
     parse_checkpoint_name,
+    parse_metadata_name,
     store_tag,
 )
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
@@ -190,7 +195,15 @@ async def _check_container(
             )
         else:
             newest = newest or named
-    return findings + _check_newest(number, epoch, newest, place)
+    if newest is not None and newest.epoch >= epoch:
+        return findings + _check_newest(number, epoch, newest, place)
+    snapshot = await _newest_snapshot(storage, number, place.tag)
+    if snapshot is None or (newest is not None and snapshot[1:3] < newest[1:3]):
+        return findings + _check_newest(number, epoch, newest, place)
+    # Its log names it, or there were a copy behind it: the owner need not have put another yet.
+    return findings + (
+        _opened_later(number, snapshot.epoch, place) if snapshot.epoch > epoch else []
+    )
 
 
 def _check_newest(
@@ -225,17 +238,51 @@ def _check_newest(
                 severity=Severity.NOTE,
             )
         ]
-    if newest.epoch > epoch and not place.asked:
-        evidence = (
-            f"a copy of the metadata of epoch {newest.epoch} shows that the store was "
-            "opened after its snapshot: what is"
-            " missing or orphaned in this run may be as it should be. Export the "
-            "catalog, or leave out --stopped"
-        )
-        return [
-            FindingRow(FindingKind.IN_FLIGHT, evidence, number, where, severity=Severity.UNKNOWN)
-        ]
-    return []
+    return _opened_later(number, newest.epoch, place) if newest.epoch > epoch else []
+
+
+def _opened_later(number: int, copied_epoch: int, place: StoreFacts) -> list[FindingRow]:
+    if place.asked:
+        return []
+    evidence = (
+        f"a copy of the metadata of epoch {copied_epoch} shows that the store was "
+        "opened after its snapshot: what is"
+        " missing or orphaned in this run may be as it should be. Export the "
+        "catalog, or leave out --stopped"
+    )
+    where = checkpoint_prefix(number)
+    return [FindingRow(FindingKind.IN_FLIGHT, evidence, number, where, severity=Severity.UNKNOWN)]
+
+
+async def _newest_snapshot(
+    storage: ObjectStorage, number: int, tag: bytes
+) -> MetadataManifestName | None:
+    """The newest of the store's own metadata snapshots that has all its files.
+
+    One listing, and two requests a manifest from the newest on.
+    """
+    manifests: list[MetadataManifestName] = []
+    sizes: dict[str, int] = {}
+    async for page in storage.list(metadata_prefix(number)):
+        for stored in page:
+            named = parse_metadata_name(stored.name)
+            if isinstance(named, MetadataManifestName):
+                if named.unique_id.startswith(tag):
+                    manifests.append(named)
+            elif named is not None:
+                sizes[stored.name] = stored.size
+    for each in sorted(manifests, reverse=True):
+        try:
+            manifest = await read_snapshot_manifest(storage, metadata_manifest_name(*each))
+        except MetadataSnapshotError:
+            continue
+        if store_tag(manifest.store_id) == tag and all(
+            sizes.get(name) == file.content.size
+            for file in manifest.files
+            if (name := file.object_name(number)) is not None
+        ):
+            return each
+    return None
 
 
 async def _copies_of(storage: ObjectStorage, number: int, tag: bytes) -> list[_Copy]:
