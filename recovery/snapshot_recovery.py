@@ -12,10 +12,20 @@ from typing import Final
 
 from durablelog.catalog.catalog_keys import MetadataFormatError
 from durablelog.catalog.catalog_loading import load_metadata
-from durablelog.catalog.key_store import CheckpointFile, KeyStoreError
+from durablelog.catalog.key_store import (
+    CheckpointFile,
+    ForeignKeyStoreError,
+    KeyStoreCorruptError,
+    KeyStoreError,
+    KeyStoreInUseError,
+)
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.operations import SnapshotCheckpointOperation
-from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    StoreInUseError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tier2.metadata_snapshots import (
@@ -27,6 +37,9 @@ from tier2.object_names import metadata_manifest_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 _log: Final = logging.getLogger(__name__)
+
+_DAMAGED: Final = (KeyStoreCorruptError, MetadataFormatError)
+"""Of a checkpoint: another copy may be whole. Other errors of the disk say nothing about it."""
 
 
 def snapshot_name(container_id: int, operation: SnapshotCheckpointOperation) -> str:
@@ -61,25 +74,42 @@ class SnapshotRecovery:
         """The metadata as of the operation; the catalog is open as of it.
 
         Raises DataCorruptionError if they are neither on local disk nor in Tier 2, and
-        TierUnavailableError if Tier 2 or the disk cannot say.
+        TierUnavailableError if Tier 2 or the disk cannot say. StoreInUseError if another process
+        has the catalog.
         """
-        number = operation.sequence_number
         self.from_tier2, self.local_damage = False, None
-        if await self._catalog.has_checkpoint(number):
-            try:
-                return await self._open(number)
-            except (KeyStoreError, MetadataFormatError) as error:
-                self.local_damage = str(error)
-                await self._catalog.remove_checkpoint(number)
-        else:
+        try:
+            metadata = await self._open_local(operation.sequence_number)
+            if metadata is not None:
+                return metadata
+            return await self._open_downloaded(operation)
+        except ForeignKeyStoreError as error:
+            raise self._corrupt(operation, str(error)) from error
+        except KeyStoreInUseError as error:
+            raise StoreInUseError(error.directory) from error
+        except KeyStoreError as error:
+            raise TierUnavailableError("tier1", str(error)) from error
+
+    async def _open_local(self, sequence_number: int) -> ContainerMetadata | None:
+        """The metadata from local disk, None if they are not whole there. Raises KeyStoreError."""
+        if not await self._catalog.has_checkpoint(sequence_number):
             self.local_damage = self._catalog.damage
+            return None
+        try:
+            return await self._open(sequence_number)
+        except _DAMAGED as error:
+            self.local_damage = str(error)
+        await self._catalog.remove_checkpoint(sequence_number)
+        return None
+
+    async def _open_downloaded(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
         self.from_tier2 = True
         local = self.local_damage or "there is no copy on local disk"
         _log.warning("container %d: its metadata come from tier2: %s", self._container_id, local)
         await self._download(operation, local)
         try:
-            return await self._open(number)
-        except (KeyStoreError, MetadataFormatError) as error:
+            return await self._open(operation.sequence_number)
+        except _DAMAGED as error:
             raise self._corrupt(operation, f"{error}, downloaded from tier2") from error
 
     async def _open(self, sequence_number: int) -> ContainerMetadata:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from durablelog.catalog.key_store import ForeignKeyStoreError, KeyStoreError
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.metadata_catalog import MakeKeyStore
 from durablelog.data_frame_reader import DataFrameReader
@@ -17,7 +16,7 @@ from durablelog.operations import SnapshotCheckpointOperation
 from recovery.replay import Replay
 from recovery.scratch_catalog import ScratchCatalog
 from recovery.snapshot_recovery import SnapshotRecovery
-from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorage
@@ -70,10 +69,6 @@ class StoppedCatalogs:
         recovery = SnapshotRecovery(container_id, self._store_id, catalog, storage, self._runtime)
         try:
             metadata = await recovery.load(operation)
-        except ForeignKeyStoreError as error:
-            raise DataCorruptionError(f"container {container_id}", str(error)) from error
-        except KeyStoreError as error:
-            raise TierUnavailableError("tier1", str(error)) from error
         finally:
             await catalog.close()
         return LoadedSnapshot(metadata, recovery.from_tier2, recovery.local_damage)

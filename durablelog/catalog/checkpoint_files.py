@@ -26,6 +26,7 @@ from durablelog.catalog.key_store import (
     CheckpointFile,
     ForeignKeyStoreError,
     KeyStoreCorruptError,
+    KeyStoreInUseError,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from segmentstore.contracts.checksum import crc32c
@@ -36,8 +37,10 @@ from segmentstore.contracts.disk import (
     remove_content,
     remove_if_there,
 )
+from segmentstore.contracts.lock_owner import owner_of
 
 WORKING: Final = "working"
+LOCK_NAME: Final = "lock"
 LIST_SUFFIX: Final = ".files"
 
 _NEW_SUFFIX = ".new"
@@ -68,8 +71,11 @@ class CheckpointFiles:
 
     # --- whose it is ------------------------------------------------------------------------------
 
-    def claim(self) -> None:
-        """Make the directory if it is absent. Raises ForeignKeyStoreError, OSError."""
+    def claim(self) -> DiskFile:
+        """Make the directory if it is absent, and lock it; closing what this returns unlocks it.
+
+        Raises ForeignKeyStoreError, KeyStoreInUseError, OSError.
+        """
         make_directories(self._disk, self.directory)
         for name in self._disk.list_directory(self.directory):
             if name.endswith(LIST_SUFFIX):
@@ -77,6 +83,10 @@ class CheckpointFiles:
                     self._read_list(f"{self.directory}/{name}")
                 except MetadataFormatError:
                     pass  # Whose it is cannot be known, nor is anything kept that it lists.
+        try:
+            return self._disk.lock(f"{self.directory}/{LOCK_NAME}")
+        except BlockingIOError as error:
+            raise KeyStoreInUseError(self.directory, owner_of(error)) from error
 
     def claim_working(self, sequence_number: int) -> None:
         """Say whose the working directory will be, and make it."""
@@ -174,7 +184,7 @@ class CheckpointFiles:
     def link_into_working(self, sequence_number: int) -> None:
         """Fill the empty working directory. Not durable: it does not outlive this process.
 
-        Raises KeyStoreCorruptError, ForeignKeyStoreError, OSError.
+        Raises KeyStoreCorruptError, ForeignKeyStoreError, KeyStoreInUseError, OSError.
         """
         path = self.path(sequence_number)
         try:
@@ -186,6 +196,9 @@ class CheckpointFiles:
                     self._disk.link(source, target)
         except MetadataFormatError as error:
             raise KeyStoreCorruptError(self.directory, str(error)) from error
+        except FileExistsError as error:
+            # Its lock was given up for another process, or for this one, which was thought dead.
+            raise KeyStoreInUseError(self.directory, "another process fills it") from error
 
     def read_piece(self, sequence_number: int, name: str, offset: int, length: int) -> bytes:
         """A part of a file of a checkpoint; fewer bytes only at its end. Raises OSError."""
@@ -236,6 +249,7 @@ class CheckpointFiles:
     def remove_all(self) -> None:
         """Remove every checkpoint, and the directory if nothing else is in it."""
         self.remove({number for number, _ in self._names()})
+        remove_if_there(self._disk, f"{self.directory}/{LOCK_NAME}")
         if not self._disk.list_directory(self.directory):
             self._disk.remove_directory(self.directory)
 

@@ -31,6 +31,7 @@ from durablelog.catalog.key_store import (
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from segmentstore.contracts import forks
+from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
 
@@ -44,9 +45,10 @@ class MetadataCatalog:
     """The catalog of one container in a directory that belongs to it alone.
 
     Calls come from one event loop; all that wait but `read` and `keep_from` come one after another.
-    Each raises KeyStoreError: KeyStoreFullError if the disk is full, ForeignKeyStoreError, and
-    changes nothing, if the directory is of another store or container, KeyStoreClosedError after
-    `close`. The first call that waits makes the directory.
+    Each raises KeyStoreError: KeyStoreFullError if the disk is full, KeyStoreClosedError after
+    `close`, and KeyStoreInUseError if another catalog has the directory. ForeignKeyStoreError
+    says that the directory is of another store or container; nothing is changed then. The first
+    call that waits makes the directory, and locks it until `close`.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class MetadataCatalog:
         self._birth = forks.Birth()
         self._thread: Executor | None = None
         self._in_flight: set[asyncio.Future[Any]] = set()
-        self._claimed = False
+        self._lock: DiskFile | None = None
         self._closed = False
         self._store: KeyStore | None = None
         self._written: int | None = None
@@ -226,6 +228,10 @@ class MetadataCatalog:
             cancelled |= await outlast(future)
         thread, self._thread = self._thread, None
         if thread is not None:
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                loop = asyncio.get_running_loop()
+                cancelled |= await outlast(loop.run_in_executor(thread, lock.close))
             # Idle by now: this does not block the loop.
             thread.shutdown(wait=True)
         store, self._store = self._store, None
@@ -252,9 +258,8 @@ class MetadataCatalog:
 
     def _translated(self, work: Callable[[], T]) -> T:
         try:
-            if not self._claimed:
-                self._files.claim()
-                self._claimed = True
+            if self._lock is None:
+                self._lock = self._files.claim()
             return work()
         except MetadataFormatError as error:
             raise KeyStoreCorruptError(self._directory, str(error)) from error

@@ -54,7 +54,9 @@ class SeenLog:
     first: int
     """Sequence number of its first operation."""
     begins_with: str
-    """What that is: `CheckpointOperation`."""
+    """What that is: `CheckpointOperation`, or `SnapshotCheckpointOperation`."""
+    lacks: str = ""
+    """Why the metadata that the latter names are nowhere whole; empty if they are."""
     segments: Mapping[int, LoggedSegment] = field(default_factory=dict)
     held: Mapping[int, Sequence[Span]] = field(default_factory=dict)
     """By segment id: what appends in the log hold, in order and joined."""

@@ -22,11 +22,12 @@ from durablelog.file.frame_reports import read_only_frames
 from durablelog.file.log_state import read_state
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operations import AppendOperation
+from durablelog.operations import AppendOperation, Operation, SnapshotCheckpointOperation
 from recovery.consistency_check import chunks_by_object
 from recovery.harness.history import History
 from recovery.harness.seen_tiers import LoggedSegment, SeenChunk, SeenLog, SeenTiers, Span
 from recovery.replay import Replay
+from recovery.stopped_catalogs import StoppedCatalogs
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import DataCorruptionError
@@ -79,6 +80,7 @@ async def observe_tiers(
     history: History,
     logs: Mapping[int, LogProbe],
     storage: ObjectStorage,
+    catalogs: StoppedCatalogs,
     runtime: Runtime,
     *,
     deep: bool,
@@ -91,8 +93,9 @@ async def observe_tiers(
 
     `foreign_tag` is the tag of another store in the same place, whose objects are left out.
 
-    `logs` has a check of each container's log; what else cannot be seen is said as `SeenTiers` has
-    it. Raises StorageUnavailableError, OSError.
+    `logs` has a check of each container's log, `catalogs` what one by reference begins with; what
+    else cannot be seen is said as `SeenTiers` has it. Raises StorageUnavailableError,
+    TierUnavailableError, OSError.
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("tiers", 1)
@@ -100,6 +103,12 @@ async def observe_tiers(
     try:
         for container_id, probe in logs.items():
             walk = _LogWalk(container_id, probe)
+            first = await loop.run_in_executor(executor, walk.first_operation)
+            if isinstance(first, SnapshotCheckpointOperation):
+                try:
+                    walk.loaded = (await catalogs.load(container_id, first, storage)).metadata
+                except DataCorruptionError as error:
+                    walk.lacks = str(error)
             if await loop.run_in_executor(executor, walk.run):
                 seen[container_id] = walk.seen({})
                 if deep:
@@ -129,14 +138,29 @@ class _LogWalk:
 
     def __init__(self, container_id: int, probe: LogProbe) -> None:
         self.metadata = ContainerMetadata(container_id)
+        self.loaded: ContainerMetadata | None = None
+        """What the log begins with, if it names that."""
+        self.lacks = ""
+        """Why that cannot be had."""
         self._probe = probe
         self._epoch = self._first = 0
         self._begins_with = ""
         self._held: dict[int, list[Span]] = {}
 
+    def first_operation(self) -> Operation | None:
+        """None if there is none that can be read. Raises OSError."""
+        reader = DataFrameReader()
+        try:
+            for frame in self._probe().frames:
+                for record in reader.feed(frame):
+                    return Replay.decode(record.data, record.first_frame_address)
+        except _UNREADABLE:
+            pass
+        return None
+
     def run(self) -> bool:
         """False if there is nothing, or nothing that can be replayed. Raises OSError."""
-        replay = Replay(MetadataUpdater(self.metadata), LogPositions())
+        replay = Replay(MetadataUpdater(self.metadata), LogPositions(), self._load)
         reader = DataFrameReader()
         try:
             looked = self._probe()
@@ -163,6 +187,11 @@ class _LogWalk:
             return bool(self._begins_with) and not replay.operations
         return bool(self._begins_with)
 
+    def _load(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+        if self.loaded is None:
+            raise DataCorruptionError(str(operation.sequence_number), self.lacks)
+        return self.loaded
+
     def _hold(self, append: AppendOperation) -> None:
         held = self._held.setdefault(append.segment_id, [])
         end = append.offset + len(append.data)
@@ -179,6 +208,7 @@ class _LogWalk:
             epoch=self._epoch,
             first=self._first,
             begins_with=self._begins_with,
+            lacks=self.lacks,
             segments={
                 key: _segment(segment, contents) for key, segment in metadata.segments.items()
             },

@@ -175,7 +175,9 @@ class MetadataCheckpoints:
             self.backup.request(now=True)
 
     async def attempted(self) -> None:
-        """Wait until the snapshot that is being made is durable, or has failed once."""
+        """Wait until the snapshot that is being made is durable, has failed once, or never will be:
+        the container stops.
+        """
         if not self.ready:
             await self._attempted.wait()
 
@@ -189,8 +191,12 @@ class MetadataCheckpoints:
                 await asyncio.wait_for(self._attempted.wait(), timeout_s)
 
     async def stop(self) -> None:
-        """Cancel what runs, and close the catalog. Idempotent."""
+        """Cancel what runs, and close the catalog. Idempotent.
+
+        Nothing waits for a snapshot any more.
+        """
         self._stopped = True
+        self._attempted.set()
         await self.backup.stop()
         for task in self._tasks:
             task.cancel()

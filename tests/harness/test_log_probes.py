@@ -23,7 +23,7 @@ from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.directed import BUSY
 from recovery.harness.runs.log_probes import log_probes
 from recovery.harness.seen_tiers import SeenTiers
-from recovery.harness.simulation.store_world import BOOKKEEPER, StoreWorld
+from recovery.harness.simulation.store_world import BOOKKEEPER, StoreWorld, stopped_catalogs
 from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import observe_tiers
 
@@ -80,7 +80,10 @@ class LeftBehind:
         async def work() -> SeenTiers:
             looks = log_probes(self.world, process, 1)
             storage = self.world.object_storage(process)
-            return await observe_tiers(self.history, looks, storage, process.runtime, deep=True)
+            catalogs = await stopped_catalogs(process)
+            return await observe_tiers(
+                self.history, looks, storage, catalogs, process.runtime, deep=True
+            )
 
         tiers = self.world.run_task(process, work())
         self.world.kill(process)

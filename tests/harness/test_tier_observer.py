@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import segmentstore
+from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.history import History, ProcessRun
 from recovery.harness.observer import observe
@@ -20,6 +21,7 @@ from recovery.harness.runs.plan import Tier1, draw_plan, on_bookkeeper
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.tier_observer import file_probe, observe_tiers
+from recovery.stopped_catalogs import StoppedCatalogs
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import log_directory
 from tests.store.harness import TINY
@@ -85,8 +87,11 @@ class Files:
         storage = open_object_storage(self.tier2.as_uri(), runtime)
         try:
             logs = {0: file_probe(log_directory(str(self.root), 0), runtime.disk)}
+            catalogs = StoppedCatalogs(
+                lambda _number: str(self.root / "catalog"), "", runtime, RocksDbKeyStore
+            )
             return await observe_tiers(
-                self.history, logs, storage, runtime, deep=True, settled=True
+                self.history, logs, storage, catalogs, runtime, deep=True, settled=True
             )
         finally:
             await storage.close()

@@ -17,7 +17,7 @@ from recovery.harness.history import Violation
 from recovery.harness.seen_tiers import LoggedSegment, SeenLog, Span
 
 NAME: Final = "log"
-_CHECKPOINT: Final = "CheckpointOperation"
+_CHECKPOINTS: Final = ("CheckpointOperation", "SnapshotCheckpointOperation")
 
 
 def check(index: HistoryIndex) -> Iterator[Violation]:
@@ -26,8 +26,10 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
     for tiers in index.history.tiers:
         for log in tiers.logs.values():
             where = f"the log of container {log.container_id} at {tiers.stamp}"
-            if log.begins_with != _CHECKPOINT:
+            if log.begins_with not in _CHECKPOINTS:
                 yield Violation(NAME, f"{where} begins with {log.begins_with} {log.first}")
+            if log.lacks:
+                yield Violation(NAME, f"{where} names a snapshot that is gone: {log.lacks}")
             known = firsts.setdefault(log.container_id, [])
             before = max(
                 (first for look, first in known if index.is_durable(look, tiers.stamp)), default=0

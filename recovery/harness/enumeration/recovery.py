@@ -27,7 +27,7 @@ from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.power_cut import Nothing
-from recovery.harness.simulation.store_world import LOCATION, StoreWorld
+from recovery.harness.simulation.store_world import LOCATION, StoreWorld, stopped_catalogs
 from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import file_probe, observe_tiers
 from recovery.store_check import check_store
@@ -241,9 +241,10 @@ async def _check(world: StoreWorld, process: SimulatedProcess, history: History)
         return ()
     storage = world.object_storage(process)
     logs = {0: log_directory(LOCATION, 0)}
-    findings = await check_store(logs, storage, process.runtime)
+    catalogs = await stopped_catalogs(process)
+    findings = await check_store(logs, storage, process.runtime, catalogs=catalogs)
     look = file_probe(logs[0], process.runtime.disk)
-    await observe_tiers(history, {0: look}, storage, process.runtime, deep=True)
+    await observe_tiers(history, {0: look}, storage, catalogs, process.runtime, deep=True)
     await storage.close()
     return harmful_lines(findings)
 

@@ -15,15 +15,22 @@ from pathlib import Path
 from typing import Any, Final
 
 import segmentstore
+from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.file.log_layout import LOCK_NAME as LOG_LOCK_NAME
 from recovery.harness.history import History
 from recovery.harness.tier_observer import file_probe, observe_tiers
+from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.store_check import check_store
 from segmentstore.config import FILE_NAME, StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.findings import Finding, harmful_lines
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.store_folder import LOCK_NAME, log_directory
+from segmentstore.store_folder import (
+    LOCK_NAME,
+    catalog_directory,
+    log_directory,
+    read_store_file,
+)
 from tier2.locations import open_object_storage
 
 _WOUND: Final = 64
@@ -48,24 +55,34 @@ def check_files(
         return []
     count = int(settings.get("containers", StoreConfig().containers))
     logs = {number: log_directory(str(location), number) for number in range(count)}
-    findings = asyncio.run(
-        _check(logs, (location.resolve() / "tier2").as_uri(), history, deep=deep, settled=settled)
-    )
+    tier2 = (location.resolve() / "tier2").as_uri()
+    findings = asyncio.run(_check(str(location), logs, tier2, history, deep=deep, settled=settled))
     return list(harmful_lines(findings))
 
 
 async def _check(
-    logs: Mapping[int, str], tier2: str, history: History, *, deep: bool, settled: bool
+    location: str,
+    logs: Mapping[int, str],
+    tier2: str,
+    history: History,
+    *,
+    deep: bool,
+    settled: bool,
 ) -> list[Finding]:
     runtime = Runtime()
-    findings = await check_store(logs, tier2, runtime, deep=deep)
+    file = read_store_file(location, runtime)
+    assert file is not None, "it was made"
+    catalogs = StoppedCatalogs(
+        lambda number: catalog_directory(location, number), file.store_id, runtime, RocksDbKeyStore
+    )
+    findings = await check_store(logs, tier2, runtime, deep=deep, catalogs=catalogs)
     storage = open_object_storage(tier2, runtime)
     try:
         looks = {
             container_id: file_probe(directory, runtime.disk)
             for container_id, directory in logs.items()
         }
-        await observe_tiers(history, looks, storage, runtime, deep=deep, settled=settled)
+        await observe_tiers(history, looks, storage, catalogs, runtime, deep=deep, settled=settled)
     finally:
         await storage.close()
     return findings

@@ -15,7 +15,7 @@ from typing import Final
 from recovery.harness.history import History
 from recovery.harness.runs.log_probes import log_probes
 from recovery.harness.runs.plan import Plan
-from recovery.harness.simulation.store_world import LOCATION, StoreWorld
+from recovery.harness.simulation.store_world import LOCATION, StoreWorld, stopped_catalogs
 from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import observe_tiers
 from recovery.store_check import check_store
@@ -66,16 +66,18 @@ async def _check(
     world.rates = {
         point: rate for point, rate in world.rates.items() if point.startswith("object.list.")
     }
+    catalogs = await stopped_catalogs(process)
     findings: Sequence[Finding] = ()
     if plan.tier1 == "file":
         logs = {number: log_directory(LOCATION, number) for number in range(containers)}
-        findings = await check_store(logs, storage, process.runtime, deep=deep)
+        findings = await check_store(logs, storage, process.runtime, deep=deep, catalogs=catalogs)
     world.rates = {}
     with contextlib.suppress(StorageUnavailableError):  # likewise
         await observe_tiers(
             history,
             log_probes(world, process, containers),
             storage,
+            catalogs,
             process.runtime,
             deep=deep,
             late_puts=any(point in plan.rates for point in _LATE_PUTS),

@@ -27,10 +27,13 @@ from recovery.harness.simulation.ledger import SimulatedLedgerStore
 from recovery.harness.simulation.ledger_factory import SimulatedLedgerFactory
 from recovery.harness.simulation.object_storage import SimulatedBucket, SimulatedObjectStorage
 from recovery.harness.simulation.world import SimulatedProcess, World
+from recovery.stopped_catalogs import StoppedCatalogs
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.locked_folder import on_disk
 from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
+from segmentstore.store_folder import catalog_directory, read_store_file
 from segmentstore.tier1 import make_log_factory
 from tier2.file_object_storage import FileObjectStorage
 from tier2.object_names import store_tag
@@ -40,6 +43,8 @@ LOCATION = "/store"
 NEIGHBOUR = "/neighbour"
 """Another store, whose own folder of objects is a link to that of the first one."""
 TIER2 = "/store/tier2"
+NO_STORE = "00000000-0000-0000-0000-000000000000"
+"""Of a folder in which no store was made yet."""
 BOOKKEEPER = "bookkeeper://simulated/store"
 """A store's URL in the simulated cluster; a query may follow."""
 
@@ -94,6 +99,16 @@ class StoreWorld(World):
     def object_storage(self, process: SimulatedProcess) -> ObjectStorage:
         """Tier 2 as a process sees it."""
         return ProcessAdapters(self, process).storage("", process.runtime)
+
+
+async def stopped_catalogs(process: SimulatedProcess) -> StoppedCatalogs:
+    """The catalogs in the store's folder, as a process reads them that has not opened it."""
+    runtime = process.runtime
+    file = await on_disk(runtime, LOCATION, read_store_file, LOCATION, runtime)
+    store_id = file.store_id if file is not None else NO_STORE
+    return StoppedCatalogs(
+        lambda number: catalog_directory(LOCATION, number), store_id, runtime, MemoryKeyStore
+    )
 
 
 class ProcessAdapters:

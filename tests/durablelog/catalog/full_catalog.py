@@ -28,7 +28,7 @@ async def check(mount: str, kind: Kind) -> None:
         await made.write([random_batch(2)], 2)
     assert await made.has_checkpoint(1)
     await made.destroy_working()
-    assert sorted(os.listdir(folder)) == finished(1)
+    assert sorted(os.listdir(folder)) == [*finished(1), "lock"]
     fill(ballast)
     for _ in range(2):
         with pytest.raises(KeyStoreFullError):

@@ -40,9 +40,11 @@ def on(image: DiskImage, process: Process, folder: str = "/store/catalog/3") -> 
     return catalog(folder, MemoryKeyStore, runtime=runtime)
 
 
-async def adopt(image: DiskImage, process: Process, number: int, noted: Noted) -> None:
+async def adopt(
+    image: DiskImage, process: Process, source: MetadataCatalog, number: int, noted: Noted
+) -> None:
     """Into another folder, by a downloader that makes no name durable."""
-    disk, source = SimulatedDisk(image, process), on(image, process)
+    disk = SimulatedDisk(image, process)
     made = on(image, process, OTHER)
     assert not await made.has_checkpoint(number)
     files = CheckpointFiles("/store/catalog/3", IDENTITY, disk).files_of(number)
@@ -56,7 +58,6 @@ async def adopt(image: DiskImage, process: Process, number: int, noted: Noted) -
     await made.adopt_download(number, files)
     noted.adopted = True
     await made.close()
-    await source.close()
 
 
 async def use(image: DiskImage, process: Process, noted: Noted) -> None:
@@ -64,7 +65,7 @@ async def use(image: DiskImage, process: Process, noted: Noted) -> None:
     made = on(image, process)
     await made.begin_empty()
     await write(made, 5, noted)
-    await adopt(image, process, 5, noted)
+    await adopt(image, process, made, 5, noted)
     await write(made, 6, noted)
     await keep_from(made, 6, noted)
     await write(made, 9, noted)

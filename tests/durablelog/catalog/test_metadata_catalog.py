@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from durablelog.catalog.catalog_keys import MetadataFormatError
-from durablelog.catalog.checkpoint_files import LIST_SUFFIX
+from durablelog.catalog.checkpoint_files import LIST_SUFFIX, LOCK_NAME
 from durablelog.catalog.checkpoint_list import (
     CheckpointList,
     decode_checkpoint_list,
@@ -93,7 +93,7 @@ async def built(folder: Path, kind: Kind, numbers: tuple[int, ...]) -> dict[int,
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(os.listdir(folder))
+    return sorted(name for name in os.listdir(folder) if name != LOCK_NAME)
 
 
 def finished(*numbers: int) -> list[str]:
