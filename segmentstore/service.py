@@ -368,6 +368,8 @@ class SegmentStore:
     async def checkpoint(self) -> None:
         """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2
         holds.
+
+        While Tier 2 is away that is nothing, and health says so.
         """
         self._check_loop()
         failures: list[SegmentStoreError] = []

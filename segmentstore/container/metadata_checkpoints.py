@@ -25,6 +25,7 @@ from durablelog.catalog.key_store import (
     KeyStoreCheckpoint,
     KeyStoreCorruptError,
     KeyStoreError,
+    KeyStoreFullError,
 )
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.catalog.metadata_changes import FrozenMetadata
@@ -62,8 +63,8 @@ class MetadataCheckpoints:
     """The CheckpointSource of one container, and the copies of its metadata in Tier 2. Everything
     on its event loop.
 
-    `on_snapshot()` is called when a snapshot has ended, well or not: there may be a new truncation
-    point, and another checkpoint may be taken. `on_failure(error)`: the container must stop.
+    `on_snapshot(made)` is called when a snapshot has ended: there is a new truncation point, or
+    there is none and another checkpoint is needed. `on_failure(error)`: the container must stop.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class MetadataCheckpoints:
         positions: LogPositions,
         config: StoreConfig,
         runtime: Runtime,
-        on_snapshot: Callable[[], None],
+        on_snapshot: Callable[[bool], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._source = source
@@ -108,6 +109,9 @@ class MetadataCheckpoints:
         """Sequence number of the checkpoint that the log begins with."""
         self._tasks: list[asyncio.Task[None]] = []
         self._attempted = asyncio.Event()
+        self._retry = asyncio.Event()
+        self._failing = False
+        """Whether the snapshot that is being made has failed once."""
         self._stopped = False
         self.snapshots = 0
 
@@ -132,6 +136,7 @@ class MetadataCheckpoints:
             self._begin_anew()
         self._frozen = changes.freeze()
         self.ready = False
+        self._failing = False
         self._attempted.clear()
         return SnapshotCheckpointOperation(self._source.epoch, self._uploader.new_id())
 
@@ -174,19 +179,25 @@ class MetadataCheckpoints:
         if not self.by_reference:
             self.backup.request(now=True)
 
-    async def attempted(self) -> None:
-        """Wait until the snapshot that is being made is durable, has failed once, or never will be:
-        the container stops.
+    async def settled(self) -> bool:
+        """Wait until no snapshot is being made, or all has been stopped; False if one fails, which
+        will be tried again. One that has failed before is tried now.
         """
-        if not self.ready:
+        if self._failing and not self.ready:
+            self._failing = False
+            self._attempted.clear()
+            self._retry.set()
+        while not (self.ready or self._stopped or self._failing):
             await self._attempted.wait()
+        return self.ready or self._stopped
 
     async def finish(self, timeout_s: float) -> None:
         """For an ordinary close: have what is new in Tier 2, waiting at most `timeout_s`, and not
         for a Tier 2 that fails.
         """
-        await self.backup.finish(timeout_s)
-        if not self.ready and self._health.describe() is None:
+        if not self.by_reference:
+            await self.backup.finish(timeout_s)
+        elif not self.ready and self._health.describe() is None:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._attempted.wait(), timeout_s)
 
@@ -244,19 +255,21 @@ class MetadataCheckpoints:
 
     async def _make(self, operation: SnapshotCheckpointOperation, address: LogAddress) -> None:
         number = operation.sequence_number
+        made = False
         try:
             checkpoint = await self._write(number)
             await self._upload(checkpoint, operation.unique_id)
         except KeyStoreError as error:
-            await self._give_up(error)
+            await self._give_up(error, number)
         else:
+            made = True
             self.snapshots += 1
             self._health.succeeded()
             self._positions.add_checkpoint(number, address)
             await self._remove_old()
         self.ready = True
         self._attempted.set()
-        self._on_snapshot()
+        self._on_snapshot(made)
 
     async def _write(self, sequence_number: int) -> KeyStoreCheckpoint:
         """Bring the catalog to this sequence number, and keep it so on local disk."""
@@ -282,11 +295,12 @@ class MetadataCheckpoints:
                 break
             except (StorageUnavailableError, ObjectExistsError) as error:
                 self._health.failed(error)
+                self._failing = True
             except SnapshotFileChangedError as error:
                 directory = self._catalog.checkpoint_directory(number)
                 raise KeyStoreCorruptError(directory, str(error)) from error
             self._attempted.set()
-            await asyncio.sleep(self._backoff.next_s())
+            await self._pause()
         self._backoff.reset()
         if not self.snapshots:
             self._run(self._uploader.run(), "deletion of metadata snapshots")
@@ -308,13 +322,31 @@ class MetadataCheckpoints:
         except KeyStoreError as error:
             _log.warning("container %d: %s", self._container_id, error)
 
-    async def _give_up(self, error: KeyStoreError) -> None:
+    async def _give_up(self, error: KeyStoreError, sequence_number: int) -> None:
         """The catalog's files failed: make it anew with the next checkpoint, not at once."""
         _log.warning("container %d: %s; the catalog is made anew", self._container_id, error)
         self._health.failed(error)
+        self._failing = True
         self._attempted.set()
         self._begin_anew()
-        await asyncio.sleep(self._backoff.next_s())
+        await self._free_disk(error, sequence_number)
+        await self._pause()
+
+    async def _pause(self) -> None:
+        """Before another try; `settled` ends it."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._retry.wait(), self._backoff.next_s())
+        self._retry.clear()
+
+    async def _free_disk(self, error: KeyStoreError, sequence_number: int) -> None:
+        """Remove what is of no use any more; on a full disk also the checkpoints that Tier 2 has.
+
+        The log may need that room before it can be truncated.
+        """
+        with suppress(KeyStoreError):
+            await self._catalog.destroy_working()
+            if isinstance(error, KeyStoreFullError) and self._uploader.damage.describe() is None:
+                await self._catalog.keep_from(sequence_number + 1)
 
 
 async def _batches(frozen: FrozenMetadata) -> AsyncIterator[KeyBatch]:

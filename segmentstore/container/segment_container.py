@@ -455,9 +455,15 @@ class SegmentContainer:
         await self._writer.flush(self.find(name).segment_id if name is not None else None)
 
     async def checkpoint(self) -> None:
-        """Write a checkpoint, then truncate the log as far as Tier 2 allows."""
-        await self._running().checkpoint()
-        await self._checkpoints.attempted()
+        """Write a checkpoint, then truncate the log as far as Tier 2 allows.
+
+        While a snapshot of the metadata fails there is no other: the log is not truncated, and
+        health says why.
+        """
+        if await self._checkpoints.settled():
+            await self._running().checkpoint()
+            await self._checkpoints.settled()
+        self.check_running()
         await self._truncation.truncate_now()
         self._checkpoints.request_copy()
         self.check_running()
@@ -530,12 +536,15 @@ class SegmentContainer:
 
     # --- what flows -------------------------------------------------------------------------------
 
-    def _snapshot_ended(self) -> None:
+    def _snapshot_ended(self, made: bool) -> None:  # noqa: FBT001
         """A checkpoint by reference is a truncation point, or never will be; another may be
         taken.
         """
         self._truncation.begin()
         if self._processor is not None:
+            if not made:
+                # Nothing else may come that asks for one: a full log takes no appends.
+                self._processor.checkpoint_soon(even_if_empty=True)
             self._processor.checkpoint_source_ready()
 
     def _storage_advanced(self) -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from segmentstore import DataCorruptionError, SegmentStore
-from tests.store.harness import open_lazy, read_all, run
+from segmentstore import (
+    ContainerStoppedError,
+    DataCorruptionError,
+    SegmentStore,
+)
+from segmentstore.contracts.runtime import Runtime
+from tests.store.harness import WorldDisk, open_lazy, read_all, run, until
 from tests.support.suites import size
 
 SEGMENTS = size("SNAPSHOT_SEGMENTS", 30, 300)
@@ -107,5 +115,92 @@ def test_a_store_with_inline_checkpoints_moves_to_the_catalog(tmp_path: Path) ->
                 await store.flush()
                 await store.checkpoint()
         assert snapshot_files(folder)
+
+    run(main())
+
+
+def test_checkpoints_wait_for_no_tier2_and_the_log_is_cut_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        disk = WorldDisk()
+        async with open_lazy(tmp_path / "s", runtime=Runtime(disk=disk), **SNAPSHOTS) as store:
+            await fill(store, 0)
+            await store.flush()
+            disk.tier2_away()
+            for rounds in (1, 2):
+                await store.checkpoint()
+                await fill(store, rounds)
+            assert "metadata snapshot" in str(store.stats()["health"])
+            disk.heal()
+            checkpoints = store._containers[0]._checkpoints
+            await until(lambda: checkpoints.ready and checkpoints.health() is None)
+            await store.flush()
+            await store.checkpoint()
+            assert checkpoints._begin > 0
+        async with open_lazy(tmp_path / "s", **SNAPSHOTS) as store:
+            await check(store, 3)
+
+    run(main())
+
+
+def checkpoint_is_in_tier1(folder: Path) -> bool:
+    return any((folder / "catalog" / "0").glob("*.files"))
+
+
+def test_a_checkpoint_ends_when_its_container_fails(tmp_path: Path) -> None:
+    async def main() -> None:
+        disk, gate = WorldDisk(), threading.Event()
+        store = await open_lazy(tmp_path / "s", runtime=Runtime(disk=disk), **SNAPSHOTS)
+        await fill(store, 0)
+        await store.flush()
+
+        def hold(_call: str, path: str) -> None:
+            if "/metadata/" in path:
+                gate.wait()
+
+        disk.trap = hold
+        asking = [asyncio.ensure_future(store.checkpoint()) for _ in range(2)]
+        container = store._containers[0]
+        await until(lambda: checkpoint_is_in_tier1(tmp_path / "s"))
+        container._failed(RuntimeError("a bug"))
+        for each in asking:
+            with pytest.raises(ContainerStoppedError, match="a bug"):
+                await each
+        gate.set()
+        await store.close()
+
+    run(main())
+
+
+def test_a_full_disk_is_given_the_room_of_the_catalog_and_another_snapshot_follows(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "s"
+
+    def full(call: str, path: str) -> OSError | None:
+        grows = call in {"open", "pwrite", "link", "sync", "rename"} and "/catalog/" in path
+        return OSError(errno.ENOSPC, "full", path) if grows else None
+
+    async def main() -> None:
+        disk = WorldDisk()
+        async with open_lazy(folder, runtime=Runtime(disk=disk), **SNAPSHOTS) as store:
+            await fill(store, 0)
+            await store.flush()
+            await store.checkpoint()
+            checkpoints = store._containers[0]._checkpoints
+            begin = checkpoints._begin
+            await fill(store, 1)
+            await store.flush()
+            disk.trap = full
+            await store.checkpoint()
+            assert "full" in str(store.stats()["health"])
+            await until(lambda: not list((folder / "catalog").rglob("*.sst")))
+            disk.heal()
+            # Nobody asks for it.
+            await until(lambda: checkpoints._begin > begin)
+            await check(store, 2)
+        async with open_lazy(folder, **SNAPSHOTS) as store:
+            await check(store, 2)
 
     run(main())
