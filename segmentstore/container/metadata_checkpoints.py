@@ -1,5 +1,5 @@
 """MetadataCheckpoints: makes the checkpoints of a container, small ones in the log, large ones as
-snapshots of the metadata catalog (docs/decisions/0055).
+snapshots of the metadata catalog (docs/decisions/0055 and 0058).
 
 Rules of this file:
 
