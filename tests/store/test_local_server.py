@@ -5,9 +5,11 @@ whatever breaks.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
+import socket
 import stat
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,28 @@ class TestSocket:
                 assert not (tmp_path / "s" / SOCKET_NAME).exists()
 
         run(main())
+
+    @pytest.mark.filterwarnings("error::ResourceWarning")
+    @pytest.mark.parametrize("turns", range(7))
+    def test_keeps_no_connection_that_came_with_the_close(self, tmp_path: Path, turns: int) -> None:
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+
+        async def main() -> None:
+            async with served(tmp_path / "s"):
+                for client in clients:
+                    client.connect(str(tmp_path / "s" / SOCKET_NAME))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+        run(main())
+        for client in clients:
+            # The other side is closed, not forgotten.
+            client.settimeout(60)
+            with suppress(ConnectionError):
+                while client.recv(1024):
+                    pass
+            client.close()
+        gc.collect()
 
     def test_of_a_crashed_owner_is_replaced(self, tmp_path: Path) -> None:
         async def main() -> None:
