@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from durablelog.checkpoint_codec import decode_checkpoint
@@ -141,11 +142,12 @@ class _LogCheck:
     """What it names; to be had before `run`."""
 
     def begin(self) -> None:
-        """Find out what the log begins with. Raises as `run`."""
-        if isinstance(self.log, RemoteLog):
-            self.snapshot = first_snapshot(self.log.frames())
-        elif read_state(self.log, self.disk) is not None:
-            self.snapshot = first_snapshot(read_only_frames(self.log, self.disk))
+        """Find out what the log begins with. Raises as `run`, which reports damage."""
+        with suppress(DataCorruptionError):
+            if isinstance(self.log, RemoteLog):
+                self.snapshot = first_snapshot(self.log.frames())
+            elif read_state(self.log, self.disk) is not None:
+                self.snapshot = first_snapshot(read_only_frames(self.log, self.disk))
 
     def run(self) -> None:
         """Fill in `findings` and `metadata`.

@@ -46,6 +46,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.service import SegmentStore
+from tier2.object_names import METADATA_PREFIX
 
 if TYPE_CHECKING:
     from recovery.harness.runs.jobs_beside import JobsBeside
@@ -562,7 +563,11 @@ class Scenario:
 
 
 def _says_missing(error: BaseException) -> bool:
-    return any(text in str(error) for text in ("it is gone", " is missing", "no such manifest"))
+    text = str(error)
+    if any(place in text for place in ("/catalog/", METADATA_PREFIX)):
+        # A snapshot that the later owner has deleted.
+        return " is missing" in text or "no such manifest" in text
+    return "it is gone" in text or "it is missing" in text
 
 
 def _jobs_beside(world: StoreWorld, plan: Plan) -> JobsBeside:
