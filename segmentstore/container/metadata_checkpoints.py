@@ -345,8 +345,16 @@ class MetadataCheckpoints:
         """
         with suppress(KeyStoreError):
             await self._catalog.destroy_working()
-            if isinstance(error, KeyStoreFullError) and self._uploader.damage.describe() is None:
+            if isinstance(error, KeyStoreFullError) and await self._tier2_is_whole():
                 await self._catalog.keep_from(sequence_number + 1)
+
+    async def _tier2_is_whole(self) -> bool:
+        """Whether the snapshots that the log may begin with are known to be there."""
+        try:
+            await self._take_over()
+        except StorageUnavailableError:
+            return False
+        return self._uploader.damage.describe() is None
 
 
 async def _batches(frozen: FrozenMetadata) -> AsyncIterator[KeyBatch]:

@@ -32,10 +32,14 @@ async def fill(store: SegmentStore, round_number: int) -> None:
 
 
 async def check(store: SegmentStore, rounds: int) -> None:
+    await check_content(store, rounds)
+    assert store.stats()["health"] == []
+
+
+async def check_content(store: SegmentStore, rounds: int) -> None:
     for number in range(SEGMENTS):
         wanted = b"".join(b"<%d:%d>" % (each, number) for each in range(rounds))
         assert await read_all(store, f"s{number}") == wanted
-    assert store.stats()["health"] == []
 
 
 async def store_with_a_snapshot(folder: Path) -> None:
@@ -202,5 +206,36 @@ def test_a_full_disk_is_given_the_room_of_the_catalog_and_another_snapshot_follo
             await check(store, 2)
         async with open_lazy(folder, **SNAPSHOTS) as store:
             await check(store, 2)
+
+    run(main())
+
+
+def test_a_full_disk_keeps_a_local_checkpoint_whose_snapshot_is_missing(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+
+    def full(call: str, path: str) -> OSError | None:
+        grows = call in {"pwrite", "link", "sync", "rename"} and "/catalog/" in path
+        return OSError(errno.ENOSPC, "full", path) if grows else None
+
+    async def main() -> None:
+        await store_with_a_snapshot(folder)
+        disk = WorldDisk()
+        async with open_lazy(folder, runtime=Runtime(disk=disk), **SNAPSHOTS) as store:
+            kept = list((folder / "catalog" / "0").glob("0*.files"))
+            for path in snapshot_files(folder):
+                path.unlink()
+            disk.trap = full
+            await store.checkpoint()
+            checkpoints = store._containers[0]._checkpoints
+            await until(lambda: not list((folder / "catalog" / "0" / "working").glob("*.sst")))
+            await store.checkpoint()
+            assert "full" in str(store.stats()["health"])
+            assert kept
+            assert all(path.exists() for path in kept)
+            disk.heal()
+            await until(lambda: checkpoints.ready)
+            await check_content(store, 2)
+        async with open_lazy(folder, **SNAPSHOTS) as store:
+            await check_content(store, 2)
 
     run(main())
