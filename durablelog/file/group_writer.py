@@ -38,7 +38,7 @@ from durablelog.file.log_scanner import LogFile, LogScan
 from durablelog.file.log_state import StateFile
 from durablelog.file.room import NoRoomError, unless_full
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.disk import Disk, DiskFile, is_full
+from segmentstore.contracts.disk import Disk, DiskFile, create_own, is_full
 
 ZERO_PIECE_BYTES = 4 * 1024 * 1024
 """A file is prepared in pieces of this size, each synced: one large sync would stall the appends
@@ -95,7 +95,7 @@ def prepare_file(
     then.
     """
     with unless_full(f"preparing a log file of {length} bytes"):
-        file = disk.open(path, write=True, create=True, exclusive=True)
+        file = create_own(disk, path)
         try:
             if length:
                 # A full disk shows before anything is written.
@@ -157,7 +157,7 @@ class GroupWriter:
         copied = _unconfirmed_frames(self._disk, scan)
         path = os.path.join(self._directory, prepared_name(self._epoch, 0))
         with unless_full("beginning a log file"):
-            file = self._disk.open(path, write=True, create=True, exclusive=True)
+            file = create_own(self._disk, path)
         first = scan.durable_through + 1 if copied else self._next_sequence
         self._enter(PreparedFile(path, file), first, copied)
         self._limit = max(self._file_bytes, self._position)

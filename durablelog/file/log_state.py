@@ -36,7 +36,7 @@ from durablelog.file.log_layout import (
     state_version,
 )
 from durablelog.file.room import NoRoomError, unless_full
-from segmentstore.contracts.disk import Disk, DiskFile, is_full, remove_if_there
+from segmentstore.contracts.disk import Disk, DiskFile, create_own, is_full, remove_if_there
 from segmentstore.contracts.errors import (
     ConfigError,
     DataCorruptionError,
@@ -227,7 +227,7 @@ class StateFile:
         path = self._path(version)
         staged = f"{path}-{self._tag}{PREPARED_SUFFIX}"
         with unless_full("writing a state record"):
-            file = self._disk.open(staged, write=True, create=True, exclusive=True)
+            file = create_own(self._disk, staged)
             try:
                 file.pwrite([pack_state(state)], 0)
                 file.sync()

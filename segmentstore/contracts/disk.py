@@ -162,6 +162,18 @@ def remove_if_there(disk: Disk, path: str) -> None:
         pass
 
 
+def create_own(disk: Disk, path: str) -> DiskFile:
+    """Create a file for writing, under a name that nobody but the caller uses. Raises OSError.
+
+    A file that is there is replaced: an earlier try of the caller failed, and so did its removal.
+    """
+    try:
+        return disk.open(path, write=True, create=True, exclusive=True)
+    except FileExistsError:
+        disk.unlink(path)
+        return disk.open(path, write=True, create=True, exclusive=True)
+
+
 def remove_content(disk: Disk, directory: str) -> None:
     """Remove what is in a directory, if it is there. Not durable. Raises OSError."""
     if not disk.exists(directory):

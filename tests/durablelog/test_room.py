@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from durablelog.file.file_log import FileLog
-from durablelog.file.log_layout import RESERVE_NAME
+from durablelog.file.group_writer import prepare_file
+from durablelog.file.log_layout import RESERVE_NAME, prepared_name
 from durablelog.file.room import STATE_BYTES, NoRoomError, Reserve
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.checksum import Buffer
@@ -95,3 +96,58 @@ def test_a_log_is_opened_where_the_reserve_has_the_last_name(tmp_path: Path) -> 
     run_virtual(opened(OsDisk()))
     assert (tmp_path / RESERVE_NAME).exists()
     run_virtual(opened(OneName()))
+
+
+class Stubborn(CopyingDisk):
+    """The first file with `part` in its name finds no room, and is not removed."""
+
+    def __init__(self, part: str) -> None:
+        self._part = part
+        self.left: str | None = None
+
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
+        first = create and self._part in path and self.left is None
+        self.write_bytes_max = 0 if first else 1 << 30
+        return super().open(path, write=write, create=create, exclusive=exclusive)
+
+    def unlink(self, path: str) -> None:
+        if self._part in path and self.left is None:
+            self.left = path
+            raise OSError(errno.EIO, "not removed")
+        super().unlink(path)
+
+
+def test_a_log_is_opened_where_a_state_that_found_no_room_cannot_be_removed(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        disk = Stubborn("state-")
+        log = FileLog(
+            str(tmp_path),
+            0,
+            Runtime(disk=disk, executor=inline_executor),
+            file_bytes=20_000,
+            payload_bytes_max=1000,
+        )
+        await log.open()
+        await log.append([b"x"])
+        await log.close()
+        assert disk.left is not None
+        assert not disk.exists(disk.left)
+
+    run_virtual(scenario())
+
+
+def test_a_shorter_file_is_prepared_where_one_that_found_no_room_cannot_be_removed(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / prepared_name(1, 1))
+    disk = Stubborn("next-")
+    with pytest.raises(NoRoomError):
+        prepare_file(path, disk, 20_000, (), zeros=True)
+    assert disk.left == path
+    prepared = prepare_file(path, disk, 10_000, (), zeros=True)
+    assert prepared.file.size() == 10_000
+    prepared.file.close()
