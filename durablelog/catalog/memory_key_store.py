@@ -18,7 +18,6 @@ from typing import Final
 
 from sortedcontainers import SortedDict
 
-from durablelog.catalog.checkpoint_reading import CheckpointReader
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store import (
     PORTION_BYTES_MAX,
@@ -26,9 +25,7 @@ from durablelog.catalog.key_store import (
     KeyBatch,
     KeyPair,
     KeyPortion,
-    KeyStoreClosedError,
     KeyStoreCorruptError,
-    error_of_disk,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import LOCK_NAME, ThreadedKeyStore
@@ -155,27 +152,6 @@ class MemoryKeyStore(ThreadedKeyStore):
 
     def _content_of(self, name: str) -> bytes:
         return _read_checked(self._disk, self._directory, name)
-
-
-class MemoryCheckpointReader(CheckpointReader):
-    """A checkpoint of a MemoryKeyStore. All of it is in memory."""
-
-    def __init__(self, directory: str, disk: Disk) -> None:
-        self._directory = directory
-        self._keys: Keys | None = SortedDict()
-        try:
-            for name in _read_checked(disk, directory, LIST_NAME).decode().split():
-                _make(self._keys, _decode_changes(_read_checked(disk, directory, name)))
-        except OSError as error:
-            raise error_of_disk(directory, error) from error
-
-    def portion(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
-        if self._keys is None:
-            raise KeyStoreClosedError(self._directory, "the checkpoint is closed")
-        return _portion(self._keys, keys, limit)
-
-    def close(self) -> None:
-        self._keys = None
 
 
 def _read_checked(disk: Disk, directory: str, name: str) -> bytes:

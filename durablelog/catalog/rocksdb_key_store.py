@@ -25,12 +25,10 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Final
 
 from rocksdict import (
-    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
@@ -44,7 +42,6 @@ from rocksdict import (
     WriteOptions,
 )
 
-from durablelog.catalog.checkpoint_reading import CheckpointReader
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store import (
     PORTION_BYTES_MAX,
@@ -52,12 +49,10 @@ from durablelog.catalog.key_store import (
     KeyBatch,
     KeyPair,
     KeyPortion,
-    KeyStoreClosedError,
     KeyStoreCorruptError,
     KeyStoreError,
     KeyStoreFullError,
     KeyStoreInUseError,
-    error_of_disk,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.threaded_key_store import ThreadedKeyStore
@@ -287,62 +282,6 @@ class _RocksDbPaths:
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="segmentstore-", ignore_cleanup_errors=True)
-
-
-class RocksDbCheckpointReader(CheckpointReader):
-    """A checkpoint of a RocksDbKeyStore.
-
-    rocksdict writes a file into each directory that it opens, for reading too. So it opens one of
-    symbolic links in the system's folder for temporary files; nothing is copied.
-    """
-
-    def __init__(self, directory: str, disk: Disk) -> None:
-        rocksdb_birth().check()
-        self._directory = directory
-        self._database: Rdict | None = None
-        forks.in_child(self, leave_to_parent)
-        self._links = _temporary_directory()
-        options = _options(CACHE_BYTES, create=False)
-        try:
-            with self._known_errors():
-                for name in disk.list_directory(directory):
-                    if name.startswith(_SMALL_FILES) or _is_table(name):
-                        target = os.path.abspath(f"{directory}/{name}")
-                        os.symlink(target, f"{self._links.name}/{name}")
-                self._database = Rdict(
-                    self._links.name, options, {"default": options}, AccessType.read_only()
-                )
-        except BaseException:
-            self._links.cleanup()
-            raise
-
-    def portion(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
-        if self._database is None:
-            raise KeyStoreClosedError(self._directory, "the checkpoint is closed")
-        with self._known_errors():
-            iterator = self._database.iter()
-            try:
-                return _portion(iterator, keys, limit)
-            finally:
-                del iterator
-
-    def close(self) -> None:
-        database, self._database = self._database, None
-        if database is not None:
-            database.close()
-            self._links.cleanup()
-
-    @contextmanager
-    def _known_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise error_of_disk(self._directory, error) from error
-        except Exception as error:
-            known = _rocksdb_error(self._directory, error)
-            if known is None:
-                raise
-            raise known from error
 
 
 def _rocksdb_error(directory: str, error: Exception) -> KeyStoreError | None:
