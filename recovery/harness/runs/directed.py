@@ -89,12 +89,19 @@ def _making(plan: Plan) -> Plan:
 
 def _names_fail(plan: Plan) -> Plan:
     rates = {
-        "disk.rename.eio": 0.1,
         "disk.unlink.eio": 0.1,
         "disk.create.enospc": 0.02,
         "disk.link.eio": 0.05,
     }
     return dataclasses.replace(_with(plan), tier1="file", tier2="file", rates=rates)
+
+
+def _renames_fail(plan: Plan) -> Plan:
+    """Only files that the log rolled from are renamed, and it rolls where else all goes well."""
+    cycles = tuple(Cycle(operations=120, ending="kill") for _ in plan.cycles)
+    return dataclasses.replace(
+        _with(plan), tier1="file", rates={"disk.rename.eio": 0.2}, cycles=cycles
+    )
 
 
 def _listings(plan: Plan) -> Plan:
@@ -162,6 +169,7 @@ DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
     "file log": _file_log,
     "making": _making,
     "names fail": _names_fail,
+    "renames fail": _renames_fail,
     "listings": _listings,
     "big writes": _big_writes,
     "rot": _bit_rot,
