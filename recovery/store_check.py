@@ -70,10 +70,10 @@ async def check_store(
     With its `store_id` objects of unknown owner are distinguished from orphans. `catalogs` loads
     the metadata snapshots that logs begin with; without it such a log cannot be replayed. `logs`
     has every container of the store: the folder of a file log, or what gives a log's frames. Deep
-    reads every block of every live object. Harmful findings come first. Costs the replay of all
-    logs, one `head` an object and two requests a metadata snapshot; deep, one read of all objects.
-    Raises TierUnavailableError, ConfigError (a newer format), StoreInUseError (from a log
-    elsewhere).
+    reads every block of every live object, and every file of a metadata snapshot. Harmful findings
+    come first. Costs the replay of all logs, one `head` an object and two requests a metadata
+    snapshot; deep, one read of all objects. Raises TierUnavailableError, ConfigError (a newer
+    format), StoreInUseError (from a log elsewhere).
     """
     loop = asyncio.get_running_loop()
     executor = runtime.executor("check", 1)
@@ -277,6 +277,6 @@ async def _check_tier2(
         for stored in page:
             listing.add(stored)
             snapshots.add(stored)
-    findings += await snapshots.findings(storage)
+    findings += await snapshots.findings(storage, deep=deep)
     findings += listing.findings()
     return findings

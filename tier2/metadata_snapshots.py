@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Final, ParamSpec, TypeVar
 
@@ -24,6 +24,7 @@ from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from tier2.metadata_manifest import (
     MANIFEST_BYTES_MAX,
+    FileContent,
     MetadataManifest,
     MetadataManifestFormatError,
     SnapshotFile,
@@ -131,6 +132,55 @@ async def download_snapshot(
         executor.shutdown(wait=False)
 
 
+async def check_snapshot_file(
+    storage: ObjectStorage, manifest: MetadataManifest, file: SnapshotFile
+) -> None:
+    """Read a file of a snapshot, and compare it with the manifest. Memory: PIECE_BYTES.
+
+    Raises MetadataSnapshotError if it is not that, StorageUnavailableError.
+    """
+
+    async def put(_piece: bytes, _offset: int) -> None: ...
+
+    name = file.object_name(manifest.container_id)
+    if name is not None:
+        await _read_file(storage, name, file.content, put)
+
+
+async def _read_file(
+    storage: ObjectStorage,
+    name: str,
+    content: FileContent,
+    put: Callable[[bytes, int], Awaitable[None]],
+) -> None:
+    """`put` gets the pieces, each with its offset; all of them twice if they were wrong."""
+    stored = await storage.head(name)
+    if stored is None:
+        raise SnapshotObjectMissingError(name, "there is no such file")
+    if stored.size != content.size:
+        raise SnapshotObjectDamagedError(
+            name, f"{stored.size:,} bytes where {content.size:,} are recorded"
+        )
+    crc = 0
+    for _ in range(_TRIES):
+        crc = 0
+        for offset in range(0, content.size, PIECE_BYTES):
+            length = min(PIECE_BYTES, content.size - offset)
+            try:
+                piece = await storage.get_range(name, offset, length)
+            except ObjectNotFoundError:
+                raise SnapshotObjectMissingError(name, "it was deleted meanwhile") from None
+            except InvalidRangeError as error:
+                raise SnapshotObjectDamagedError(name, str(error)) from None
+            crc = crc32c(piece, crc)
+            await put(piece, offset)
+        if crc == content.crc32c:
+            return
+    raise SnapshotObjectDamagedError(
+        name, f"checksum {crc:08x} where {content.crc32c:08x} is recorded"
+    )
+
+
 class _Download:
     """One download into a directory that nobody reads yet."""
 
@@ -184,33 +234,10 @@ class _Download:
             await self.blocking(target.close)
 
     async def _fetch_object(self, name: str, file: SnapshotFile, target: DiskFile) -> None:
-        size = file.content.size
-        stored = await self._storage.head(name)
-        if stored is None:
-            raise SnapshotObjectMissingError(name, "there is no such file")
-        if stored.size != size:
-            raise SnapshotObjectDamagedError(
-                name, f"{stored.size:,} bytes where {size:,} are recorded"
-            )
-        crc = 0
-        for _ in range(_TRIES):
-            crc = 0
-            for offset in range(0, size, PIECE_BYTES):
-                try:
-                    piece = await self._storage.get_range(
-                        name, offset, min(PIECE_BYTES, size - offset)
-                    )
-                except ObjectNotFoundError:
-                    raise SnapshotObjectMissingError(name, "it was deleted meanwhile") from None
-                except InvalidRangeError as error:
-                    raise SnapshotObjectDamagedError(name, str(error)) from None
-                crc = crc32c(piece, crc)
-                await self.blocking(target.pwrite, [piece], offset)
-            if crc == file.content.crc32c:
-                return
-        raise SnapshotObjectDamagedError(
-            name, f"checksum {crc:08x} where {file.content.crc32c:08x} is recorded"
-        )
+        async def put(piece: bytes, offset: int) -> None:
+            await self.blocking(target.pwrite, [piece], offset)
+
+        await _read_file(self._storage, name, file.content, put)
 
 
 def _begin(disk: Disk, directory: str) -> None:

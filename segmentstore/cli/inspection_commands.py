@@ -228,7 +228,11 @@ def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[_Block
 def verify(
     store: output.StoreArgument,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Read every block and check every checksum.")
+        bool,
+        typer.Option(
+            "--deep",
+            help="Read every block and every file of metadata snapshots, and check every checksum.",
+        ),
     ] = False,
     as_json: output.JsonOption = False,
 ) -> None:

@@ -13,6 +13,7 @@ from durablelog.operations import SnapshotCheckpointOperation
 from recovery.snapshot_recovery import snapshot_name
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
+from storagewriter.snapshot_uploader import KEPT
 from tests.cli.shell import segmentstore as command
 from tests.recovery.planted import check, flip, kinds, metadata_of, tree
 from tests.store.harness import open_lazy, read_all, run
@@ -96,6 +97,32 @@ def test_damage_in_tier2_is_a_note_if_the_local_copy_is_whole(what: str, store: 
     assert set(kinds(findings)) == {("note", "metadata-snapshot")}
     assert any("the log begins with it" in finding.detail for finding in findings)
     assert all("the next checkpoint puts a new one" in finding.detail for finding in findings)
+
+
+def test_deep_a_file_with_other_bytes_is_a_note_that_says_how_to_mend_it(store: Path) -> None:
+    damaged = [path for path in files(store) if path.parent.parent.name == "00000000"]
+    for path in damaged:
+        flip(path, path.stat().st_size // 2)
+    assert check(store) == []
+    findings = check(store, deep=True)
+    assert set(kinds(findings)) == {("note", "metadata-snapshot")}
+    assert len(findings) == len(list(beginning(store).parent.glob("0*")))
+    assert all(any(path.name in each.detail for path in damaged) for each in findings)
+    assert all("remove it" in finding.detail for finding in findings)
+    assert command("verify", store, "--deep").code == 0
+    for path in damaged:
+        path.unlink()
+
+    async def go_on() -> None:
+        async with open_lazy(store, containers=2, inline_checkpoint_bytes_max=0) as opened:
+            for round_number in range(KEPT + 1):
+                await opened.append("s0", b"<%d>" % round_number)
+                await opened.append("s1", b"<%d>" % round_number)
+                await opened.flush()
+                await opened.checkpoint()
+
+    run(go_on())
+    assert check(store, deep=True) == []
 
 
 def test_metadata_that_are_nowhere_are_harmful_and_named(store: Path) -> None:
