@@ -28,6 +28,7 @@ from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.local_protocol import Code, LocalProtocolError
 from segmentstore.contracts.local_socket import SOCKET_NAME, socket_address
+from segmentstore.contracts.waiting import stop_accepting
 from segmentstore.local_connection import READ_BYTES, LocalConnection
 from segmentstore.service import SegmentStore
 
@@ -37,8 +38,6 @@ CONNECTIONS_MAX: Final = 256
 IDLE_S: Final = 10.0
 """A connection that has asked for nothing so long may have to make room."""
 _BACKLOG: Final = 64
-_ACCEPT_TURNS: Final = 4
-"""Turns of the event loop from the acceptance of a connection to its callback."""
 
 
 class LocalServer:
@@ -83,7 +82,7 @@ class LocalServer:
         """Take no more requests, let those that were taken be answered, remove the socket."""
         self._closing = True
         if self._server is not None:
-            await _stop_accepting(self._server)
+            await stop_accepting(self._server)
         tasks = [*self._connections, *self._evicted]
         for task in tasks:
             task.cancel()
@@ -132,19 +131,6 @@ class LocalServer:
         connection.refuse(0, LocalProtocolError(Code.BUSY, detail))
         task.cancel()
         return True
-
-
-async def _stop_accepting(server: asyncio.Server) -> None:
-    """Close it, when each connection that was accepted has reached its callback.
-
-    asyncio forgets the socket of a connection whose server is closed before its transport is made.
-    """
-    loop = asyncio.get_running_loop()
-    for listener in server.sockets:
-        loop.remove_reader(listener)
-    for _ in range(_ACCEPT_TURNS):
-        await asyncio.sleep(0)
-    server.close()
 
 
 def _listener(location: str, path: Path) -> socket.socket:

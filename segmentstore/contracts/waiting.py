@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from segmentstore.contracts.owned_tasks import own_task
 
 T = TypeVar("T")
+
+_ACCEPT_TURNS: Final = 4
+"""Turns of the event loop from the acceptance of a connection to its callback."""
 
 
 async def outlast(future: asyncio.Future[Any]) -> bool:
@@ -52,3 +55,16 @@ async def open_or_release(
                 releasing.exception()  # what matters to the caller is the cancellation
         raise
     return task.result()
+
+
+async def stop_accepting(server: asyncio.Server) -> None:
+    """Close it, when each connection that was accepted has reached its callback.
+
+    asyncio forgets the socket of a connection whose server is closed before its transport is made.
+    """
+    loop = asyncio.get_running_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener)
+    for _ in range(_ACCEPT_TURNS):
+        await asyncio.sleep(0)
+    server.close()

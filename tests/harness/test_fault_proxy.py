@@ -4,10 +4,12 @@ was queued for.
 
 from __future__ import annotations
 
+import gc
 import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -421,6 +423,19 @@ def test_a_server_that_is_missing_refuses_and_comes_back_at_the_same_place(
         proxy.accept()
         proxy.accept()
         assert ask(proxy, "GET", "/b/o").body == b"x"
+
+
+@pytest.mark.filterwarnings("error::ResourceWarning")
+def test_connections_that_come_with_a_refusal_are_closed(proxy: FaultProxy) -> None:
+    for _ in range(30):
+        clients = [socket.create_connection(("127.0.0.1", proxy.port)) for _ in range(3)]
+        proxy.refuse()
+        for client in clients:
+            client.settimeout(60)
+            with client, suppress(ConnectionError):
+                assert client.recv(1) == b""
+        proxy.accept()
+    gc.collect()
 
 
 def test_a_server_behind_that_is_missing_ends_the_callers_connection(

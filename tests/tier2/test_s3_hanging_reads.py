@@ -14,6 +14,7 @@ from recovery.harness.services.fault_rules import SLOW_DOWN, Stall, Status
 from recovery.harness.services.s3_servers import Moto
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import stop_accepting
 from tests.store.harness import until
 from tests.support.faulty_s3 import WHOLE, FaultyS3, faulty_s3, own_part, unique_id
 from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
@@ -192,7 +193,7 @@ class Trickling:
 
     async def close(self) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_accepting(self._server)
         await asyncio.wait(self.serving)
 
     async def _trickle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

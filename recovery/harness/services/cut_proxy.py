@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, Self
 
+from segmentstore.contracts.waiting import stop_accepting
+
 _HOST: Final = "127.0.0.1"
 _SET_DATA: Final = 5
 _CREATES: Final = (1, 15)
@@ -58,7 +60,8 @@ class CutProxy:
         traceback: TracebackType | None,
     ) -> None:
         assert self._server is not None
-        self._server.close()
+        await stop_accepting(self._server)
+        await asyncio.sleep(0)
         tasks = list(self._connections)
         for task in tasks:
             task.cancel()

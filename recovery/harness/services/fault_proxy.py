@@ -33,6 +33,7 @@ from recovery.harness.services.fault_messages import (
 )
 from recovery.harness.services.fault_rules import Fault, FaultRules, Rule
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import stop_accepting
 from tier2.request_statistics import Operation
 
 T = TypeVar("T")
@@ -42,7 +43,6 @@ CONNECTIONS_MAX: Final = 256
 SEEN_MAX: Final = 10_000
 _START_S: Final = 10.0
 _CALL_S: Final = 100.0
-_ACCEPTED_TURNS: Final = 5
 _HOST: Final = "127.0.0.1"
 
 
@@ -204,11 +204,10 @@ class FaultProxy:
 
     async def _refuse(self) -> None:
         if self._server is not None:
-            self._server.close()
-            self._server = None
-            # What was accepted just before has no task yet.
-            for _ in range(_ACCEPTED_TURNS):
-                await asyncio.sleep(0)
+            server, self._server = self._server, None
+            await stop_accepting(server)
+            # The task of one that was accepted just before takes note of it in its first turn.
+            await asyncio.sleep(0)
         connections = dict(self._connections)
         for task, writer in connections.items():
             writer.transport.abort()
