@@ -46,7 +46,8 @@ def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violati
         # Its log is reported nowhere else. Frames of one large append, sent just before the disk
         # filled, may take more than the reserve has: then nothing goes on until somebody makes room
         # (docs/limits.md).
-        if not container.lacks_log_room or container.stats()["log"]["frames_in_flight"]:
+        log = container._log  # noqa: SLF001 - `stats` of the container wants a running loop.
+        if not container.lacks_log_room or log.statistics().frames_in_flight:
             continue
         folder = log_directory(LOCATION, container.container_id)
         names = [

@@ -146,7 +146,7 @@ class SimulatedFile:
         disk.fault("disk.write.eio", errno.EIO, file.path)
         if disk.no_room(file, 0, length) is not None:
             raise _error(errno.ENOSPC, file.path)
-        if length != len(file.current):
+        if length != max(len(file.current), file.allocated):
             file.truncate(length)
         file.modified_ms = disk.now_ms()
         disk.wait(_WRITE_S, late)
@@ -155,9 +155,13 @@ class SimulatedFile:
         # Nobody sees it: no effect, and no time of its own.
         file, disk = self._writable(errno.EBADF), self._disk
         disk.check_alive()
-        if disk.no_room(file, offset, length) is not None:
-            raise _error(errno.ENOSPC, file.path)
-        file.allocated = max(file.allocated, offset + length)
+        failure = disk.no_room(file, offset, length)
+        # As on ext4 and XFS: what room there was stays with the file.
+        fits = length if failure is None else failure[1]
+        if fits:
+            file.allocated = max(file.allocated, offset + fits)
+        if failure is not None:
+            raise _error(failure[0], file.path)
 
     def is_at(self, path: str) -> bool:
         try:
