@@ -24,8 +24,12 @@ FULL_DISK: Final = (
         "file-left-by-a-failed-preparation",
         "4.5 Whatever the embedding program does (fills the disk), acknowledged bytes "
         "stay, and the store goes on.",
-        "A file that could not be prepared for want of room stays, with the room it has taken.",
-        (Edit("durablelog.file.group_writer:_throw_away", "disk.unlink(prepared.path)", "pass"),),
+        "A file that could not be prepared for want of room stays, and a shorter one finds its "
+        "name taken.",
+        (
+            Edit("durablelog.file.group_writer:_throw_away", "disk.unlink(prepared.path)", "pass"),
+            Edit("segmentstore.contracts.disk:create_own", "disk.unlink(path)", "raise"),
+        ),
         Hunt(workload="appends", settings={**BUSY}, cycles=_FULL),
     ),
     Mutant(
