@@ -45,6 +45,7 @@ from segmentstore.contracts.disk import Disk
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.findings import Finding, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import MemoryStorages, open_object_storage
 from tier2.object_names import store_tag
@@ -258,7 +259,7 @@ async def _check_tier2(
         chunks = chunks_by_object(metadata)
         names = list(metadata.objects)
         for start in range(0, len(names), OBJECTS_AT_ONCE):
-            results = await asyncio.gather(
+            results = await gather_owned(
                 *(
                     check_object(
                         storage,
@@ -268,7 +269,8 @@ async def _check_tier2(
                         deep=deep,
                     )
                     for name in names[start : start + OBJECTS_AT_ONCE]
-                )
+                ),
+                name="check object",
             )
             for result in results:
                 findings += result.findings

@@ -24,6 +24,7 @@ from durablelog.operation_codec import OperationFormatError
 from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_object
@@ -316,8 +317,8 @@ async def scan(
     damaged: list[Damage] = []
     for first in range(0, len(objects), OBJECTS_AT_ONCE):
         some = objects[first : first + OBJECTS_AT_ONCE]
-        for found, damage in await asyncio.gather(
-            *(_walk(storage, container_id, stored) for stored in some)
+        for found, damage in await gather_owned(
+            *(_walk(storage, container_id, stored) for stored in some), name="scan object"
         ):
             blocks += found
             if damage is not None:

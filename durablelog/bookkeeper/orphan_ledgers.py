@@ -42,6 +42,7 @@ from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
 from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.bookkeeper.store_node import container_path
 from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
+from segmentstore.contracts.owned_tasks import gather_owned
 
 READS_AT_ONCE: Final = 16
 PROBLEMS_MAX: Final = 100
@@ -124,7 +125,8 @@ async def find_orphans(
     found: dict[int, list[tuple[LedgerDescription, _Ours]]] = {}
     listed = await ledgers.list_ids()
     for first in range(0, len(listed), 1024):
-        for described in await asyncio.gather(*map(described_one, listed[first : first + 1024])):
+        some = listed[first : first + 1024]
+        for described in await gather_owned(*map(described_one, some), name="describe ledger"):
             ours = owner_of(described.custom, store_id) if described is not None else None
             if described is not None and ours is not None and ours.container_id in containers:
                 found.setdefault(ours.container_id, []).append((described, ours))

@@ -199,7 +199,8 @@ class MetadataCheckpoints:
             await self.backup.finish(timeout_s)
         elif not self.ready and self._health.describe() is None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._attempted.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._attempted.wait()
 
     async def stop(self) -> None:
         """Cancel what runs, and close the catalog. Idempotent.
@@ -335,7 +336,8 @@ class MetadataCheckpoints:
     async def _pause(self) -> None:
         """Before another try; `settled` ends it."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._retry.wait(), self._backoff.next_s())
+            async with asyncio.timeout(self._backoff.next_s()):
+                await self._retry.wait()
         self._retry.clear()
 
     async def _free_disk(self, error: KeyStoreError, sequence_number: int) -> None:

@@ -21,9 +21,11 @@ FOUND = [
     ("b/28", "readers"),
     ("b/132", "conditional"),
     ("b/1", "attributes"),
+    ("d2/224", "tier2"),
 ]
 """Seeds that once met one of these: a checkpoint that waited for ever when its container had
-stopped. Two owners that filled one directory. An error of the disk, taken for damage.
+stopped. Two owners that filled one directory. An error of the disk, taken for damage. A close that
+waited in a task which a program cancelled with its own.
 """
 
 

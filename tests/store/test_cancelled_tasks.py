@@ -29,6 +29,7 @@ from tests.support.suites import share
 Open = Callable[..., Awaitable[SegmentStore]]
 
 TURNS = (0, 1, 3, 8, 21, 55, 144)
+KINDS = ("file", "bookkeeper", "snapshots")
 BOUND: Mapping[str, Any] = {"containers": 2, "scrub_bytes_per_s": 10_000}
 
 
@@ -57,10 +58,11 @@ async def pass_turns(count: int) -> None:
 
 
 def opener(kind: str, tmp_path: Path) -> Open:
-    if kind == "file":
+    if kind != "bookkeeper":
+        bound = {"inline_checkpoint_bytes_max": 0, **BOUND} if kind == "snapshots" else BOUND
 
         async def on_files() -> SegmentStore:
-            return await open_tiny(tmp_path / "s", **BOUND)
+            return await open_tiny(tmp_path / "s", **bound)
 
         return on_files
     world = BookKeeperWorld()
@@ -118,7 +120,7 @@ async def cancelled_at(open_store: Open, turns: int, *, flushing: bool) -> None:
             )
 
 
-@pytest.mark.parametrize("kind", ["file", "bookkeeper"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flushing", share([True, False], 2, 3))
 def test_all_tasks_cancelled_under_load(tmp_path: Path, kind: str, flushing: bool) -> None:
     async def main() -> None:
@@ -128,7 +130,7 @@ def test_all_tasks_cancelled_under_load(tmp_path: Path, kind: str, flushing: boo
     run(main())
 
 
-@pytest.mark.parametrize("kind", ["file", "bookkeeper"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_all_tasks_cancelled_in_the_middle_of_a_close(tmp_path: Path, kind: str) -> None:
     async def main() -> None:
         open_store = opener(kind, tmp_path)
@@ -150,7 +152,7 @@ def test_all_tasks_cancelled_in_the_middle_of_a_close(tmp_path: Path, kind: str)
     run(main())
 
 
-@pytest.mark.parametrize("kind", ["file", "bookkeeper"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_loop_that_ends_with_an_open_store_closes_it(tmp_path: Path, kind: str) -> None:
     open_store = opener(kind, tmp_path)
     kept: list[SegmentStore] = []

@@ -12,7 +12,6 @@ Coroutines over ObjectStorage, as in `catalog_snapshots`. All may raise StorageU
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from segmentstore.contracts.checksum import crc32c
+from segmentstore.contracts.owned_tasks import gather_owned
 from tier2.catalog.catalog_files import (
     ByteRange,
     FetchedGroups,
@@ -219,7 +219,9 @@ async def fetch_groups(
     pieces: list[tuple[int, bytes]] = []
     for first in range(0, len(ranges), REQUESTS_AT_ONCE):
         some = ranges[first : first + REQUESTS_AT_ONCE]
-        data = await asyncio.gather(*(_get(storage, file.object, each) for each in some))
+        data = await gather_owned(
+            *(_get(storage, file.object, each) for each in some), name="read catalog"
+        )
         pieces += zip((each.offset for each in some), data, strict=True)
     return partial.fetched(pieces)
 

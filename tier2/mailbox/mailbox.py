@@ -21,6 +21,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import NamedTuple
 
+from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from tier2.mailbox.messages import (
     MESSAGE_BYTES_MAX,
@@ -239,8 +240,8 @@ async def _collect(
         ]
     for first in range(0, len(there), ANSWERS_AT_ONCE):
         some = there[first : first + ANSWERS_AT_ONCE]
-        answers = await asyncio.gather(
-            *(_read_or_say(storage, key) for key in some), return_exceptions=True
+        answers = await gather_outcomes(
+            *(_read_or_say(storage, key) for key in some), name="read answer"
         )
         for key, answer in zip(some, answers, strict=True):
             if isinstance(answer, BaseException):

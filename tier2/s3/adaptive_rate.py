@@ -105,7 +105,8 @@ class RateGate:
                 delay = self.rate.delay(loop.time(), self._random.random())
                 if delay and not self._stopped.is_set():
                     try:
-                        await asyncio.wait_for(self._stopped.wait(), delay)
+                        async with asyncio.timeout(delay):
+                            await self._stopped.wait()
                     except TimeoutError:
                         pass  # Its turn has come.
         self.rate.sent(loop.time())
