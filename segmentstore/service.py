@@ -369,7 +369,9 @@ class SegmentStore:
         """Write a metadata checkpoint in every container, then truncate the logs behind what Tier 2
         holds.
 
-        While Tier 2 is away that is nothing, and health says so.
+        While Tier 2 is away the logs stay as they are, and health says so. Checkpoints that name
+        snapshots cannot follow one whose snapshot fails: TierUnavailableError says why; the store
+        tries again by itself.
         """
         self._check_loop()
         failures: list[SegmentStoreError] = []

@@ -457,16 +457,22 @@ class SegmentContainer:
     async def checkpoint(self) -> None:
         """Write a checkpoint, then truncate the log as far as Tier 2 allows.
 
-        While a snapshot of the metadata fails there is no other: the log is not truncated, and
-        health says why.
+        While a snapshot of the metadata fails there is no other: TierUnavailableError.
         """
+        self.check_running()
+        failing = None
         if await self._checkpoints.settled():
             await self._running().checkpoint()
             await self._checkpoints.settled()
+        else:
+            failing = self._checkpoints.health()
         self.check_running()
         await self._truncation.truncate_now()
         self._checkpoints.request_copy()
         self.check_running()
+        if failing is not None:
+            detail = f"container {self.container_id} writes no checkpoint: {failing}"
+            raise TierUnavailableError("tier2", detail)
 
     def begin_garbage_pass(self) -> GarbagePass:
         """A pass over all of Tier 2 for what this container does not need."""

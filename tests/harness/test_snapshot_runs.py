@@ -22,10 +22,12 @@ FOUND = [
     ("b/132", "conditional"),
     ("b/1", "attributes"),
     ("d2/224", "tier2"),
+    ("e2/968", "lifecycle"),
 ]
 """Seeds that once met one of these: a checkpoint that waited for ever when its container had
 stopped. Two owners that filled one directory. An error of the disk, taken for damage. A close that
-waited in a task which a program cancelled with its own.
+waited in a task which a program cancelled with its own. A `checkpoint` that an owner answered
+without a write, and that was fenced.
 """
 
 
