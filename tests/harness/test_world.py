@@ -260,6 +260,8 @@ def test_the_clock_jumps_freezes_and_goes_back() -> None:
     assert clock.time_ms() == begun - 5000
     clock.thaw()
     assert clock.time_ms() == begun
+    clock.jump(-2 * begun)
+    assert clock.time_ms() == 0
     world.close()
 
 

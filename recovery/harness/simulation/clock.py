@@ -23,7 +23,9 @@ class SimulatedClock:
         return self._offset_ms + self._time.now_us // 1000
 
     def jump(self, milliseconds: int) -> None:
-        """Set it forward, or back."""
+        """Set it forward, or back: not to before 1970, which Linux refuses."""
+        goes_on_at = self._offset_ms + self._time.now_us // 1000
+        milliseconds = max(milliseconds, -min(self.time_ms(), goes_on_at))
         self._offset_ms += milliseconds
         if self._frozen_at is not None:
             self._frozen_at += milliseconds
