@@ -48,7 +48,7 @@ SHARE = 4
 """Here the caps are divided by it; `crashtest` and the long run have them whole."""
 STATES_OF_A_SLICE = 2000
 """About; what is expected at the least."""
-SELDOM = ("ledger.append", "ledger.open", "ledger.truncate", "tier2.rename")
+SELDOM = ("ledger.append", "ledger.open", "ledger.truncate")
 """Effects of parts that short workloads do not have, or of retries they never need."""
 OTHER_TIER1 = ("bookkeeper.", "node.")
 """Short workloads have their log in files."""

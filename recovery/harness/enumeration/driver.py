@@ -52,10 +52,12 @@ CAPS: Final[Mapping[str, Sequence[int]]] = {
     "object": (64, 64, 12, 4),
     "files": (12, 12, 4),
     "spare": (64, 64, 12),
+    "snapshots": (12, 12, 4),
 }
 """Outcomes tried of one power cut, by the stage and the number of operations (more: the last one).
 
-Where objects are files, many folders are not synced for long, and their outcomes multiply.
+Where objects are files, and where a catalog is kept, many folders are not synced for long, and
+their outcomes multiply.
 """
 DEEPER_CAP: Final = 3
 """The same for power cuts during a recovery."""
@@ -223,7 +225,7 @@ def replay(name: str, *, base: Base | None = None) -> Replayed:
             if not crashes:
                 break
             recording = Recording(
-                recording.tier2, recovered.history, recovered.instants, recovered.trace
+                recording.stage, recovered.history, recovered.instants, recovered.trace
             )
     try:
         violations = [str(each) for each in recovered.check_own()]
@@ -254,7 +256,7 @@ def _recover(
 ) -> Recovered:
     known = recording.history_at(instant, "kill" if state.killed else "power")
     return StateRecovery(
-        state, recording.tier2, known, watched=watched, keep_trace=keep_trace
+        state, recording.stage, known, watched=watched, keep_trace=keep_trace
     ).run()
 
 
@@ -337,7 +339,7 @@ class _Group:
             result.longest_recovery_s = max(result.longest_recovery_s, recovered.opening_us / 1e6)
             violations = recovered.check_own()
             if watched:
-                inside = Recording(recording.tier2, recovered.history, recovered.instants)
+                inside = Recording(recording.stage, recovered.history, recovered.instants)
                 self._all_states(name, inside, DEEPER_CAP, deeper=0, inner=True)
             self._recovered[state.key] = replace(recovered, instants=[])
         else:

@@ -121,7 +121,7 @@ class State:
 class Recording:
     """A history, and the instants of its last process run."""
 
-    tier2: str
+    stage: str
     history: History
     instants: list[Instant]
     trace: list[str] | None = None

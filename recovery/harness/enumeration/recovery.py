@@ -100,7 +100,7 @@ class StateRecovery:
     def __init__(
         self,
         state: State,
-        tier2: str,
+        stage: str,
         history: History,
         *,
         watched: bool = False,
@@ -108,11 +108,11 @@ class StateRecovery:
     ) -> None:
         self._state = state
         self._history = history
-        self._tier2 = tier2
+        self._stage = stage
         self._watched = watched
         self._world = make_world(
             state.key,
-            tier2,
+            stage,
             state.image.copy(),
             state.bucket.twin(),
             RECOVERED_AT_US,
@@ -225,7 +225,7 @@ class StateRecovery:
         """
         state = self._state
         world = make_world(
-            state.key, self._tier2, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US
+            state.key, self._stage, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US
         )
         process = world.process("check")
         try:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
@@ -153,6 +153,8 @@ class StartingStage:
     """What a workload begins with."""
 
     tier2: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Beside SETTINGS."""
     prepared: bool = True
     """Segments with content in both tiers are there; else not even a store is."""
     warm: tuple[str, ...] = ()
@@ -164,9 +166,10 @@ STAGES: Final[Mapping[str, StartingStage]] = {
     "object": StartingStage("object"),
     "files": StartingStage("file"),
     "spare": StartingStage("object", warm=("roll", "flush", "roll", "flush", "checkpoint")),
+    "snapshots": StartingStage("object", settings={"inline_checkpoint_bytes_max": 0}),
 }
-"""Nothing; objects in an object storage; objects as files; and a log that keeps truncated files for
-use again.
+"""Nothing; objects in an object storage; objects as files; a log that keeps truncated files for use
+again; and checkpoints that name snapshots of the metadata.
 """
 
 
@@ -195,8 +198,13 @@ class EnumeratedWorkload:
         return cls(stage, operations, together)
 
 
-FILE_OPERATIONS: Final = ("batch", "merge", "delete", "flush", "checkpoint")
-"""Those whose pairs are tried where objects are files: the rest does nothing else to Tier 2."""
+PAIRED: Final[Mapping[str, tuple[str, ...]]] = {
+    "files": ("batch", "merge", "delete", "flush", "checkpoint"),
+    "snapshots": ("append", "merge", "delete", "flush", "checkpoint"),
+}
+"""Those whose pairs are tried where objects are files, and where checkpoints name snapshots: the
+rest does nothing else to Tier 2, or to the metadata.
+"""
 
 
 def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[EnumeratedWorkload]:
@@ -206,11 +214,11 @@ def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[EnumeratedWor
     Those that differ in the last operation alone stand together.
     """
     yield EnumeratedWorkload("new", ())
-    for stage in ("object", "files", "spare"):
+    for stage in ("object", "files", "spare", "snapshots"):
         for count in range((depth if stage == "object" else min(depth, 2)) + 1):
             among = operations
-            if stage == "files" and count > 1:
-                among = tuple(operation for operation in operations if operation in FILE_OPERATIONS)
+            if stage in PAIRED and count > 1:
+                among = tuple(operation for operation in operations if operation in PAIRED[stage])
             for chosen in itertools.product(among, repeat=count):
                 yield EnumeratedWorkload(stage, chosen)
     if depth > 1:
@@ -233,11 +241,9 @@ class Base:
 
 def record(workload: EnumeratedWorkload, base: Base, *, keep_trace: bool = False) -> Recording:
     """Run a workload once, on its prepared stage. Some 10 ms."""
-    tier2 = STAGES[workload.stage].tier2
+    stage = workload.stage
     image, bucket = base.image.copy(), base.bucket.twin()
-    world = make_world(
-        f"short/{workload.stage}", tier2, image, bucket, base.now_us, keep_trace=keep_trace
-    )
+    world = make_world(f"short/{stage}", stage, image, bucket, base.now_us, keep_trace=keep_trace)
     history = History(
         list(base.history.calls), list(base.history.process_runs), [], [], base.history.stamp
     )
@@ -246,17 +252,17 @@ def record(workload: EnumeratedWorkload, base: Base, *, keep_trace: bool = False
     world.run_task(process, _live(world, process, workload, history, camera))
     camera.take(process, "")
     world.close()
-    return Recording(tier2, history, camera.instants, world.trace.lines)
+    return Recording(stage, history, camera.instants, world.trace.lines)
 
 
 def prepare(stage: str) -> Base:
     """What workloads of a stage begin with: segments whose bytes lie in Tier 2, in the log, and in
     both; closed.
     """
-    tier2, history, bucket = STAGES[stage].tier2, History(), CopiedBucket()
+    history, bucket = History(), CopiedBucket()
     if not STAGES[stage].prepared:
         return Base(DiskImage(), bucket, 0, history)
-    world = make_world(f"short/{tier2}", tier2, DiskImage(), bucket, 0)
+    world = make_world(f"short/{stage}", stage, DiskImage(), bucket, 0)
     process = world.process("maker")
     world.run_task(process, _prepare(world, process, history))
     world.kill(process)
@@ -265,10 +271,12 @@ def prepare(stage: str) -> Base:
 
 
 def make_world(
-    seed: str, tier2: str, image: DiskImage, bucket: CopiedBucket, now_us: int, **options: Any
+    seed: str, stage: str, image: DiskImage, bucket: CopiedBucket, now_us: int, **options: Any
 ) -> StoreWorld:
-    """A calm world that goes on from what is given."""
-    world = StoreWorld(seed, settings=SETTINGS, tier2=tier2, **options)
+    """A calm world of a stage, that goes on from what is given."""
+    start = STAGES[stage]
+    settings = {**SETTINGS, **start.settings}
+    world = StoreWorld(seed, settings=settings, tier2=start.tier2, **options)
     world.image, world.bucket, world.time.now_us = image, bucket, now_us
     return world
 
