@@ -67,17 +67,20 @@ class SnapshotRecovery:
         self._runtime = runtime
         self.from_tier2 = False
         """Whether what was loaded last came from there."""
+        self.write_error: KeyStoreError | None = None
+        """Why the catalog was not opened then, and only its checkpoint read; None: it is open."""
         self.local_damage: str | None = None
         """Why the copy on local disk was not used then; None if it was, or there was none."""
 
     async def load(self, operation: SnapshotCheckpointOperation) -> ContainerMetadata:
-        """The metadata as of the operation; the catalog is open as of it.
+        """The metadata as of the operation; the catalog is open as of it, unless its disk refuses
+        what that takes: `write_error`.
 
         Raises DataCorruptionError if they are neither on local disk nor in Tier 2, and
         TierUnavailableError if Tier 2 or the disk cannot say. StoreInUseError if another process
         has the catalog.
         """
-        self.from_tier2, self.local_damage = False, None
+        self.from_tier2, self.local_damage, self.write_error = False, None, None
         try:
             metadata = await self._open_local(operation.sequence_number)
             if metadata is not None:
@@ -113,8 +116,22 @@ class SnapshotRecovery:
             raise self._corrupt(operation, f"{error}, downloaded from tier2") from error
 
     async def _open(self, sequence_number: int) -> ContainerMetadata:
-        await self._catalog.open_at(sequence_number)
+        try:
+            await self._catalog.open_at(sequence_number)
+        except (KeyStoreCorruptError, ForeignKeyStoreError, KeyStoreInUseError):
+            raise
+        except KeyStoreError as error:
+            _log.warning("container %d: %s; its checkpoint is read", self._container_id, error)
+            self.write_error = error
+            return await self._read(sequence_number)
         return await load_metadata(self._catalog.store, self._container_id)
+
+    async def _read(self, sequence_number: int) -> ContainerMetadata:
+        checkpoint = await self._catalog.open_checkpoint(sequence_number)
+        try:
+            return await load_metadata(checkpoint, self._container_id)
+        finally:
+            await checkpoint.close()
 
     async def _download(self, operation: SnapshotCheckpointOperation, local: str) -> None:
         name = snapshot_name(self._container_id, operation)

@@ -186,6 +186,14 @@ class KeyStore(ABC):
         Raises KeyStoreInUseError, KeyStoreFullError, ForeignKeyStoreError.
         """
 
+    @abstractmethod
+    async def open_read_only(self) -> None:
+        """Open a checkpoint's directory, writing and locking nothing there: its disk may be full.
+
+        Nobody may change it until `close`; every change by this store raises KeyStoreError. Raises
+        KeyStoreCorruptError if nothing is there, ForeignKeyStoreError.
+        """
+
     @property
     @abstractmethod
     def sequence_number(self) -> int:

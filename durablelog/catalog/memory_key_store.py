@@ -66,17 +66,20 @@ class MemoryKeyStore(ThreadedKeyStore):
                 raise KeyStoreCorruptError(self._directory, f"{LIST_NAME} is missing")
             self._write_list(self._directory, [])
             return False
-        listed = self._content_of(LIST_NAME).decode().split()
-        for name in listed:
-            content = self._content_of(name)
-            _make(self._keys, _decode_changes(content))
-            checksum = crc32c(content + _CHECKSUM.pack(crc32c(content)))
-            self._runs.append(CheckpointFile(name, len(content) + _CHECKSUM.size, checksum))
+        self._open_checkpoint()
+        listed = [run.name for run in self._runs]
         for name in names - {LIST_NAME, *listed}:
             # Of a flush that did not come to its end, or replaced by one that did.
             remove_if_there(self._disk, f"{self._directory}/{name}")
         self._next_run = 1 + max((int(name.partition(".")[0]) for name in listed), default=0)
         return listed != []
+
+    def _open_checkpoint(self) -> None:
+        for name in self._content_of(LIST_NAME).decode().split():
+            content = self._content_of(name)
+            _make(self._keys, _decode_changes(content))
+            checksum = crc32c(content + _CHECKSUM.pack(crc32c(content)))
+            self._runs.append(CheckpointFile(name, len(content) + _CHECKSUM.size, checksum))
 
     def _close_files(self) -> None:
         self._keys = SortedDict()

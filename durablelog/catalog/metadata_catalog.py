@@ -139,6 +139,21 @@ class MetadataCatalog:
         """
         await self._open(sequence_number)
 
+    async def open_checkpoint(self, sequence_number: int) -> KeyStore:
+        """A finished checkpoint, open for reading; its caller closes it. Needs no room on the disk.
+
+        Raises KeyStoreCorruptError, too, if it has not exactly this sequence number.
+        """
+        # The lock, and whether the process was forked.
+        await self._blocking(lambda: None)
+        path = self._files.path(sequence_number)
+        store = self._make_store(path, self._identity, self._runtime)
+        await store.open_read_only()
+        if store.sequence_number != sequence_number:
+            await store.close()
+            raise self._other_state(sequence_number, store.sequence_number)
+        return store
+
     async def begin_empty(self) -> None:
         """Make a new working store."""
         await self._open(None)
@@ -152,8 +167,11 @@ class MetadataCatalog:
         found, wanted = store.sequence_number, sequence_number or 0
         if found != wanted:
             await self.destroy_working()
-            words = f"the checkpoint of {wanted} has the state of {found}"
-            raise KeyStoreCorruptError(self._directory, words)
+            raise self._other_state(wanted, found)
+
+    def _other_state(self, wanted: int, found: int) -> KeyStoreCorruptError:
+        words = f"the checkpoint of {wanted} has the state of {found}"
+        return KeyStoreCorruptError(self._directory, words)
 
     def _fill(self, sequence_number: int | None) -> None:
         self._files.claim_working(sequence_number or 0)

@@ -25,10 +25,11 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rocksdict import (
+    AccessType,
     BlockBasedIndexType,
     BlockBasedOptions,
     Cache,
@@ -74,6 +75,7 @@ _READ_BYTES = 1024 * 1024
 _NEVER = 1 << 30
 _SMALL_FILES = ("CURRENT", "MANIFEST-")
 _TABLE_SUFFIX = ".sst"
+_MEMORY = "/dev/shm"  # noqa: S108 - each use makes a directory of its own in it
 _ERRORS: Final = (
     ("No space left on device", KeyStoreFullError),
     ("Disk quota exceeded", KeyStoreFullError),
@@ -121,6 +123,18 @@ class RocksDbKeyStore(ThreadedKeyStore):
         self._database.set_write_options(writing)
         # Nothing at all: its maker died before the first flush.
         return not new and self._scan(StoreKeyRange(b"", b"\xff"), 1).pairs != []
+
+    def _open_checkpoint(self) -> None:
+        rocksdb_birth().check()
+        names = self._disk.list_directory(self._directory)
+        files = [name for name in names if name.startswith(_SMALL_FILES) or _is_table(name)]
+        options = _options(self._cache_bytes, create=False)
+        self._database = Rdict(
+            self._paths.links(self._directory, files),
+            options,
+            {"default": options},
+            AccessType.read_only(),
+        )
 
     def _close_files(self) -> None:
         database, self._database = self._database, None
@@ -264,14 +278,28 @@ class _RocksDbPaths:
             return f"{self._link(parent)}/{name}"
         return path
 
+    def links(self, directory: str, names: Iterable[str]) -> str:
+        """A directory of links to these files of another one, to open for reading: rocksdict writes
+        a file of its own into each directory that it opens.
+        """
+        made = f"{self._folder}/files"
+        os.mkdir(made)
+        for name in names:
+            os.symlink(os.path.abspath(f"{directory}/{name}"), f"{made}/{name}")
+        return made
+
     def _link(self, parent: str) -> str:
-        if self._links is None:
-            self._links = _temporary_directory()
         link = self._link_of.get(parent)
         if link is None:
-            link = self._link_of[parent] = f"{self._links.name}/{len(self._link_of)}"
+            link = self._link_of[parent] = f"{self._folder}/{len(self._link_of)}"
             os.symlink(parent, link)
         return link
+
+    @property
+    def _folder(self) -> str:
+        if self._links is None:
+            self._links = _temporary_directory()
+        return self._links.name
 
     def close(self) -> None:
         """Remove the links. Idempotent; `path` may be used again."""
@@ -281,7 +309,11 @@ class _RocksDbPaths:
 
 
 def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="segmentstore-", ignore_cleanup_errors=True)
+    """In memory where the system offers that: the disk may be full."""
+    memory = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
+    return tempfile.TemporaryDirectory(
+        prefix="segmentstore-", dir=memory, ignore_cleanup_errors=True
+    )
 
 
 def _rocksdb_error(directory: str, error: Exception) -> KeyStoreError | None:

@@ -72,6 +72,7 @@ class ThreadedKeyStore(KeyStore):
         self._door = asyncio.Lock()
         """Held while the store is opened or closed."""
         self._state = "not open"
+        self._read_only = False
         self._lock: DiskFile | None = None
         self._failure: KeyStoreError | None = None
         """Why there are no more changes."""
@@ -83,6 +84,10 @@ class ThreadedKeyStore(KeyStore):
     @abstractmethod
     def _open_files(self) -> bool:
         """Open what is there; False if that was nothing, and a new store was made."""
+
+    @abstractmethod
+    def _open_checkpoint(self) -> None:
+        """Open what is there, for reading, and change nothing there."""
 
     @abstractmethod
     def _close_files(self) -> None:
@@ -130,11 +135,18 @@ class ThreadedKeyStore(KeyStore):
         return self._sequence_number
 
     async def open(self) -> None:
+        await self._begin(self._open)
+
+    async def open_read_only(self) -> None:
+        self._read_only = True
+        await self._begin(self._open_read_only)
+
+    async def _begin(self, work: Callable[[], None]) -> None:
         async with self._door:
             if self._state != "not open":
                 raise KeyStoreClosedError(self._directory, "it is opened once")
             self._state = "opening"
-            opening = self._on(self._change_thread(), self._open)
+            opening = self._on(self._change_thread(), work)
             cancelled = await outlast(opening)
             if not cancelled and opening.exception() is None:
                 self._state = "open"
@@ -178,6 +190,11 @@ class ThreadedKeyStore(KeyStore):
                 self._flush()
             self._sequence_number = self._read_own()
 
+    def _open_read_only(self) -> None:
+        with self._known_errors():
+            self._open_checkpoint()
+            self._sequence_number = self._read_own()
+
     def _read_own(self) -> int:
         """Check whose the store is; its sequence number."""
         identity, number = self._get([IDENTITY_KEY, SEQUENCE_NUMBER_KEY])
@@ -211,6 +228,7 @@ class ThreadedKeyStore(KeyStore):
     def _remove(self) -> None:
         try:
             with self._known_errors():
+                self._check_changing()
                 self._take_lock()
                 self._close_all()
                 remove_content(self._disk, self._directory)
@@ -274,6 +292,7 @@ class ThreadedKeyStore(KeyStore):
         """What fails here makes this the last change."""
         if self._failure is not None:
             raise self._failure
+        self._check_changing()
         try:
             with self._known_errors():
                 yield
@@ -281,6 +300,10 @@ class ThreadedKeyStore(KeyStore):
             # Another one: this has its traceback, and what is in that.
             self._failure = type(error)(self._directory, error.message)
             raise
+
+    def _check_changing(self) -> None:
+        if self._read_only:
+            raise KeyStoreError(self._directory, "it is open for reading only")
 
     # --- threads ----------------------------------------------------------------------------------
 

@@ -7,8 +7,8 @@ Rules of this file:
   log has the name of a snapshot, and the catalog what changed since the one before;
 - one snapshot at a time: none is frozen while one is being made;
 - a snapshot is a truncation point when its manifest is durable in Tier 2, not before;
-- a catalog whose files fail is made anew from memory, which has everything. Until it is there the
-  log is not truncated, so nothing depends on it;
+- a catalog whose files fail, at the opening too, is made anew from memory, which has everything.
+  Until it is there the log is not truncated, so nothing depends on it;
 - nothing waits for Tier 2 but an ordinary close, for a while.
 """
 
@@ -153,7 +153,11 @@ class MetadataCheckpoints:
         """
         metadata = await self._recovery.load(operation)
         self._first = operation
-        self._updater.changes.begin_from(metadata)
+        if self._recovery.write_error is None:
+            self._updater.changes.begin_from(metadata)
+        else:
+            self._health.failed(self._recovery.write_error)
+            self._begin_anew()
         return metadata
 
     def start(self, snapshots: Sequence[SnapshotCheckpointOperation]) -> None:

@@ -245,3 +245,33 @@ def test_a_full_disk_keeps_a_local_checkpoint_whose_snapshot_is_missing(tmp_path
             await check_content(store, 2)
 
     run(main())
+
+
+def test_a_store_opens_on_a_full_disk_and_begins_its_catalog_anew(tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+
+    def full(call: str, path: str) -> OSError | None:
+        grows = call in {"pwrite", "link", "sync", "rename"} and "/catalog/" in path
+        return OSError(errno.ENOSPC, "full", path) if grows else None
+
+    async def main() -> None:
+        await store_with_a_snapshot(folder)
+        disk = WorldDisk()
+        disk.trap = full
+        async with open_lazy(folder, runtime=Runtime(disk=disk), **SNAPSHOTS) as store:
+            assert "full" in str(store.stats()["health"])
+            await check_content(store, 2)
+            checkpoints = store._containers[0]._checkpoints
+            begin = checkpoints._begin
+            await fill(store, 2)
+            await store.flush()
+            with suppress(TierUnavailableError):
+                await store.checkpoint()
+            assert checkpoints._begin == begin
+            disk.heal()
+            await until(lambda: checkpoints._begin > begin)
+            await check(store, 3)
+        async with open_lazy(folder, **SNAPSHOTS) as store:
+            await check(store, 3)
+
+    run(main())

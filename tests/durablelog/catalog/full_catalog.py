@@ -36,6 +36,9 @@ async def check(mount: str, kind: Kind) -> None:
         with pytest.raises(KeyStoreFullError):
             await made.open_at(1)
     assert await made.has_checkpoint(1)
+    checkpoint = await made.open_checkpoint(1)
+    assert (checkpoint.sequence_number, await all_of(checkpoint)) == (1, state)
+    await checkpoint.close()
     os.ftruncate(ballast, 0)
     await made.destroy_working()
     await made.begin_empty()

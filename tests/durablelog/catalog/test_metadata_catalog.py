@@ -116,6 +116,10 @@ def test_each_checkpoint_is_the_state_of_its_number(kind: Kind, tmp_path: Path) 
             assert await made.has_checkpoint(number)
             assert made.damage is None
             assert await content(made, number) == states[number]
+            checkpoint = await made.open_checkpoint(number)
+            assert checkpoint.sequence_number == number
+            assert await all_of(checkpoint) == states[number]
+            await checkpoint.close()
         # The store that was opened goes on, and its checkpoint stays what it was.
         later = await write(made, 300)
         assert await content(made, 7) == states[7]
@@ -325,6 +329,7 @@ def test_the_files_of_another_are_refused(
             foreign.has_checkpoint(5),
             foreign.adopt_download(5, ()),
             foreign.open_at(5),
+            foreign.open_checkpoint(5),
             foreign.begin_empty(),
             foreign.keep_from(100),
             foreign.destroy_working(),
@@ -348,6 +353,8 @@ def test_a_checkpoint_of_another_number_is_refused(kind: Kind, tmp_path: Path) -
         await made.adopt_download(6, done.files)
         with pytest.raises(KeyStoreCorruptError, match="the checkpoint of 6 has the state of 5"):
             await made.open_at(6)
+        with pytest.raises(KeyStoreCorruptError, match="the checkpoint of 6 has the state of 5"):
+            await made.open_checkpoint(6)
         for number in (6, 7):
             shutil.copy(tmp_path / "c" / f"{5:016x}.files", tmp_path / "c" / f"{number:016x}.files")
             with pytest.raises(KeyStoreCorruptError):
