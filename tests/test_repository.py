@@ -293,7 +293,7 @@ def test_the_parts_of_a_container_are_private() -> None:
         for node in container.body
         if isinstance(node, ast.FunctionDef) and node.decorator_list
     }
-    assert properties == {"epoch", "lacks_log_room"}
+    assert properties == {"epoch", "lacks_log_room", "snapshot_in_progress"}
 
 
 def test_nobody_reaches_through_a_container() -> None:

@@ -516,6 +516,11 @@ class SegmentContainer:
         """There is no room for another file of the log."""
         return self._log.short
 
+    @property
+    def snapshot_in_progress(self) -> bool:
+        """No checkpoint is taken, nor the log truncated, before a metadata snapshot is made."""
+        return not self._checkpoints.ready
+
     def stats(self) -> ContainerStats:
         """Everything the parts count, as of now. O(objects in Tier 2)."""
         return container_stats(

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from recovery.harness.runs.plan import draw_plan
+from recovery.harness.runs.directed import DIRECTIONS
+from recovery.harness.runs.plan import CATALOG, draw_plan
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import run_plans
 from recovery.harness.workloads.catalogue import WORKLOADS
@@ -57,3 +58,15 @@ def test_nothing_is_lost_where_every_checkpoint_is_by_reference() -> None:
     )
     assert [failure.violations for failure in summary.failures] == []
     assert summary.crashes > 3 * RUNS
+
+
+@sized(10)
+def test_damage_of_the_catalogs_on_local_disk_costs_no_call() -> None:
+    summary = run_plans(
+        [
+            DIRECTIONS["catalogs"](draw_plan(f"catalogs/{number}", "everything"))
+            for number in range(RUNS)
+        ]
+    )
+    assert [failure.violations for failure in summary.failures] == []
+    assert all(summary.points[point] > 0 for point in CATALOG)

@@ -18,6 +18,7 @@ from recovery.harness.mutants.owners import OWNERS
 from recovery.harness.mutants.readindex import READINDEX
 from recovery.harness.mutants.running import RUNNING
 from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
+from recovery.harness.mutants.snapshots import SNAPSHOTS
 from recovery.harness.mutants.tier2 import TIER2
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -31,6 +32,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *CONSOLIDATION,
     *MAILBOX,
     *SHARED_FOLDERS,
+    *SNAPSHOTS,
     *READINDEX,
     *RUNNING,
     *FULL_DISK,

@@ -19,6 +19,9 @@ _FULL: Final = tuple(
 )
 """A process run that fills its log, then one on a disk that becomes full."""
 
+_INLINE: Final = {**BUSY, "inline_checkpoint_bytes_max": 64 * 1024}
+"""By reference, a log waits for the catalog's room as well (decision 0058)."""
+
 FULL_DISK: Final = (
     Mutant(
         "file-left-by-a-failed-preparation",
@@ -50,6 +53,6 @@ FULL_DISK: Final = (
                 "pass",
             ),
         ),
-        Hunt(workload="appends", settings={**BUSY}, cycles=_FULL),
+        Hunt(workload="appends", settings=_INLINE, cycles=_FULL),
     ),
 )

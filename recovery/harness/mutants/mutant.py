@@ -102,6 +102,7 @@ class Hunt:
                     cycle,
                     **{
                         "rot": "",
+                        "catalog": "",
                         "clock": "",
                         "far_clock": "",
                         "stops_behind": None,

@@ -8,10 +8,11 @@ Beside the drawn ones, so that every fault point of the table is met by every ru
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from recovery.harness.runs.plan import Cycle, Plan, draw_plan, on_bookkeeper
+from recovery.harness.runs.plan import CATALOG, Cycle, Plan, draw_plan, on_bookkeeper
 from recovery.harness.simulation.fault_points import EFFECTS
 
 BUSY: Final[Mapping[str, Any]] = {
@@ -140,6 +141,18 @@ def _bit_rot(plan: Plan) -> Plan:
     return dataclasses.replace(_with(plan), tier1="file", rates={}, cycles=cycles)
 
 
+def _catalogs(plan: Plan) -> Plan:
+    """Each second process run finds its catalogs damaged."""
+    points = itertools.cycle(CATALOG)
+    cycles = tuple(
+        Cycle(operations=60, ending="kill", catalog=next(points) if number % 2 else "")
+        for number, _ in enumerate(plan.cycles)
+    )
+    return dataclasses.replace(
+        _with(plan, inline_checkpoint_bytes_max=0), tier1="file", rates={}, cycles=cycles
+    )
+
+
 def _full_disk(plan: Plan) -> Plan:
     """The disk becomes full in every second process run; of three containers some have nothing to
     give up, and wait.
@@ -173,6 +186,7 @@ DIRECTIONS: Final[Mapping[str, Callable[[Plan], Plan]]] = {
     "listings": _listings,
     "big writes": _big_writes,
     "rot": _bit_rot,
+    "catalogs": _catalogs,
     "closing": _closing,
     "full disk": _full_disk,
 }

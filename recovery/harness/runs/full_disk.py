@@ -49,6 +49,9 @@ def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violati
         log = container._log  # noqa: SLF001 - `stats` of the container wants a running loop.
         if not container.lacks_log_room or log.statistics().frames_in_flight:
             continue
+        # No checkpoint of it truncates the log before its catalog finds room (decision 0058).
+        if container.snapshot_in_progress:
+            continue
         folder = log_directory(LOCATION, container.container_id)
         names = [
             posixpath.basename(path) for path in image.files() if posixpath.dirname(path) == folder

@@ -86,6 +86,7 @@ carry.
 COMPACTION: Final = "compaction"
 """The workload that jobs beside the store take part in."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
+CATALOG: Final = ("catalog.rot", "catalog.lost", "catalog.stale")
 FAR_CLOCK: Final = ("clock.years-forward", "clock.years-backward", "clock.ahead-for-a-while")
 
 
@@ -148,6 +149,8 @@ class Cycle:
     """
     rot: str = ""
     """A fault point of bit rot, planted before this process run; nothing mostly."""
+    catalog: str = ""
+    """A fault point of the catalogs on local disk, before this process run; nothing mostly."""
     fills_at: int | None = None
     """Effect before which the disk becomes full: until this process run ends, room is only what the
     store gives up.
@@ -204,6 +207,7 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     plan = dataclasses.replace(plan, cycles=_behind_reads(plan))
     plan = dataclasses.replace(plan, cycles=_cancelled(plan))
     plan = dataclasses.replace(plan, cycles=_with_far_clocks(plan))
+    plan = _with_snapshots(plan)
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
     return _with_mailbox(plan) if workload == COMPACTION else plan
 
@@ -252,6 +256,25 @@ def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
     return tuple(
         dataclasses.replace(cycle, far_clock=name)
         for cycle, name in zip(plan.cycles, drawn, strict=True)
+    )
+
+
+def _with_snapshots(plan: Plan) -> Plan:
+    """The same, in a third of the plans with checkpoints that name metadata snapshots: all, or
+    those of more metadata. Some process runs find the catalogs on local disk damaged.
+    """
+    rng = random.Random(f"{plan.seed}/snapshots")
+    if rng.random() >= 0.33:
+        return plan
+    bound = rng.choice([0, 0, 300, 1500])
+    drawn = [rng.choice(CATALOG) if rng.random() < 0.1 else "" for _ in plan.cycles]
+    return dataclasses.replace(
+        plan,
+        settings={**plan.settings, "inline_checkpoint_bytes_max": bound},
+        cycles=tuple(
+            dataclasses.replace(cycle, catalog=point)
+            for cycle, point in zip(plan.cycles, drawn, strict=True)
+        ),
     )
 
 

@@ -23,6 +23,7 @@ from recovery.harness.checkers.tier2 import orphans
 from recovery.harness.history import History, ProcessRun, Violation
 from recovery.harness.observer import observe
 from recovery.harness.runs.bit_rot import plant_bit_rot
+from recovery.harness.runs.catalog_damage import CatalogDamage
 from recovery.harness.runs.clock_turns import turn_clock, turn_far_clock
 from recovery.harness.runs.deletion_watch import DeletionWatch, outlast_the_lag
 from recovery.harness.runs.files_check import check_files
@@ -83,6 +84,7 @@ class Scenario:
         self._workload = BY_NAME[plan.workload]
         self._rng = self.world.random("driver")
         self._far_rng = self.world.random("far clocks")
+        self._catalogs = CatalogDamage(self.world, plan)
         self._deletions = DeletionWatch(self.world.time)
         self._unforeseen: list[Violation] = []
         self._phases: dict[str, str] = {}
@@ -132,6 +134,7 @@ class Scenario:
         )
         undo = plant_bit_rot(self.world, cycle.rot, self._rng) if cycle.rot else None
         self._bit_rot = undo is not None
+        self._catalogs.strike(cycle.catalog)
         self._was_full, self._full = self._full, cycle.fills_at is not None
         self._struck_before = self.world.points.struck(*EXCUSES)
         self.world.settings = self._settings(cycle)

@@ -79,6 +79,7 @@ def _simpler(cycle: Cycle) -> Iterator[Cycle]:
         replace(cycle, checked=False),
         replace(cycle, clock=""),
         replace(cycle, rot=""),
+        replace(cycle, catalog=""),
         replace(cycle, under_load=False),
         replace(cycle, new_settings=False),
         replace(cycle, rival_dies_at=None),

@@ -88,6 +88,10 @@ _OTHERS: Final[Mapping[str, str]] = {
     # Bytes change by themselves.
     "rot.log": "a bit of a durable frame flips",
     "rot.object": "a bit of an object flips",
+    # The metadata catalogs on local disk.
+    "catalog.rot": "a bit of a metadata checkpoint on local disk flips",
+    "catalog.lost": "the metadata catalogs on local disk are gone",
+    "catalog.stale": "the metadata catalogs on local disk are those of an earlier time",
     # The object storage.
     "object.put.failed": "a put is refused before it had an effect",
     "object.put.lost-reply": "a put succeeds and its reply is lost",
