@@ -127,6 +127,12 @@ CONTAINER_METRICS = [
         storage_writer.garbage_waiting | garbage_waiting | Objects that wait for their deletion.
         storage_writer.messages_waiting | mailbox_messages_waiting | \
             Messages of jobs that had no answer at the last check.
+        snapshots.by_reference | snapshots_by_reference | \
+            Containers whose checkpoints name metadata snapshots.
+        snapshots.in_progress | snapshots_in_progress | \
+            Metadata snapshots being made: the log is truncated behind them.
+        snapshots.downloaded | snapshots_downloaded | \
+            Containers whose metadata came from Tier 2 when the store was opened.
         recovery.operations | recovery_operations | Operations replayed when the store was opened.
         recovery.frames | recovery_frames | Frames read when the store was opened.
         recovery.bytes | recovery_bytes | Bytes replayed when the store was opened.
@@ -227,6 +233,10 @@ CONTAINER_METRICS = [
             Polls of the mailbox that a tier did not answer.
         storage_writer.wall_clock_jumps | wall_clock_jumps | \
             Times that the wall clock moved by more than a minute beside the time that passed.
+        snapshots.completed | snapshots | Metadata snapshots made durable in Tier 2.
+        snapshots.bytes_put | snapshots_put_bytes | Bytes put to Tier 2 for them.
+        snapshots.objects_deleted | snapshots_deleted_objects | \
+            Objects of snapshots that were deleted, since no log begins with them.
         processor.requests_committed | requests_committed | Calls made durable.
         processor.operations_committed | operations_committed | \
             Operations committed; one may hold the appends of many calls.

@@ -154,6 +154,17 @@ class StorageWriterStats(TypedDict):
     wall_clock_jumps: int
 
 
+class SnapshotStats(TypedDict):
+    """`segmentstore.container.metadata_checkpoints.SnapshotStatistics` has the meaning of each."""
+
+    by_reference: bool
+    in_progress: bool
+    downloaded: bool
+    completed: int
+    bytes_put: int
+    objects_deleted: int
+
+
 class RecoveryStats(TypedDict):
     """`recovery.recovery_processor.RecoveryReport` has the meaning of each."""
 
@@ -207,6 +218,7 @@ class ContainerStats(TypedDict):
     log: LogStats
     read_index: ReadIndexStats
     storage_writer: StorageWriterStats
+    snapshots: SnapshotStats
     recovery: NotRequired[RecoveryStats]
     """What its start replayed; absent before it has started."""
     processor: NotRequired[ProcessorStats]

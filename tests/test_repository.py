@@ -24,6 +24,7 @@ from recovery.recovery_processor import RecoveryReport
 from segmentstore import StoreOptions, stats_types
 from segmentstore.catalog_export import ExportStatistics
 from segmentstore.config import SETTINGS
+from segmentstore.container.metadata_checkpoints import SnapshotStatistics
 from segmentstore.contracts import errors
 from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.deprecated_settings import CURRENT_NAMES
@@ -66,6 +67,7 @@ STATISTICS: dict[type, Any] = {
     stats_types.ReadIndexStats: ReadIndexStatistics,
     stats_types.RecoveryStats: RecoveryReport,
     stats_types.ScrubStats: ScrubStatistics,
+    stats_types.SnapshotStats: SnapshotStatistics,
     stats_types.StorageWriterStats: StorageWriterStatistics,
 }
 """Dictionaries of `stats()`, and the records they are made of: a number joins both."""

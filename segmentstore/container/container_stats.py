@@ -9,6 +9,7 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_processor import OperationProcessor
 from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport
+from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.contracts.errors import describe
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.stats_types import (
@@ -17,6 +18,7 @@ from segmentstore.stats_types import (
     ProcessorStats,
     ReadIndexStats,
     RecoveryStats,
+    SnapshotStats,
     StorageWriterStats,
 )
 from storagewriter.storage_writer import StorageWriter
@@ -28,6 +30,7 @@ def container_stats(
     log: DurableDataLog,
     read_index: ReadIndex,
     writer: StorageWriter,
+    checkpoints: MetadataCheckpoints,
     recovery: RecoveryReport | None,
     processor: OperationProcessor | None,
 ) -> ContainerStats:
@@ -43,6 +46,7 @@ def container_stats(
         "log": cast("LogStats", dataclasses.asdict(log.statistics())),
         "read_index": cast("ReadIndexStats", dataclasses.asdict(read_index.statistics())),
         "storage_writer": cast("StorageWriterStats", dataclasses.asdict(writer.statistics())),
+        "snapshots": cast("SnapshotStats", dataclasses.asdict(checkpoints.statistics())),
     }
     if recovery is not None:
         result["recovery"] = cast("RecoveryStats", dataclasses.asdict(recovery))

@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Final
 
 from durablelog.catalog.key_store import (
@@ -57,6 +58,24 @@ _CHUNK_BYTES_MIN: Final = 40
 """Of one in an inline checkpoint, at least."""
 _RETRY_MIN_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotStatistics:
+    """Metadata snapshots of one container since it was opened."""
+
+    by_reference: bool
+    """Whether checkpoints name snapshots; else the metadata are in them."""
+    in_progress: bool
+    """Whether one is being made, or tried again: the log is truncated behind it."""
+    downloaded: bool
+    """Whether the metadata came from Tier 2 at the opening, and not from local disk."""
+    completed: int
+    """Snapshots that are durable in Tier 2."""
+    bytes_put: int
+    """Of their files, and of manifests."""
+    objects_deleted: int
+    """Files and manifests of snapshots that no log can begin with."""
 
 
 class MetadataCheckpoints:
@@ -219,6 +238,17 @@ class MetadataCheckpoints:
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self._catalog.close()
+
+    def statistics(self) -> SnapshotStatistics:
+        """As of now. O(1)."""
+        return SnapshotStatistics(
+            self.by_reference,
+            not self.ready,
+            self._recovery.from_tier2,
+            self.snapshots,
+            self._uploader.bytes_put,
+            self._uploader.deleted,
+        )
 
     def health(self) -> str | None:
         """What is wrong with the copies in Tier 2; None if nothing is."""

@@ -529,6 +529,7 @@ class SegmentContainer:
             self._log,
             self._read_index,
             self._writer,
+            self._checkpoints,
             self._recovery,
             self._processor,
         )

@@ -77,9 +77,14 @@ def test_a_store_comes_back_from_its_snapshot(local: str, tmp_path: Path) -> Non
         for rounds in (2, 3):
             async with open_lazy(folder, **SNAPSHOTS) as store:
                 await check(store, rounds)
+                stats = store.stats()["containers"][0]["snapshots"]
+                assert stats["by_reference"]
+                assert stats["downloaded"] is (local != "whole" and rounds == 2)
                 await fill(store, rounds)
                 await store.flush()
                 await store.checkpoint()
+                await until(lambda: store.stats()["containers"][0]["snapshots"]["completed"] > 0)
+                assert store.stats()["containers"][0]["snapshots"]["bytes_put"] > 0
 
     run(main())
 
