@@ -5,7 +5,10 @@ All calls block. Rules of this file:
 - a checkpoint is finished when its list is there. The list is written last, when all that it names
   is durable, and removed first: a directory without a list is a leftover;
 - every list says whose it is. A directory that has a list of another store or container is refused
-  before anything in it is changed. That of the working directory is there for this alone;
+  before anything in it is changed. That of a working directory is there for this alone;
+- no two key stores ever have one working directory: each opening has one with a number of its own.
+  Two processes may be at work if the lock of one was given up for it, and RocksDB would write over
+  the other's files;
 - names that are none of a catalog's are left alone.
 """
 
@@ -44,6 +47,8 @@ LOCK_NAME: Final = "lock"
 LIST_SUFFIX: Final = ".files"
 
 _NEW_SUFFIX = ".new"
+_WORKING: Final = re.compile(WORKING + r"(-[0-9a-f]{16})?(\.files(?:\.new)?)?")
+"""An early version had one, without a number."""
 _CHECKPOINT: Final = re.compile(r"([0-9a-f]{16})(\.files(?:\.new)?|\.part|\.tmp)?")
 """With the names of what is being listed, downloaded, and made by RocksDB."""
 _CHANGED: Final = ("CURRENT", "MANIFEST")
@@ -60,10 +65,9 @@ class CheckpointFiles:
         self._identity = identity
         self._disk = disk
 
-    @property
-    def working(self) -> str:
-        """Of the key store that is changed."""
-        return f"{self.directory}/{WORKING}"
+    def working(self, token: int) -> str:
+        """The directory of a key store that is changed."""
+        return f"{self.directory}/{WORKING}-{token:016x}"
 
     def path(self, sequence_number: int) -> str:
         """The directory of a checkpoint."""
@@ -88,19 +92,29 @@ class CheckpointFiles:
         except BlockingIOError as error:
             raise KeyStoreInUseError(self.directory, owner_of(error)) from error
 
-    def claim_working(self, sequence_number: int) -> None:
-        """Say whose the working directory will be, and make it."""
-        listed = CheckpointList(self._identity, sequence_number, ())
-        self._write_list(self.working, listed)
-        make_directories(self._disk, self.working)
+    def claim_working(self, path: str, sequence_number: int) -> None:
+        """Say whose a new working directory will be, and make it."""
+        self._write_list(path, CheckpointList(self._identity, sequence_number, ()))
+        make_directories(self._disk, path)
 
-    def remove_working(self) -> None:
-        """Remove an empty working directory, and whose it was."""
-        if self._disk.exists(self.working):
-            self._disk.remove_directory(self.working)
-        for suffix in (LIST_SUFFIX, LIST_SUFFIX + _NEW_SUFFIX):
-            remove_if_there(self._disk, self.working + suffix)
-        self._disk.sync_directory(self.directory)
+    def remove_working(self, path: str | None = None) -> None:
+        """Remove a working directory that nobody has open, and whose it was; None: all of them."""
+        names = [
+            name
+            for name in self._disk.list_directory(self.directory)
+            if _WORKING.fullmatch(name)
+            and path in (None, f"{self.directory}/{name.partition('.')[0]}")
+        ]
+        # The lists last: they say whose the directories are.
+        for name in sorted(names, key=lambda name: LIST_SUFFIX in name):
+            path = f"{self.directory}/{name}"
+            if self._disk.is_directory(path):
+                remove_content(self._disk, path)
+                self._disk.remove_directory(path)
+            else:
+                remove_if_there(self._disk, path)
+        if names:
+            self._disk.sync_directory(self.directory)
 
     def _read_list(self, path: str) -> CheckpointList:
         listed = decode_checkpoint_list(self._read(path))
@@ -181,24 +195,21 @@ class CheckpointFiles:
         self._disk.rename(made, final)
         self._disk.sync_directory(self.directory)
 
-    def link_into_working(self, sequence_number: int) -> None:
-        """Fill the empty working directory. Not durable: it does not outlive this process.
+    def link_into_working(self, working: str, sequence_number: int) -> None:
+        """Fill an empty working directory. Not durable: it does not outlive this process.
 
-        Raises KeyStoreCorruptError, ForeignKeyStoreError, KeyStoreInUseError, OSError.
+        Raises KeyStoreCorruptError, ForeignKeyStoreError, OSError.
         """
         path = self.path(sequence_number)
         try:
             for name, _, _ in self.files_of(sequence_number):
-                source, target = f"{path}/{name}", f"{self.working}/{name}"
+                source, target = f"{path}/{name}", f"{working}/{name}"
                 if name.startswith(_CHANGED):
                     self._write(target, self._read(source))
                 else:
                     self._disk.link(source, target)
         except MetadataFormatError as error:
             raise KeyStoreCorruptError(self.directory, str(error)) from error
-        except FileExistsError as error:
-            # Its lock was given up for another process, or for this one, which was thought dead.
-            raise KeyStoreInUseError(self.directory, "another process fills it") from error
 
     def read_piece(self, sequence_number: int, name: str, offset: int, length: int) -> bytes:
         """A part of a file of a checkpoint; fewer bytes only at its end. Raises OSError."""

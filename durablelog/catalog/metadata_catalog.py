@@ -1,8 +1,8 @@
 """MetadataCatalog: a container's catalog on local disk: a key store, and checkpoints of it.
 
-In its directory are `working/`, the key store that is changed, and `<S as 16 hex digits>/` for each
-checkpoint, which never changes when it is finished; `checkpoint_files.py` says when that is. Rules
-of this file:
+In its directory are `working-<token>/`, the key store that is changed, and `<S as 16 hex digits>/`
+for each checkpoint, which never changes when it is finished; `checkpoint_files.py` says when that
+is. Rules of this file:
 
 - the working store is of this process: it is made anew, empty or of links to a checkpoint's files.
   What an earlier run left may be ahead of the log's beginning;
@@ -68,6 +68,10 @@ class MetadataCatalog:
         self._in_flight: set[asyncio.Future[Any]] = set()
         self._lock: DiskFile | None = None
         self._closed = False
+        self._opened = False
+        """Whether a working store was made."""
+        self._working: str | None = None
+        """The directory of the working store, or what is left of it."""
         self._store: KeyStore | None = None
         self._written: int | None = None
         """Of the write that is going on, or was not finished."""
@@ -159,9 +163,14 @@ class MetadataCatalog:
         await self._open(None)
 
     async def _open(self, sequence_number: int | None) -> None:
-        await self._discard()
-        await self._blocking(lambda: self._fill(sequence_number))
-        store = self._make_store(self._files.working, self._identity, self._runtime)
+        await self.destroy_working()
+        if not self._opened:
+            # What earlier runs left. Later on another process may have taken over.
+            await self._blocking(self._files.remove_working)
+            self._opened = True
+        working = self._working = self._files.working(self._runtime.random.getrandbits(64))
+        await self._blocking(lambda: self._fill(working, sequence_number))
+        store = self._make_store(working, self._identity, self._runtime)
         await store.open()
         self._store = store
         found, wanted = store.sequence_number, sequence_number or 0
@@ -173,10 +182,10 @@ class MetadataCatalog:
         words = f"the checkpoint of {wanted} has the state of {found}"
         return KeyStoreCorruptError(self._directory, words)
 
-    def _fill(self, sequence_number: int | None) -> None:
-        self._files.claim_working(sequence_number or 0)
+    def _fill(self, working: str, sequence_number: int | None) -> None:
+        self._files.claim_working(working, sequence_number or 0)
         if sequence_number is not None:
-            self._files.link_into_working(sequence_number)
+            self._files.link_into_working(working, sequence_number)
 
     async def write(
         self, batches: AsyncIterable[KeyBatch] | Iterable[KeyBatch], sequence_number: int
@@ -215,23 +224,22 @@ class MetadataCatalog:
 
         Checkpoints stay. `open_at` or `begin_empty` may follow.
         """
-        await self._discard()
-        await self._blocking(self._files.remove_working)
-
-    async def _discard(self) -> None:
-        """Nothing is in the working directory, and nobody has it open."""
         await self._blocking(lambda: None)
         store, self._store = self._store, None
-        if store is None:
-            store = self._make_store(self._files.working, self._identity, self._runtime)
-        await store.destroy()
+        if store is not None:
+            await store.destroy()
+        working = self._working
+        if working is not None:
+            await self._blocking(lambda: self._files.remove_working(working))
+            self._working = None
         written, self._written = self._written, None
         if written is not None:
             await self._blocking(lambda: self._files.remove_unfinished(written))
 
     async def destroy(self) -> None:
-        """Remove the working store and all checkpoints, and close."""
+        """Remove all working stores and checkpoints, and close."""
         await self.destroy_working()
+        await self._blocking(self._files.remove_working)
         await self._blocking(self._files.remove_all)
         await self.close()
 

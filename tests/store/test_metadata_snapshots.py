@@ -238,7 +238,7 @@ def test_a_full_disk_keeps_a_local_checkpoint_whose_snapshot_is_missing(tmp_path
             disk.trap = full
             await store.checkpoint()
             checkpoints = store._containers[0]._checkpoints
-            await until(lambda: not list((folder / "catalog" / "0" / "working").glob("*.sst")))
+            await until(lambda: not list((folder / "catalog" / "0").glob("working-*/*.sst")))
             await store.checkpoint()
             assert "full" in str(store.stats()["health"])
             assert kept

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
+import re
 import shutil
 import struct
 from collections.abc import AsyncIterator, Coroutine
@@ -93,7 +95,12 @@ async def built(folder: Path, kind: Kind, numbers: tuple[int, ...]) -> dict[int,
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(name for name in os.listdir(folder) if name != LOCK_NAME)
+    """Without the tokens of working directories."""
+    return sorted(
+        re.sub(r"^working-[0-9a-f]{16}", "working", name)
+        for name in os.listdir(folder)
+        if name != LOCK_NAME
+    )
 
 
 def finished(*numbers: int) -> list[str]:
@@ -297,12 +304,50 @@ def test_what_an_earlier_run_left_in_the_working_store_is_discarded(
             await second.open_at(7)
         await second.close()
         await ahead.close()
-        (tmp_path / "c/working/more").mkdir()
+        for left in (tmp_path / "c").glob("working-*/"):
+            (left / "more").mkdir()
+        # Of an early version.
+        shutil.copytree(tmp_path / "c" / f"{7:016x}", tmp_path / "c/working")
+        shutil.copy(tmp_path / "c" / f"{7:016x}.files", tmp_path / "c/working.files")
         made = catalog(tmp_path / "c", kind)
         assert await content(made, 7) == states[7]
         await made.begin_empty()
         assert (made.store.sequence_number, await all_of(made.store)) == (0, [])
         assert await content(made, 5) == states[5]
+        assert names(tmp_path / "c") == [*finished(5, 7), *WORKING]
+        await made.close()
+
+    run(main())
+
+
+@both
+def test_one_whose_lock_was_given_up_changes_nothing_of_the_next_one(
+    kind: Kind, tmp_path: Path
+) -> None:
+    """Both write at once. Had they one directory, RocksDB would write over files of the other."""
+
+    async def main() -> None:
+        folder = tmp_path / "c"
+        await built(folder, kind, (5, 7))
+        first, second = catalog(folder, kind), catalog(folder, kind)
+        await first.open_at(7)
+        for lock in folder.rglob(LOCK_NAME):
+            lock.unlink()
+        await second.open_at(7)
+        states = {}
+        for number in range(1000, 1020):
+            stale = asyncio.ensure_future(first.write(changes(number + 500), number - 900))
+            states[number] = await write(second, number)
+            await asyncio.wait([stale])
+            if stale.exception() is not None:
+                with contextlib.suppress(KeyStoreError):
+                    await first.open_at(7)
+        await first.close()
+        await second.close()
+        made = catalog(folder, kind)
+        for number, state in states.items():
+            assert await made.has_checkpoint(number)
+            assert await content(made, number) == state
         await made.close()
 
     run(main())
