@@ -1,8 +1,8 @@
 """Kill files: what is done with the files of a store between its process runs, while no process of
 the store runs.
 
-Checked as they lie. Then the cache is removed or damaged, which must not matter, and the locks of
-an unresponsive owner are removed, as by an operator that believes it dead.
+Checked as they lie. Then the cache and the catalogs are removed or damaged, which must not matter.
+The locks of an unresponsive owner are removed, as by an operator that believes it dead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import segmentstore
+from durablelog.catalog.checkpoint_files import LOCK_NAME as CATALOG_LOCK_NAME
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.file.log_layout import LOCK_NAME as LOG_LOCK_NAME
 from recovery.harness.history import History
@@ -95,7 +96,21 @@ def remove_cache(location: Path) -> None:
 
 def damage_cache(location: Path, rng: random.Random) -> None:
     """Overwrite something in every file of it."""
-    for path in sorted((location / "cache").rglob("*")):
+    _damage(location / "cache", rng)
+
+
+def remove_catalogs(location: Path) -> None:
+    """Their snapshots are in Tier 2."""
+    shutil.rmtree(location / "catalog", ignore_errors=True)
+
+
+def damage_catalogs(location: Path, rng: random.Random) -> None:
+    """Overwrite something in every file of them."""
+    _damage(location / "catalog", rng)
+
+
+def _damage(folder: Path, rng: random.Random) -> None:
+    for path in sorted(folder.rglob("*")):
         if path.is_file() and path.stat().st_size:
             with path.open("r+b") as file:
                 file.seek(rng.randrange(path.stat().st_size))
@@ -104,7 +119,11 @@ def damage_cache(location: Path, rng: random.Random) -> None:
 
 def expire_locks(location: Path) -> None:
     """Remove the locks of an owner that may be alive."""
-    for path in (location / LOCK_NAME, *sorted((location / "log").glob(f"*/{LOG_LOCK_NAME}"))):
+    for path in (
+        location / LOCK_NAME,
+        *sorted((location / "log").glob(f"*/{LOG_LOCK_NAME}")),
+        *sorted((location / "catalog").glob(f"*/**/{CATALOG_LOCK_NAME}")),
+    ):
         path.unlink(missing_ok=True)
 
 

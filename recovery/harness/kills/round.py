@@ -30,14 +30,16 @@ from recovery.harness.interrupts import stop_asked
 from recovery.harness.kills.files import (
     check_files,
     damage_cache,
+    damage_catalogs,
     expire_locks,
     is_refused,
     remove_cache,
+    remove_catalogs,
 )
 from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
 from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
 from recovery.harness.kills.process import Child, ChildHungError, attend
-from recovery.harness.runs.plan import draw_settings
+from recovery.harness.runs.plan import draw_settings, draw_snapshots
 from recovery.harness.workloads.catalogue import BY_NAME
 
 if TYPE_CHECKING:
@@ -110,7 +112,12 @@ class KillRound:
     ) -> None:
         self.location = location.resolve()
         self.settings = (
-            settings if settings is not None else draw_settings(random.Random(f"{seed}/settings"))
+            settings
+            if settings is not None
+            else {
+                **draw_settings(random.Random(f"{seed}/settings")),
+                **draw_snapshots(random.Random(f"{seed}/snapshots")),
+            }
         )
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), process_runs)
         self._rng = random.Random(f"{seed}/files")
@@ -189,8 +196,10 @@ class KillRound:
             self._tend_jobs(self._jobs)
         if kill.cache == "removed":
             remove_cache(self.location)
+            remove_catalogs(self.location)
         elif kill.cache == "damaged":
             damage_cache(self.location, self._rng)
+            damage_catalogs(self.location, self._rng)
         self._check(deep=kill.deep)
 
     def _live(self, kill: Kill) -> bool:
@@ -328,6 +337,7 @@ class KillRound:
                 deep=True, settled=ending == "closed"
             )  # the one before has flushed everything
             remove_cache(self.location)
+            remove_catalogs(self.location)
             kill = Kill("close", seed="", operations=0)
             with Child(self._orders(kill, "checked" if ending == "checked" else "closed")) as child:
                 try:

@@ -260,17 +260,17 @@ def _with_far_clocks(plan: Plan) -> tuple[Cycle, ...]:
 
 
 def _with_snapshots(plan: Plan) -> Plan:
-    """The same, in a third of the plans with checkpoints that name metadata snapshots: all, or
-    those of more metadata. Some process runs find the catalogs on local disk damaged.
+    """The same, in a third of the plans with checkpoints that name metadata snapshots. Some process
+    runs find the catalogs on local disk damaged.
     """
     rng = random.Random(f"{plan.seed}/snapshots")
-    if rng.random() >= 0.33:
+    settings = draw_snapshots(rng)
+    if not settings:
         return plan
-    bound = rng.choice([0, 0, 300, 1500])
     drawn = [rng.choice(CATALOG) if rng.random() < 0.1 else "" for _ in plan.cycles]
     return dataclasses.replace(
         plan,
-        settings={**plan.settings, "inline_checkpoint_bytes_max": bound},
+        settings={**plan.settings, **settings},
         cycles=tuple(
             dataclasses.replace(cycle, catalog=point)
             for cycle, point in zip(plan.cycles, drawn, strict=True)
@@ -363,6 +363,15 @@ def draw_settings(rng: random.Random) -> dict[str, Any]:
         # Nobody writes to the mailbox, but for jobs.
         "mailbox_poll_interval_s": 0.0,
     }
+
+
+def draw_snapshots(rng: random.Random) -> dict[str, Any]:
+    """For a third of all stores the setting by which their checkpoints name metadata snapshots:
+    all, or those of more metadata.
+    """
+    if rng.random() >= 0.33:
+        return {}
+    return {"inline_checkpoint_bytes_max": rng.choice([0, 0, 300, 1500])}
 
 
 def _draw_rates(rng: random.Random) -> dict[str, float]:
