@@ -52,6 +52,38 @@ def test_append_flush_truncate_and_reopen(cluster: BookKeeperCluster, tmp_path: 
     run(main())
 
 
+def test_owners_in_other_folders_read_the_metadata_from_tier2(
+    cluster: BookKeeperCluster, tmp_path: Path
+) -> None:
+    """Of checkpoints by reference; the catalog in the first folder is an old one at last."""
+
+    async def main() -> None:
+        url = cluster.url("/snapshots") + "?ledger_bytes=4KiB"
+        options = {
+            "tier2": (tmp_path / "objects").as_uri(),
+            "inline_checkpoint_bytes_max": 0,
+            "containers": 2,
+        }
+        expected: dict[str, bytes] = {}
+        for number, folder in enumerate(("a", "a", "b", "a")):
+            async with open_store(tmp_path / folder, url, **options) as store:
+                assert {name: await read_all(store, name) for name in expected} == expected
+                stats = store.stats()["containers"].values()
+                downloaded = [each["snapshots"]["downloaded"] for each in stats]
+                assert downloaded == [number >= 2] * 2
+                name = f"s{number}"
+                await store.create_segment(name)
+                expected[name] = b""
+                for each in expected:
+                    await store.append(each, b"<%d>" % number)
+                    expected[each] += b"<%d>" % number
+                await store.flush()
+                await store.checkpoint()
+            assert (tmp_path / folder / "catalog").exists()
+
+    run(main())
+
+
 def test_a_second_owner_wins_and_the_containers_of_the_first_that_it_did_not_take_go_on(
     cluster: BookKeeperCluster, tmp_path: Path
 ) -> None:
