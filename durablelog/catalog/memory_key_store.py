@@ -131,7 +131,9 @@ class MemoryKeyStore(ThreadedKeyStore):
         for run in self._runs:
             self._disk.link(f"{self._directory}/{run.name}", f"{directory}/{run.name}")
         listed = self._write_list(directory, self._runs)
-        return (*self._runs, listed)
+        # Of what is there, as of RocksDB's files.
+        runs = [_checksummed(self._disk, directory, run.name) for run in self._runs]
+        return (*runs, listed)
 
     def _write_list(self, directory: str, runs: Sequence[CheckpointFile]) -> CheckpointFile:
         path = f"{directory}/{LIST_NAME}"
@@ -144,9 +146,11 @@ class MemoryKeyStore(ThreadedKeyStore):
     def _write_file(self, name: str, content: bytes, directory: str = "") -> CheckpointFile:
         path = f"{directory or self._directory}/{name}"
         whole = content + _CHECKSUM.pack(crc32c(content))
-        remove_if_there(self._disk, path)
-        file = self._disk.open(path, write=True, create=True, exclusive=True)
+        file = self._disk.open(path, write=True, create=True)
         try:
+            # What is there is written over, as RocksDB does.
+            if file.size():
+                file.truncate(0)
             file.pwrite([whole], 0)
             file.sync()
         finally:
@@ -168,6 +172,15 @@ def _read_checked(disk: Disk, directory: str, name: str) -> bytes:
     if checksum != _CHECKSUM.pack(crc32c(content)):
         raise KeyStoreCorruptError(directory, f"{name} has another checksum")
     return content
+
+
+def _checksummed(disk: Disk, directory: str, name: str) -> CheckpointFile:
+    file = disk.open(f"{directory}/{name}")
+    try:
+        whole = file.pread(0, file.size())
+    finally:
+        file.close()
+    return CheckpointFile(name, len(whole), crc32c(whole))
 
 
 def _make(there: Keys, changes: Iterable[Change]) -> None:

@@ -100,4 +100,21 @@ SNAPSHOTS: Final = (
         (Edit(f"{_CHECKPOINTS}._take_over", "if not self._earlier:", "if self._earlier:"),),
         Hunt(workload="tier2", settings=_BY_REFERENCE, cycles=_LOST),
     ),
+    Mutant(
+        "working-directory-of-two-owners",
+        "4.3 A stale owner can make nothing but garbage.",
+        "Each opening of a catalog has the same working directory.",
+        (
+            Edit(
+                "durablelog.catalog.checkpoint_files:CheckpointFiles.working",
+                "{token:016x}",
+                "{0:016x}",
+            ),
+        ),
+        Hunt(
+            workload="attributes",
+            settings={**_BY_REFERENCE, "checkpoint_operations": 3, "flush_age_s": 0.1},
+            cycles=({"ending": "takeover", "locks_expire": True},),
+        ),
+    ),
 )
