@@ -237,12 +237,18 @@ class RocksDbKeyStore(ThreadedKeyStore):
         disk, folder = self._disk, self._directory
         manifest = self._manifest()
         tables = [name for name in disk.list_directory(folder) if _is_table(name)]
-        live = (str(file["name"]).lstrip("/") for file in self._open_database.live_files())
+        files = self._open_database.live_files()
+        live = {str(file["name"]).lstrip("/"): int(file["size"]) for file in files}
         if tables != sorted(live):
             return False
         try:
             for name in tables:
                 disk.link(f"{folder}/{name}", f"{directory}/{name}")
+                size = disk.size(f"{directory}/{name}")
+                if size != live[name]:
+                    # What is uploaded from here is all that recovery will have.
+                    words = f"{name} has {size:,} bytes, where {live[name]:,} were written"
+                    raise KeyStoreCorruptError(folder, words)
         except FileNotFoundError:
             return False
         name, size = manifest

@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from durablelog.catalog.key_store import KeyStoreCorruptError
 from durablelog.catalog.rocksdb_key_store import (
     CACHE_BYTES,
     RUNS_MAX,
@@ -139,3 +142,18 @@ def test_a_directory_whose_name_is_not_utf8(tmp_path: Path) -> None:
 
     asyncio.run(main())
     assert sorted(path.name for path in directory.parent.iterdir()) == ["c", "s"]
+
+
+def test_a_file_that_another_wrote_over_is_in_no_checkpoint(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = RocksDbKeyStore(str(tmp_path / "s"), IDENTITY, Runtime())
+        await store.open()
+        await store.apply(batch(numbered(range(100))), 1)
+        await store.flush()
+        table = max((tmp_path / "s").glob("*.sst"))
+        table.write_bytes(table.read_bytes() + b"more")
+        with pytest.raises(KeyStoreCorruptError, match="were written"):
+            await store.checkpoint(str(tmp_path / "c"))
+        await store.close()
+
+    asyncio.run(main())
