@@ -40,6 +40,7 @@ from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
 from segmentstore.garbage import GarbageReport, collect_garbage
+from segmentstore.segment_listing import LISTED_IN_A_TURN, sorted_names
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import (
     AttributeIterator,
@@ -225,23 +226,19 @@ class SegmentStore:
         return _info(home.find(name), home.container_id)
 
     async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
-        """Segments whose names begin with `prefix`, by name; each as it is when it is given.
+        """Segments whose names begin with `prefix` at the start, by name; each as it is when given.
 
-        O(n log n).
+        O(n log n), in slices between which other calls go on.
         """
         self._check_loop()
         if not isinstance(prefix, str):
             raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
         for container in self._containers:
             container.check_running()
-        found = [
-            (name, container)
-            for container in self._containers
-            for name in container.segment_ids
-            if name.startswith(prefix)
-        ]
-        found.sort(key=lambda entry: entry[0])
-        for name, container in found:
+        names = await sorted_names(self._containers, prefix)
+        for number, (name, container) in enumerate(names, 1):
+            if not number % LISTED_IN_A_TURN:
+                await asyncio.sleep(0)
             segment_id = container.segment_ids.get(name)
             if segment_id is not None:
                 yield _info(container.segments[segment_id], container.container_id)

@@ -17,6 +17,8 @@ from segmentstore import (
     InvalidNameError,
     SegmentExistsError,
     UpdateType,
+    segment_listing,
+    service,
 )
 from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 
@@ -102,6 +104,38 @@ class TestCreateAndList:
                 ]
                 assert [info.name async for info in store.list_segments("b/")] == ["b/1", "b/2"]
                 assert [info.name async for info in store.list_segments("z")] == []
+
+        run(main())
+
+    def test_other_calls_go_on_between_slices_of_a_listing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(segment_listing, "NAMES_OF_A_SLICE", 3)
+        monkeypatch.setattr(service, "LISTED_IN_A_TURN", 2)
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s", containers=2) as store:
+                names = [f"{number * 37 % 100:02}" for number in range(60)]
+                await asyncio.gather(*[store.create_segment(name) for name in names])
+                turns: list[int] = []
+
+                async def others() -> None:
+                    while True:
+                        turns.append(len(listed))
+                        await asyncio.sleep(0)
+
+                listed: list[str] = []
+                beside = asyncio.create_task(others())
+                async for info in store.list_segments():
+                    listed.append(info.name)
+                    if info.name == min(names):
+                        # What is created later is not in it, nor is what was deleted.
+                        await store.create_segment("99 late")
+                        await store.delete(max(names))
+                beside.cancel()
+                assert listed == sorted(names)[:-1]
+                assert turns.count(0) >= 60 // 3 - 2
+                assert len({count for count in turns if count}) > 60 // 2 - 2
 
         run(main())
 
