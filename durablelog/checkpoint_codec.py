@@ -29,6 +29,7 @@ from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.collector_pause import collector_paused
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
     DeletionClockReading,
@@ -83,7 +84,8 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
 def decode_checkpoint(blob: Buffer) -> ContainerMetadata:
     """The metadata in a blob, alone. Raises OperationFormatError."""
     try:
-        return _decode(blob)
+        with collector_paused():
+            return _decode(blob)
     except (struct.error, UnicodeDecodeError, IndexError, KeyError) as error:
         message = f"malformed checkpoint: {error}"
         raise OperationFormatError(message) from error

@@ -42,6 +42,7 @@ from durablelog.catalog.catalog_records import (
 from durablelog.catalog.key_ranges import StoreKeyRange, prefix_range
 from durablelog.catalog.key_store import KeyPair, KeySnapshot, KeyStore
 from segmentstore.contracts.attributes import AttributeKey
+from segmentstore.contracts.collector_pause import collector_paused
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 
 RECORDS_OF_A_PORTION: Final = 2048
@@ -61,7 +62,8 @@ async def load_metadata(store: KeyStore | KeySnapshot, container_id: int) -> Con
     the store raises.
     """
     loading = _Loading(store, container_id)
-    await loading.load()
+    with collector_paused():
+        await loading.load()
     return loading.metadata
 
 
