@@ -118,12 +118,14 @@ class SnapshotRecovery:
     async def _open(self, sequence_number: int) -> ContainerMetadata:
         try:
             await self._catalog.open_at(sequence_number)
-        except (KeyStoreCorruptError, ForeignKeyStoreError, KeyStoreInUseError):
+        except (ForeignKeyStoreError, KeyStoreInUseError):
             raise
         except KeyStoreError as error:
-            _log.warning("container %d: %s; its checkpoint is read", self._container_id, error)
+            # Whether the checkpoint is damaged, or the working store alone: that raises it again.
+            metadata = await self._read(sequence_number)
+            _log.warning("container %d: %s; its checkpoint was read", self._container_id, error)
             self.write_error = error
-            return await self._read(sequence_number)
+            return metadata
         return await load_metadata(self._catalog.store, self._container_id)
 
     async def _read(self, sequence_number: int) -> ContainerMetadata:

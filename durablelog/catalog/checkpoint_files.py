@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Final
 
 from durablelog.catalog.catalog_keys import MetadataFormatError
@@ -87,6 +88,9 @@ class CheckpointFiles:
                     self._read_list(f"{self.directory}/{name}")
                 except MetadataFormatError:
                     pass  # Whose it is cannot be known, nor is anything kept that it lists.
+                except OSError as error:
+                    if error.errno not in _DAMAGE:
+                        raise
         try:
             return self._disk.lock(f"{self.directory}/{LOCK_NAME}")
         except BlockingIOError as error:
@@ -110,7 +114,8 @@ class CheckpointFiles:
             path = f"{self.directory}/{name}"
             if self._disk.is_directory(path):
                 remove_content(self._disk, path)
-                self._disk.remove_directory(path)
+                with suppress(FileNotFoundError):
+                    self._disk.remove_directory(path)
             else:
                 remove_if_there(self._disk, path)
         if names:
@@ -274,7 +279,11 @@ class CheckpointFiles:
     def _is_finished(self, number: int) -> bool:
         try:
             self.files_of(number)
-        except (MetadataFormatError, FileNotFoundError):
+        except MetadataFormatError:
+            return False
+        except OSError as error:
+            if error.errno not in _DAMAGE:
+                raise
             return False
         return self._disk.is_directory(self.path(number))
 

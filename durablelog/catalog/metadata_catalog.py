@@ -172,6 +172,9 @@ class MetadataCatalog:
         await self._blocking(lambda: self._fill(working, sequence_number))
         store = self._make_store(working, self._identity, self._runtime)
         await store.open()
+        if self._closed:
+            await store.close()
+            raise KeyStoreClosedError(self._directory, "it was closed meanwhile")
         self._store = store
         found, wanted = store.sequence_number, sequence_number or 0
         if found != wanted:
@@ -252,19 +255,29 @@ class MetadataCatalog:
         cancelled = False
         for future in tuple(self._in_flight):
             cancelled |= await outlast(future)
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            lock, self._lock = self._lock, None
-            if lock is not None:
-                loop = asyncio.get_running_loop()
-                cancelled |= await outlast(loop.run_in_executor(thread, lock.close))
-            # Idle by now: this does not block the loop.
-            thread.shutdown(wait=True)
         store, self._store = self._store, None
-        if store is not None:
-            await store.close()
+        try:
+            if store is not None:
+                await store.close()
+        finally:
+            # The next one to get the lock finds nothing open.
+            cancelled |= await self._unlock()
         if cancelled:
             raise asyncio.CancelledError
+
+    async def _unlock(self) -> bool:
+        """And end the thread; True if the caller was cancelled meanwhile."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return False
+        cancelled = False
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            loop = asyncio.get_running_loop()
+            cancelled = await outlast(loop.run_in_executor(thread, lock.close))
+        # Idle by now: this does not block the loop.
+        thread.shutdown(wait=True)
+        return cancelled
 
     # --- the thread -------------------------------------------------------------------------------
 

@@ -24,8 +24,10 @@ How RocksDB is used, and why:
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from rocksdict import (
@@ -75,6 +77,7 @@ _READ_BYTES = 1024 * 1024
 _NEVER = 1 << 30
 _SMALL_FILES = ("CURRENT", "MANIFEST-")
 _TABLE_SUFFIX = ".sst"
+_PREFIX = "segmentstore-"
 _MEMORY = "/dev/shm"  # noqa: S108 - each use makes a directory of its own in it
 _ERRORS: Final = (
     ("No space left on device", KeyStoreFullError),
@@ -101,7 +104,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
         super().__init__(directory, identity, runtime)
         self._cache_bytes = cache_bytes
         self._database: Rdict | None = None
-        self._paths = _RocksDbPaths()
+        self._paths = _RocksDbPaths(directory)
         self._tables: dict[str, CheckpointFile] = {}
         """Of the last checkpoint: they need not be read again."""
         forks.in_child(self, leave_to_parent)
@@ -129,12 +132,16 @@ class RocksDbKeyStore(ThreadedKeyStore):
         names = self._disk.list_directory(self._directory)
         files = [name for name in names if name.startswith(_SMALL_FILES) or _is_table(name)]
         options = _options(self._cache_bytes, create=False)
-        self._database = Rdict(
-            self._paths.links(self._directory, files),
-            options,
-            {"default": options},
-            AccessType.read_only(),
-        )
+        try:
+            self._database = Rdict(
+                self._paths.links(self._directory, files),
+                options,
+                {"default": options},
+                AccessType.read_only(),
+            )
+        finally:
+            # All files are open by then. A process that is killed leaves no links.
+            self._paths.close()
 
     def _close_files(self) -> None:
         database, self._database = self._database, None
@@ -218,11 +225,18 @@ class RocksDbKeyStore(ThreadedKeyStore):
             path = self._paths.path(directory)
             Checkpoint(self._open_database).create_checkpoint(path)
         files = []
+        live = self._open_database.live_files()
+        written = {str(file["name"]).lstrip("/"): int(file["size"]) for file in live}
         for name in self._disk.list_directory(directory):
             path = f"{directory}/{name}"
             if not name.startswith(_SMALL_FILES) and not _is_table(name):
                 self._disk.unlink(path)
                 continue
+            size = self._disk.size(path)
+            if size != written.get(name, size):
+                # What is uploaded from here is all that recovery will have.
+                words = f"{name} has {size:,} bytes, where {written[name]:,} were written"
+                raise KeyStoreCorruptError(self._directory, words)
             files.append(self._tables.get(name) or _checksummed(self._disk, path, name))
         self._disk.sync_directory(directory)
         self._tables = {file.name: file for file in files if _is_table(file.name)}
@@ -237,18 +251,12 @@ class RocksDbKeyStore(ThreadedKeyStore):
         disk, folder = self._disk, self._directory
         manifest = self._manifest()
         tables = [name for name in disk.list_directory(folder) if _is_table(name)]
-        files = self._open_database.live_files()
-        live = {str(file["name"]).lstrip("/"): int(file["size"]) for file in files}
+        live = (str(file["name"]).lstrip("/") for file in self._open_database.live_files())
         if tables != sorted(live):
             return False
         try:
             for name in tables:
                 disk.link(f"{folder}/{name}", f"{directory}/{name}")
-                size = disk.size(f"{directory}/{name}")
-                if size != live[name]:
-                    # What is uploaded from here is all that recovery will have.
-                    words = f"{name} has {size:,} bytes, where {live[name]:,} were written"
-                    raise KeyStoreCorruptError(folder, words)
         except FileNotFoundError:
             return False
         name, size = manifest
@@ -267,11 +275,13 @@ class RocksDbKeyStore(ThreadedKeyStore):
 
 class _RocksDbPaths:
     """Paths as rocksdict takes them: in UTF-8. Others go by a link to their parent directory, in
-    the system's folder for temporary files.
+    a folder for temporary files. Raises KeyStoreError if none can be made: nothing is damaged.
     """
 
-    def __init__(self) -> None:
-        self._links: tempfile.TemporaryDirectory[str] | None = None
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._links: str | None = None
+        """No TemporaryDirectory: a forked child would remove it at its end."""
         self._link_of: dict[str, str] = {}
         """By parent directory."""
 
@@ -288,38 +298,47 @@ class _RocksDbPaths:
         """A directory of links to these files of another one, to open for reading: rocksdict writes
         a file of its own into each directory that it opens.
         """
-        made = f"{self._folder}/files"
-        os.mkdir(made)
-        for name in names:
-            os.symlink(os.path.abspath(f"{directory}/{name}"), f"{made}/{name}")
-        return made
+        with self._own_errors():
+            made = f"{self._folder}/files"
+            os.mkdir(made)
+            for name in names:
+                os.symlink(os.path.abspath(f"{directory}/{name}"), f"{made}/{name}")
+            return made
 
     def _link(self, parent: str) -> str:
         link = self._link_of.get(parent)
         if link is None:
-            link = self._link_of[parent] = f"{self._folder}/{len(self._link_of)}"
-            os.symlink(parent, link)
+            with self._own_errors():
+                link = f"{self._folder}/{len(self._link_of)}"
+                os.symlink(parent, link)
+            self._link_of[parent] = link
         return link
+
+    @contextmanager
+    def _own_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise KeyStoreError(self._directory, f"no temporary directory: {error}") from error
 
     @property
     def _folder(self) -> str:
         if self._links is None:
             self._links = _temporary_directory()
-        return self._links.name
+        return self._links
 
     def close(self) -> None:
         """Remove the links. Idempotent; `path` may be used again."""
         links, self._links, self._link_of = self._links, None, {}
         if links is not None:
-            links.cleanup()
+            shutil.rmtree(links, ignore_errors=True)
 
 
-def _temporary_directory() -> tempfile.TemporaryDirectory[str]:
+def _temporary_directory() -> str:
     """In memory where the system offers that: the disk may be full."""
-    memory = _MEMORY if os.access(_MEMORY, os.W_OK | os.X_OK) else None
-    return tempfile.TemporaryDirectory(
-        prefix="segmentstore-", dir=memory, ignore_cleanup_errors=True
-    )
+    with suppress(OSError):
+        return tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY)
+    return tempfile.mkdtemp(prefix=_PREFIX)
 
 
 def _rocksdb_error(directory: str, error: Exception) -> KeyStoreError | None:

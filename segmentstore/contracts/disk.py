@@ -13,6 +13,7 @@ import os
 import stat
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import ClassVar, Protocol
 
 from segmentstore.contracts import forks
@@ -175,16 +176,21 @@ def create_own(disk: Disk, path: str) -> DiskFile:
 
 
 def remove_content(disk: Disk, directory: str) -> None:
-    """Remove what is in a directory, if it is there. Not durable. Raises OSError."""
+    """Remove what is in a directory, if it is there. Not durable. Raises OSError.
+
+    Another process may be removing it, too.
+    """
     if not disk.exists(directory):
         return
-    for name in disk.list_directory(directory):
-        path = f"{directory}/{name}"
-        if disk.is_directory(path):
-            remove_content(disk, path)
-            disk.remove_directory(path)
-        else:
-            disk.unlink(path)
+    with suppress(FileNotFoundError):
+        for name in disk.list_directory(directory):
+            path = f"{directory}/{name}"
+            if disk.is_directory(path):
+                remove_content(disk, path)
+                with suppress(FileNotFoundError):
+                    disk.remove_directory(path)
+            else:
+                remove_if_there(disk, path)
 
 
 def make_directories(disk: Disk, path: str) -> None:

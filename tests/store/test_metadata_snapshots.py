@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import shutil
+import tempfile
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from durablelog.catalog import rocksdb_key_store
 from segmentstore import (
     ContainerStoppedError,
     DataCorruptionError,
@@ -19,7 +22,7 @@ from segmentstore import (
     TierUnavailableError,
 )
 from segmentstore.contracts.runtime import Runtime
-from tests.store.harness import WorldDisk, open_lazy, read_all, run, until
+from tests.store.harness import Trap, WorldDisk, open_lazy, read_all, run, until
 from tests.support.suites import size
 
 SEGMENTS = size("SNAPSHOT_SEGMENTS", 30, 300)
@@ -278,5 +281,86 @@ def test_a_store_opens_on_a_full_disk_and_begins_its_catalog_anew(tmp_path: Path
             await check(store, 3)
         async with open_lazy(folder, **SNAPSHOTS) as store:
             await check(store, 3)
+
+    run(main())
+
+
+async def opens(folder: Path, trap: Trap, *, downloaded: bool) -> None:
+    """The store opens where calls of the disk go through `trap`."""
+    disk = WorldDisk()
+    disk.trap = trap
+    async with open_lazy(folder, runtime=Runtime(disk=disk), **SNAPSHOTS) as store:
+        assert store.stats()["containers"][0]["snapshots"]["downloaded"] is downloaded
+        await check_content(store, 2)
+
+
+def test_a_leftover_that_another_removes_too_is_no_damage(tmp_path: Path) -> None:
+    """Of a last owner that is still at work, or ends just then."""
+    removed: list[str] = []
+
+    def trap(call: str, path: str) -> OSError | None:
+        if call == "unlink" and "/working-" in path and path.endswith(".sst"):
+            Path(path).unlink(missing_ok=True)
+            removed.append(path)
+        return None
+
+    async def main() -> None:
+        await store_with_a_snapshot(tmp_path / "s")
+        await opens(tmp_path / "s", trap, downloaded=False)
+        assert removed
+
+    run(main())
+
+
+@pytest.mark.parametrize("which", ["working-", "0"])
+def test_a_list_that_cannot_be_read_is_damage(which: str, tmp_path: Path) -> None:
+    def trap(call: str, path: str) -> OSError | None:
+        listed = Path(path).name.startswith(which) and path.endswith(".files")
+        bad = listed and call in {"open", "pread"} and old_inode(path)
+        return OSError(errno.EIO, "a bad sector", path) if bad else None
+
+    def old_inode(path: str) -> bool:
+        return Path(path).exists() and Path(path).stat().st_ino in inodes
+
+    inodes: set[int] = set()
+
+    async def main() -> None:
+        await store_with_a_snapshot(tmp_path / "s")
+        lists = list((tmp_path / "s" / "catalog" / "0").glob(f"{which}*.files"))
+        assert lists
+        inodes.update(path.stat().st_ino for path in lists)
+        await opens(tmp_path / "s", trap, downloaded=which == "0")
+
+    run(main())
+
+
+@pytest.mark.parametrize("temporary", ["there", "none"])
+def test_a_full_disk_without_a_temporary_directory_harms_no_checkpoint(
+    temporary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "s"
+
+    def full(call: str, path: str) -> OSError | None:
+        grows = call in {"pwrite", "link", "sync", "rename"} and "/catalog/" in path
+        return OSError(errno.ENOSPC, "full", path) if grows else None
+
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    monkeypatch.setattr(rocksdb_key_store, "_MEMORY", str(memory))
+
+    def no_directory(*_args: object, **_kwargs: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+    async def main() -> None:
+        await store_with_a_snapshot(folder)
+        before = sorted((folder / "catalog" / "0").glob("0*"))
+        if temporary == "none":
+            with monkeypatch.context() as patch:
+                patch.setattr(tempfile, "mkdtemp", no_directory)
+                with pytest.raises(TierUnavailableError, match="no temporary directory"):
+                    await opens(folder, full, downloaded=False)
+        assert sorted((folder / "catalog" / "0").glob("0*")) == before
+        await opens(folder, full, downloaded=False)
+        assert os.listdir(memory) == []
 
     run(main())

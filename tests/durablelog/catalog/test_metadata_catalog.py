@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import re
@@ -315,39 +314,6 @@ def test_what_an_earlier_run_left_in_the_working_store_is_discarded(
         assert (made.store.sequence_number, await all_of(made.store)) == (0, [])
         assert await content(made, 5) == states[5]
         assert names(tmp_path / "c") == [*finished(5, 7), *WORKING]
-        await made.close()
-
-    run(main())
-
-
-@both
-def test_one_whose_lock_was_given_up_changes_nothing_of_the_next_one(
-    kind: Kind, tmp_path: Path
-) -> None:
-    """Both write at once. Had they one directory, RocksDB would write over files of the other."""
-
-    async def main() -> None:
-        folder = tmp_path / "c"
-        await built(folder, kind, (5, 7))
-        first, second = catalog(folder, kind), catalog(folder, kind)
-        await first.open_at(7)
-        for lock in folder.rglob(LOCK_NAME):
-            lock.unlink()
-        await second.open_at(7)
-        states = {}
-        for number in range(1000, 1020):
-            stale = asyncio.ensure_future(first.write(changes(number + 500), number - 900))
-            states[number] = await write(second, number)
-            await asyncio.wait([stale])
-            if stale.exception() is not None:
-                with contextlib.suppress(KeyStoreError):
-                    await first.open_at(7)
-        await first.close()
-        await second.close()
-        made = catalog(folder, kind)
-        for number, state in states.items():
-            assert await made.has_checkpoint(number)
-            assert await content(made, number) == state
         await made.close()
 
     run(main())
