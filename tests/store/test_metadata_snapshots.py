@@ -23,6 +23,7 @@ from segmentstore import (
 )
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import Trap, WorldDisk, open_lazy, read_all, run, until
+from tests.support.folders import files_below
 from tests.support.suites import size
 
 SEGMENTS = size("SNAPSHOT_SEGMENTS", 30, 300)
@@ -58,7 +59,12 @@ async def store_with_a_snapshot(folder: Path) -> None:
 
 
 def snapshot_files(folder: Path) -> list[Path]:
-    return [path for path in (folder / "tier2" / "metadata").rglob("*") if path.is_file()]
+    return files_below(folder / "tier2" / "metadata")
+
+
+def tables_of(folder: Path) -> list[Path]:
+    """Files of RocksDB in the catalogs."""
+    return [path for path in files_below(folder / "catalog") if path.suffix == ".sst"]
 
 
 @pytest.mark.parametrize("local", ["whole", "lost", "damaged", "stale"])
@@ -213,7 +219,7 @@ def test_a_full_disk_is_given_the_room_of_the_catalog_and_another_snapshot_follo
             disk.trap = full
             await store.checkpoint()
             assert "full" in str(store.stats()["health"])
-            await until(lambda: not list((folder / "catalog").rglob("*.sst")))
+            await until(lambda: not tables_of(folder))
             disk.heal()
             # Nobody asks for it.
             await until(lambda: checkpoints._begin > begin)
@@ -241,7 +247,7 @@ def test_a_full_disk_keeps_a_local_checkpoint_whose_snapshot_is_missing(tmp_path
             disk.trap = full
             await store.checkpoint()
             checkpoints = store._containers[0]._checkpoints
-            await until(lambda: not list((folder / "catalog" / "0").glob("working-*/*.sst")))
+            await until(lambda: not any("working-" in str(path) for path in tables_of(folder)))
             await store.checkpoint()
             assert "full" in str(store.stats()["health"])
             assert kept

@@ -112,8 +112,8 @@ SNAPSHOTS: Final = (
             ),
         ),
         Hunt(
-            workload="attributes",
-            settings={**_BY_REFERENCE, "checkpoint_operations": 3, "flush_age_s": 0.1},
+            workload="appends",
+            settings={**_BY_REFERENCE, "flush_age_s": 0.1},
             cycles=({"ending": "takeover", "locks_expire": True},),
         ),
     ),
