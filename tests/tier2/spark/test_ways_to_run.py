@@ -408,7 +408,9 @@ def test_ctrl_c_cancels_the_query_and_ends_with_130(shop: Shop, tmp_path: Path) 
         # listen.
         os.kill(driver.process.pid, signal.SIGINT)
         driver.end(code=130)
-        assert driver.told().splitlines()[-1] == "interrupted"
+        # Not always the last line: the JVM may log of its cancelled tasks behind it.
+        assert "interrupted" in driver.told().splitlines()
+        assert "Traceback" not in driver.told()
         end = time.monotonic() + WAIT_S
         while is_anybody_left(driver.process.pid):
             assert time.monotonic() < end, "its JVM runs on"
