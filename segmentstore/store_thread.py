@@ -17,6 +17,7 @@ import asyncio
 import concurrent.futures
 import logging
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -39,6 +40,9 @@ _log = logging.getLogger(__name__)
 
 _LEFTOVERS_S: Final = 1.0
 """Longest that tasks may take to end which nobody waits for any more."""
+
+_START_POLL_S: Final = 0.001
+"""Between two checks whether an interrupted start has begun the thread."""
 
 
 class _SignalSafeCondition(threading.Condition):
@@ -139,7 +143,13 @@ class StoreThread:
 
     def open(self) -> SegmentStore:
         """Begin the thread and wait for the store. Whatever this raises, `end` is to be called."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except KeyError as error:
+            # Python 3.11, interrupted behind the start, forgets a thread that runs already.
+            if error.__context__ is None:
+                raise
+            raise error.__context__ from None
         return self._opened.result()
 
     def end(self) -> None:
@@ -157,6 +167,12 @@ class StoreThread:
         if self._thread.ident is not None:
             # Else the start was interrupted: if there will be a thread, it finds that it is not
             # wanted.
+            while self._ident is None and self._thread.is_alive():
+                time.sleep(_START_POLL_S)
+            if self._ident is None:
+                # Forgotten in its start (Python 3.11), it ended before `_main`; or it is about to
+                # find that it is not wanted.
+                return
             self._ended.exception()
             # Not before: a join that is interrupted takes a thread that runs for one that has
             # ended.
