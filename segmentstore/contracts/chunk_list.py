@@ -1,104 +1,59 @@
 """The chunks of one segment, in pages: what is looked up, changed or encoded is a page, not a list.
 
-Invariants, checked by `ChunkList.check`:
-
-- chunks are sorted by start offset and contiguous: each begins where the one before ends;
-- a page has 1 to `page_chunks` chunks. Its key is the start offset of its first chunk;
-- the records of a page never change, only the page does: it is exchanged for another. The last page
-  alone grows, at its end. So a thread may read a page that it was given with its length.
+`paged_chunks.py` has the invariants of pages, and says which of them are in memory.
 
 A replacement inside a page keeps its key, since it covers the same bytes. The key changes only
 where the page's first bytes leave it: they are truncated, or replaced together with bytes of the
 page before.
-
-The last page is kept in the list itself: most segments have no other.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
 from operator import attrgetter, eq, itemgetter
-from typing import Final, TypeAlias
+from typing import Final
 
+from segmentstore.contracts.chunk_pages import ChunkPage, key_of
 from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.paged_chunks import (
+    PAGE_CHUNKS_MAX,
+    PageContent,
+    PagedChunks,
+    UnknownChunksError,
+)
 
-PAGE_CHUNKS_MAX: Final = 128
-"""Chunks in a page, at most."""
+__all__ = ["PAGE_CHUNKS_MAX", "ChunkList", "PageContent", "UnknownChunksError"]
 
-PageContent: TypeAlias = tuple[list[ChunkRecord], int]
-"""A page at one moment: its first so many records, which never change."""
-
-_key_of: Final = attrgetter("key")
 _records_of: Final = attrgetter("records")
 _start_of: Final = itemgetter(ChunkRecord._fields.index("start_offset"))
 _end_of: Final = attrgetter("end_offset")
 
 
-_EMPTY: Final[list[ChunkRecord]] = []
-"""Shared by all lists without chunks, and never changed."""
-
-
-class _Page:
-    """Chunks that follow one another, and their encoded form once it was asked for."""
-
-    __slots__ = ("encoded", "key", "records")
-
-    def __init__(self, records: list[ChunkRecord], encoded: bytes | None = None) -> None:
-        self.records = records
-        self.key = records[0].start_offset
-        self.encoded = encoded
-
-
-class _EarlierPages:
-    """All pages but the last one, and what is kept only of lists with several pages."""
-
-    __slots__ = ("chunks", "last_encoded", "pages")
-
-    def __init__(self, pages: list[_Page], chunks: int) -> None:
-        self.pages = pages
-        self.chunks = chunks
-        """In all of them."""
-        self.last_encoded: bytes | None = None
-        """Of the page after them."""
-
-
-class ChunkList:
+class ChunkList(PagedChunks):
     """Chunks of one segment in the order of their offsets. Offsets are bytes of the segment.
 
     Changes during an iteration are not allowed.
     """
 
-    __slots__ = ("_earlier", "_last")
-
-    page_chunks = PAGE_CHUNKS_MAX
-
-    def __init__(self, chunks: Iterable[ChunkRecord] = ()) -> None:
-        self._last = _EMPTY
-        self._earlier: _EarlierPages | None = None
-        """None unless there are at least two pages."""
-        self.extend(chunks)
+    __slots__ = ()
 
     # --- reading ----------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        earlier = self._earlier
-        return len(self._last) if earlier is None else earlier.chunks + len(self._last)
-
-    def __bool__(self) -> bool:
-        return bool(self._last)
 
     def __iter__(self) -> Iterator[ChunkRecord]:
         earlier = self._earlier
         if earlier is None:
             return iter(self._last)
+        self._require_whole()
         return chain(chain.from_iterable(map(_records_of, earlier.pages)), self._last)
 
     def __eq__(self, other: object) -> bool:
         """Whether both have the same chunks, in whatever pages. O(chunks)."""
         if not isinstance(other, ChunkList):
             return NotImplemented
+        self._require_whole()
+        other._require_whole()
         return len(self) == len(other) and all(map(eq, self, other))
 
     __hash__ = None  # type: ignore[assignment] # it changes
@@ -106,63 +61,52 @@ class ChunkList:
     def __repr__(self) -> str:
         if not self:
             return "<no chunks>"
-        return f"<{len(self)} chunks of [{self.first.start_offset},{self.last.end_offset})>"
+        partial = "" if self.whole else ", partial"
+        return f"<{len(self)} chunks of [{self.start_offset},{self.last.end_offset}){partial}>"
 
     @property
     def first(self) -> ChunkRecord:
         """The chunk with the smallest offset. Raises IndexError if there is none."""
         earlier = self._earlier
-        return self._last[0] if earlier is None else earlier.pages[0].records[0]
+        if earlier is None:
+            return self._last[0]
+        if earlier.gaps is not None:
+            self._require(earlier.start_offset, earlier.start_offset + 1)
+        return earlier.pages[0].records[0]
 
     @property
     def last(self) -> ChunkRecord:
         """The chunk with the largest offset. Raises IndexError if there is none."""
         return self._last[-1]
 
-    @property
-    def paged(self) -> bool:
-        """Whether there are at least two pages: then encoded forms of pages are kept."""
-        return self._earlier is not None
-
-    @property
-    def page_keys(self) -> list[int]:
-        """The keys of all pages, ascending."""
-        if not self._last:
-            return []
-        earlier = [] if self._earlier is None else self._earlier.pages
-        return [*map(_key_of, earlier), self._last[0].start_offset]
-
-    @property
-    def last_page(self) -> tuple[int, PageContent]:
-        """The last page, with its key. Raises IndexError if there is none."""
-        last = self._last
-        return last[0].start_offset, (last, len(last))
-
-    def page_contents(self) -> list[tuple[int, PageContent]]:
-        """All pages with their keys, ascending. O(pages)."""
-        return [
-            (records[0].start_offset, (records, len(records))) for records in self._pages_from(-1)
-        ]
-
     def find(self, offset: int) -> ChunkRecord | None:
         """The chunk that holds `offset`, if there is one. O(log chunks)."""
         records, earlier = self._last, self._earlier
         if earlier is not None and offset < records[0].start_offset:
-            page = bisect_right(earlier.pages, offset, key=_key_of) - 1
+            page = bisect_right(earlier.pages, offset, key=key_of) - 1
             if page < 0:
+                self._require(offset, offset + 1)
                 return None
             records = earlier.pages[page].records
         index = bisect_right(records, offset, key=_start_of) - 1
         if index < 0:
             return None
         chunk = records[index]
-        return chunk if offset < chunk.start_offset + chunk.length else None
+        if offset < chunk.start_offset + chunk.length:
+            return chunk
+        if records is not self._last:
+            self._require(offset, offset + 1)
+        return None
 
     def between(self, start_offset: int, end_offset: int) -> Iterator[ChunkRecord]:
         """The chunks that hold a byte of [start_offset, end_offset), in order.
 
         O(log chunks + those).
         """
+        self._require(start_offset, end_offset)
+        return self._between(start_offset, end_offset)
+
+    def _between(self, start_offset: int, end_offset: int) -> Iterator[ChunkRecord]:
         for records in self._pages_from(start_offset):
             if records[0].start_offset >= end_offset:
                 return
@@ -185,6 +129,7 @@ class ChunkList:
         earlier, last = self._earlier, self._last
         if earlier is None:
             return [encode(last)] if last else []
+        self._require_whole()
         found = []
         for page in earlier.pages:
             if page.encoded is None:
@@ -195,56 +140,7 @@ class ChunkList:
         found.append(earlier.last_encoded)
         return found
 
-    def check(self) -> None:
-        """Assert the invariants. O(chunks)."""
-        if not self._last:
-            assert self._earlier is None, self
-            assert not _EMPTY, _EMPTY
-            return
-        position = None
-        for chunk in self:
-            assert chunk.length > 0, (self, chunk)
-            assert position is None or chunk.start_offset == position, (self, chunk)
-            position = chunk.end_offset
-        earlier = self._earlier
-        if earlier is not None:
-            assert earlier.pages, self
-            assert earlier.chunks == sum(len(page.records) for page in earlier.pages), self
-            assert all(page.key == page.records[0].start_offset for page in earlier.pages), self
-        sizes = [len(records) for records in self._pages_from(-1)]
-        assert all(1 <= size <= self.page_chunks for size in sizes), (self, sizes)
-        assert not _EMPTY, _EMPTY
-
     # --- changing ---------------------------------------------------------------------------------
-
-    def append(self, chunk: ChunkRecord) -> None:
-        """Add the chunk that follows the last one. O(1)."""
-        last = self._last
-        if not last or len(last) >= self.page_chunks:
-            self._begin_page([])
-            last = self._last
-        last.append(chunk)
-        if self._earlier is not None:
-            self._earlier.last_encoded = None
-
-    def extend(self, chunks: Iterable[ChunkRecord]) -> None:
-        """Add chunks that follow the last one. O(those)."""
-        for chunk in chunks:
-            self.append(chunk)
-
-    def extend_pages(self, pages: Iterable[tuple[list[ChunkRecord], bytes | None]]) -> None:
-        """Add chunks that follow the last one, in pages of their own with their encoded forms, if
-        they are known.
-
-        No page is empty, or larger than a page may be. The lists belong to this one from now on.
-        """
-        before = None
-        for chunks, encoded in pages:
-            assert 0 < len(chunks) <= self.page_chunks, len(chunks)
-            self._begin_page(chunks, before)
-            before = encoded
-        if self._earlier is not None and before is not None:
-            self._earlier.last_encoded = before
 
     def remove_below(
         self, offset: int, changed: dict[int, PageContent | None] | None = None
@@ -252,9 +148,13 @@ class ChunkList:
         """Remove the chunks that end at or below `offset`; return them.
 
         `changed` receives the new contents of pages by key, None for removed pages. O(those), and
-        one move of the pointers to the other pages.
+        one move of the pointers to the other pages. Chunks with a byte below `offset` must be in
+        memory.
         """
-        if not self._last or self.first.end_offset > offset:
+        if not self._last or self.start_offset >= offset:
+            return []
+        self._require(self.start_offset, offset)
+        if self.first.end_offset > offset:
             return []
         left = len(self)
         pages = self._take_pages()
@@ -270,11 +170,13 @@ class ChunkList:
             cut = bisect_right(records, offset, key=_end_of)
             if cut:
                 removed += records[:cut]
-                pages[0] = _Page(records[cut:])
+                pages[0] = ChunkPage(records[cut:])
             else:
                 del before[whole:]
         _record_change(changed, before, pages[: len(before) - whole])
         self._put_pages(pages, left - len(removed))
+        if self._earlier is not None and self._earlier.gaps is not None:
+            self._earlier.gaps.start_offset = removed[-1].end_offset
         return removed
 
     def replace(
@@ -294,82 +196,17 @@ class ChunkList:
         self._check_same_range(old, new)
         total = len(self) - len(old) + len(new)
         pages = self._take_pages()
-        first = bisect_right(pages, old[0].start_offset, key=_key_of) - 1
-        end = bisect_left(pages, old[-1].end_offset, key=_key_of)
+        first = bisect_right(pages, old[0].start_offset, key=key_of) - 1
+        end = bisect_left(pages, old[-1].end_offset, key=key_of)
         records = [chunk for page in pages[first:end] for chunk in page.records]
         place = bisect_left(records, old[0].start_offset, key=_start_of)
         records[place : place + len(old)] = new
-        first, end, records = self._join(pages, first, end, records)
-        split = self._split(records)
+        first, end, records = _join_small(pages, first, end, records, self.page_chunks)
+        split = _split_even(records, self.page_chunks)
         _record_change(changed, pages[first:end], split)
         pages[first:end] = split
         self._put_pages(pages, total)
         return True
-
-    # --- pages ------------------------------------------------------------------------------------
-
-    def _pages_from(self, offset: int) -> Iterator[list[ChunkRecord]]:
-        """The records of the pages, from the one that may hold `offset` on."""
-        last, earlier = self._last, self._earlier
-        if earlier is not None and offset < last[0].start_offset:
-            pages = earlier.pages
-            for index in range(max(0, bisect_right(pages, offset, key=_key_of) - 1), len(pages)):
-                yield pages[index].records
-        if last:
-            yield last
-
-    def _begin_page(self, records: list[ChunkRecord], encoded: bytes | None = None) -> None:
-        """Make `records` the last page; `encoded` is of the page that was the last one."""
-        last, earlier = self._last, self._earlier
-        if last:
-            if earlier is None:
-                earlier = self._earlier = _EarlierPages([], 0)
-            earlier.pages.append(_Page(last, encoded or earlier.last_encoded))
-            earlier.chunks += len(last)
-            earlier.last_encoded = None
-        self._last = records
-
-    def _take_pages(self) -> list[_Page]:
-        """All pages, to be changed and put back by `_put_pages`. The list is not empty."""
-        earlier = self._earlier
-        if earlier is None:
-            return [_Page(self._last)]
-        earlier.pages.append(_Page(self._last, earlier.last_encoded))
-        return earlier.pages
-
-    def _put_pages(self, pages: list[_Page], chunks: int) -> None:
-        """Take over what became of the pages; `chunks` are in them."""
-        if not pages:
-            self._last, self._earlier = _EMPTY, None
-            return
-        last = pages.pop()
-        self._last = last.records
-        if not pages:
-            self._earlier = None
-            return
-        self._earlier = _EarlierPages(pages, chunks - len(self._last))
-        self._earlier.last_encoded = last.encoded
-
-    def _join(
-        self, pages: Sequence[_Page], first: int, end: int, records: list[ChunkRecord]
-    ) -> tuple[int, int, list[ChunkRecord]]:
-        """Take a neighbour in where both fill no more than half a page.
-
-        So consolidation does not leave a page for every few chunks, and the page that was joined is
-        not soon split again.
-        """
-        room = self.page_chunks // 2 - len(records)
-        if first and len(pages[first - 1].records) <= room:
-            return first - 1, end, [*pages[first - 1].records, *records]
-        if end < len(pages) and len(pages[end].records) <= room:
-            return first, end + 1, [*records, *pages[end].records]
-        return first, end, records
-
-    def _split(self, records: list[ChunkRecord]) -> list[_Page]:
-        """As few pages as hold them, about equally full."""
-        count = -(-len(records) // self.page_chunks)
-        borders = [len(records) * number // count for number in range(count + 1)]
-        return [_Page(records[start:end]) for start, end in pairwise(borders)]
 
     def _check_same_range(self, old: Sequence[ChunkRecord], new: Sequence[ChunkRecord]) -> None:
         """Every byte of the segment stays at its offset, with nothing missing and nothing twice."""
@@ -382,9 +219,39 @@ class ChunkList:
 
 
 def _record_change(
-    changed: dict[int, PageContent | None] | None, before: Sequence[_Page], after: Sequence[_Page]
+    changed: dict[int, PageContent | None] | None,
+    before: Sequence[ChunkPage],
+    after: Sequence[ChunkPage],
 ) -> None:
     """Put into `changed` that pages were exchanged for others."""
     if changed is not None:
         changed.update((page.key, None) for page in before)
         changed.update((page.key, (page.records, len(page.records))) for page in after)
+
+
+def _join_small(
+    pages: Sequence[ChunkPage], first: int, end: int, records: list[ChunkRecord], page_chunks: int
+) -> tuple[int, int, list[ChunkRecord]]:
+    """Put a neighbour of pages [first, end) to `records`, which take their place, where both fill
+    no more than half a page.
+
+    So consolidation does not leave a page for every few chunks, and the page that was joined is not
+    soon split again. A page behind a gap is no neighbour.
+    """
+    room = page_chunks // 2 - len(records)
+    if first:
+        before = pages[first - 1]
+        if len(before.records) <= room and before.end_offset == records[0].start_offset:
+            return first - 1, end, [*before.records, *records]
+    if end < len(pages):
+        after = pages[end]
+        if len(after.records) <= room and after.key == records[-1].end_offset:
+            return first, end + 1, [*records, *after.records]
+    return first, end, records
+
+
+def _split_even(records: list[ChunkRecord], page_chunks: int) -> list[ChunkPage]:
+    """As few pages as hold them, about equally full."""
+    count = -(-len(records) // page_chunks)
+    borders = [len(records) * number // count for number in range(count + 1)]
+    return [ChunkPage(records[start:end]) for start, end in pairwise(borders)]
