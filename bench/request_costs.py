@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
@@ -28,6 +29,7 @@ from durablelog.operations import (
 )
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
@@ -143,6 +145,20 @@ class SimulatedContainer:
 
     async def check_primary(self) -> None:
         """Nobody else is about."""
+
+    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+        """No segment is idle."""
+        del ids
+        return nullcontext()
+
+    async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        """As the engine passes over active segments."""
+        found: dict[int, list[ChunkRecord]] = {}
+        for segment_id, segment in self.metadata.segments.items():
+            chunks = [chunk for chunk in segment.chunks if chunk.object_name in names]
+            if chunks:
+                found[segment_id] = chunks
+        return found
 
     async def read_unflushed(
         self, ranges: Sequence[tuple[int, int, int]]

@@ -65,6 +65,7 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
     parts.append(_COUNT.pack(len(metadata.garbage)))
     for garbage in metadata.garbage.values():
         parts += (_encode_object(garbage.record), _TIME.pack(garbage.unreferenced_ms))
+    assert not metadata.idle, "a checkpoint has all segments in itself, or names a snapshot"
     parts.append(_COUNT.pack(len(metadata.segments)))
     for segment in metadata.segments.values():
         encoded = segment.encoded

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_builder import DataFrameBuilder
-from durablelog.metadata_updater import MetadataUpdater, PendingSegment
+from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import (
     APPEND_HEAD_LENGTH,
     ATTRIBUTE_LENGTH,
@@ -31,6 +31,7 @@ from durablelog.operation_codec import (
     encoded_length,
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
+from durablelog.pending_segment import PendingSegment
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -76,6 +77,10 @@ LARGE_APPEND_BYTES = 16 * 1024
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
+def _nobody(_request: AppendRequest) -> bool:
+    return False
+
+
 class PackedFrame:
     """One frame's payload, the operations that end in it, and the futures it resolves."""
 
@@ -97,8 +102,17 @@ class PackedFrame:
 class FramePacker:
     """Packs what waits. One per container."""
 
-    def __init__(self, updater: MetadataUpdater, payload_bytes_max: int) -> None:
+    def __init__(
+        self,
+        updater: MetadataUpdater,
+        payload_bytes_max: int,
+        defer: Callable[[AppendRequest], bool] = _nobody,
+    ) -> None:
+        """`defer` takes an append to a segment that is not in memory, if there is one; or says
+        False.
+        """
         self._updater = updater
+        self._defer = defer
         self._builder = DataFrameBuilder(payload_bytes_max)
         self._room_of_empty = self._builder.room + ENTRY_HEADER_LENGTH
         self._room = self._room_of_empty
@@ -210,7 +224,7 @@ class FramePacker:
             ):
                 popleft()
                 taken += size + REQUEST_BYTES
-                self._refuse(pending, segment_id, future)
+                self._refuse(pending, item)
                 continue
             parts = pending.parts
             need = size if parts is not None else size + _GROUP_OVERHEAD
@@ -325,17 +339,15 @@ class FramePacker:
         frame.futures.append(future)  # type: ignore[arg-type]
         frame.values.append(operation.offset)
 
-    def _refuse(
-        self, pending: PendingSegment | None, segment_id: int, future: asyncio.Future[int | None]
-    ) -> None:
-        if pending is None:
-            if not future.cancelled():
-                future.set_exception(
-                    SegmentNotFoundError(f"#{segment_id}", "no segment of this id is left")
-                )
+    def _refuse(self, pending: PendingSegment | None, item: AppendRequest) -> None:
+        segment_id, _, future, _, _, event = item
+        if pending is None and not (event is None and future.cancelled()) and self._defer(item):
             return
         if not future.cancelled():
-            if pending.removed:
+            if pending is None:
+                detail = "no segment of this id is left"
+                future.set_exception(SegmentNotFoundError(f"#{segment_id}", detail))
+            elif pending.removed:
                 detail = f"the segment of id {segment_id} is deleted or merged away"
                 future.set_exception(SegmentNotFoundError(pending.name, detail))
             else:

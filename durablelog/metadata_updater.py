@@ -21,7 +21,6 @@ Pure: no await, no clock, no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from uuid import UUID
 
 from durablelog import storage_metadata
 from durablelog.catalog.metadata_changes import MetadataChanges
@@ -44,16 +43,11 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
-from segmentstore.contracts.attribute_table import NO_ATTRIBUTES
+from durablelog.pending_segment import PendingSegment
 from segmentstore.contracts.attributes import (
     ATTRIBUTES_PER_SEGMENT_MAX,
-    AttributeConditionError,
-    AttributeKey,
-    KeyedUpdate,
-    resolve_updates,
 )
 from segmentstore.contracts.errors import (
-    BadAttributeUpdateError,
     BadOffsetError,
     DataCorruptionError,
     SegmentError,
@@ -73,81 +67,6 @@ SEQUENCE_GAP = 1 << 20
 """More than the operations that can be on their way to the log at one time (32 frames of at most 1
 MiB).
 """
-
-
-class PendingSegment:
-    """A segment as it will be once everything accepted is acknowledged."""
-
-    __slots__ = (
-        "attribute_count",
-        "attributes",
-        "base",
-        "group_attributes",
-        "group_offset",
-        "in_flight",
-        "length",
-        "name",
-        "parts",
-        "removed",
-        "sealed",
-        "segment_id",
-        "start_offset",
-    )
-
-    def __init__(self, segment_id: int, name: str, base: SegmentMetadata | None) -> None:
-        self.segment_id = segment_id
-        self.name = name
-        self.base = base
-        """The committed record; None while the creation itself is pending."""
-        if base is None:
-            self.start_offset = self.length = 0
-            self.sealed = self.removed = False
-            self.attribute_count = 0
-        else:
-            self.start_offset = base.start_offset
-            self.length = base.length
-            self.sealed = base.sealed
-            self.removed = base.merged_into is not None
-            """Deleted or merged away."""
-            self.attribute_count = len(base.attributes)
-            """As it will be; not kept in replay, which has no bound."""
-        self.attributes: dict[AttributeKey, int] = {}
-        """Values accepted and not yet committed, ATTRIBUTE_UNSET for a removal; they hide the
-        committed ones.
-        """
-        self.in_flight = 0
-        """Operations accepted and not yet committed."""
-        self.parts: list[bytes] | None = None
-        """Appends gathered for the frame being packed, from `group_offset` on, with
-        `group_attributes` (the packer's).
-        """
-        self.group_offset = 0
-        self.group_attributes: dict[AttributeKey, int] | None = None
-
-    @property
-    def idle(self) -> bool:
-        """True if this view says what the committed record says."""
-        return not self.in_flight and self.parts is None
-
-    def resolve(self, updates: Sequence[KeyedUpdate]) -> tuple[dict[AttributeKey, int], int]:
-        """The values `updates` lead to on top of what is pending, and how many they add.
-
-        Raises BadAttributeUpdateError.
-        """
-        try:
-            return resolve_updates(
-                updates, self.base.attributes if self.base else NO_ATTRIBUTES, self.attributes
-            )
-        except AttributeConditionError as error:
-            raise BadAttributeUpdateError(
-                self.name, UUID(bytes=error.key), error.current, error.detail
-            ) from None
-
-    def take(self, attributes: dict[AttributeKey, int] | None, growth: int) -> None:
-        """Add accepted values to what is pending."""
-        if attributes:
-            self.attributes.update(attributes)
-            self.attribute_count += growth
 
 
 class MetadataUpdater:
@@ -296,6 +215,37 @@ class MetadataUpdater:
         self._sequence_number += SEQUENCE_GAP
         # Nothing is pending, and replay has not counted attributes.
         self.pending.clear()
+
+    # --- active and idle --------------------------------------------------------------------------
+
+    def activate(self, segment: SegmentMetadata) -> None:
+        """Take a segment into memory as the catalog has it: one that was idle."""
+        metadata = self.metadata
+        assert segment.flushed, segment
+        assert segment.segment_id not in metadata.segments, segment
+        assert segment.name not in metadata.names, segment
+        metadata.segments[segment.segment_id] = segment
+        metadata.names[segment.name] = segment.segment_id
+        metadata.idle -= 1
+        assert metadata.idle >= 0, segment
+
+    def may_evict(self, segment: SegmentMetadata) -> bool:
+        """Whether the catalog has all there is of a segment, and nothing of it is on its way."""
+        if not (segment.flushed and self.changes.is_written(segment)):
+            return False
+        pending = self.pending.get(segment.segment_id)
+        return pending is None or pending.idle
+
+    def evict(self, segment: SegmentMetadata) -> None:
+        """Have a segment in the catalog alone."""
+        assert self.may_evict(segment), segment
+        metadata = self.metadata
+        del metadata.segments[segment.segment_id]
+        del metadata.names[segment.name]
+        self.pending.pop(segment.segment_id, None)
+        metadata.idle += 1
+
+    # --- what is pending --------------------------------------------------------------------------
 
     def find(self, segment_id: int) -> PendingSegment | None:
         """The pending view of a segment, made if need be; None if there is no such segment."""

@@ -20,8 +20,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 from durablelog.checkpoint_policy import CheckpointPolicy
@@ -30,6 +29,7 @@ from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
 from durablelog.fair_admission import FairAdmission
 from durablelog.frame_packer import (
     REQUEST_BYTES,
+    AppendRequest,
     Event,
     FramePacker,
     OperationRequest,
@@ -45,7 +45,7 @@ from durablelog.operations import (
     SnapshotCheckpointOperation,
     commit_runs,
 )
-from durablelog.processor_config import ProcessorConfig
+from durablelog.processor_config import ProcessorConfig, ProcessorStatistics
 from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
 from segmentstore.contracts.errors import (
@@ -60,22 +60,6 @@ _FRAMES_IN_FLIGHT_MAX = 32
 _PART_FILLED_IN_FLIGHT_MAX = 2
 _ROOM_TIMEOUT_S = 5.0
 """A close, or a store that is being made, waits so long for a log whose disk is full."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorStatistics:
-    """A snapshot of the processor's numbers."""
-
-    queue_requests: int
-    queue_bytes: int
-    frames_in_flight: int
-    bytes_in_flight: int
-    requests_committed: int
-    operations_committed: int
-    frames_committed: int
-    checkpoints: int
-    throttled_by: str
-    throttled_s: float
 
 
 class _Shipped:
@@ -104,8 +88,11 @@ class OperationProcessor:
         throttle: Callable[[], Throttle],
         unflushed_of: Callable[[int], int] = lambda _segment_id: 0,
         checkpoints: CheckpointSource | None = None,
+        defer: Callable[[AppendRequest], bool] | None = None,
     ) -> None:
-        """Without `checkpoints` each has all metadata in itself."""
+        """Without `checkpoints` each has all metadata in itself. `defer` takes a queued append to a
+        segment that is not in memory, for `put_back`; or says False: there is none.
+        """
         self._log = log
         self._updater = updater
         self._positions = positions
@@ -117,13 +104,18 @@ class OperationProcessor:
         self._source = InlineCheckpoints(updater) if checkpoints is None else checkpoints
         self._container_id = updater.metadata.container_id
         self._loop = asyncio.get_running_loop()
-        self._packer = FramePacker(updater, log.payload_bytes_max)
+        self._defer = defer
+        self._packer = FramePacker(updater, log.payload_bytes_max, self._defer_append)
         self._policy = CheckpointPolicy(config.checkpoint_operations, config.checkpoint_bytes)
         self._queue: deque[Request] = deque()
         self._own_queue: deque[Request] = deque()
         """Storage updates and the like: first, and never throttled."""
         self._fair = FairAdmission(unflushed_of)
         """What waited when the throttle held callers back: older than what is in the queue."""
+        self._returned: deque[Request] = deque()
+        """Put back after they had been deferred: older than all that waits, and admitted before."""
+        self._deferred = 0
+        """Appends that were deferred and are not back."""
         self._bytes_queued = 0
         """Bytes of requests ever enqueued; minus the packer's `bytes_taken` = what waits."""
         self._in_flight: deque[_Shipped] = deque()
@@ -162,17 +154,22 @@ class OperationProcessor:
         expected_offset: int | None = None,
         updates: Sequence[KeyedUpdate] | None = None,
         event: Event | None = None,
+        future: asyncio.Future[int | None] | None = None,
     ) -> asyncio.Future[int | None]:
-        """Enqueue an append; the future gives its offset once durable (None for a repeated
-        event).
+        """Enqueue an append; the future gets its offset once durable (None for a repeated event).
+
+        A `future` that is given is of an append that was taken before: there is room for it.
         """
-        future: asyncio.Future[int | None] = self._loop.create_future()
         size = len(data)
-        if (
-            self._bytes_queued - self._packer.bytes_taken + size > self._config.queue_bytes_max
-            or self._closing
-        ):
-            future.set_exception(self._refusal())
+        if future is None:
+            future = self._loop.create_future()
+            waiting = self._bytes_queued - self._packer.bytes_taken
+            if waiting + size > self._config.queue_bytes_max or self._closing:
+                future.set_exception(self._refusal())
+                return future
+        elif self._failure is not None:
+            if not future.done():
+                future.set_exception(self._refusal())
             return future
         self._bytes_queued += size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
@@ -185,6 +182,26 @@ class OperationProcessor:
                 # it.
                 self._pump()
         return future
+
+    def put_back(self, requests: Sequence[AppendRequest], refused: int) -> None:
+        """Queue deferred appends again, before all others, in their order; `refused` more have
+        failed.
+        """
+        self._deferred -= len(requests) + refused
+        if self._failure is not None:
+            for request in requests:
+                if not request[2].done():
+                    request[2].set_exception(self._refusal())
+            return
+        self._bytes_queued += sum(len(request[1]) + REQUEST_BYTES for request in requests)
+        self._returned.extend(requests)
+        self._schedule()
+
+    def _defer_append(self, request: AppendRequest) -> bool:
+        if self._defer is None or not self._defer(request):
+            return False
+        self._deferred += 1
+        return True
 
     def submit(self, operation: Operation, *, own: bool = False) -> asyncio.Future[object]:
         """Enqueue any other operation; `own` is for the engine's own, which are never throttled."""
@@ -265,6 +282,7 @@ class OperationProcessor:
     def _all_empty(self) -> bool:
         return (
             not (self._queue or self._own_queue or self._fair or self._checkpoint_wanted)
+            and not (self._returned or self._deferred)
             and self._packer.idle
         )
 
@@ -299,6 +317,8 @@ class OperationProcessor:
         admitted all the same.
         """
         fair = self._fair
+        if self._returned:
+            return self._returned
         if fair.admitted:
             return fair.admitted
         if not (self._queue or fair.deferred):
@@ -407,6 +427,7 @@ class OperationProcessor:
             return
         if not self._scheduled and (
             self._queue
+            or self._returned
             or self._own_queue
             or self._fair
             or self._checkpoint_wanted
@@ -521,10 +542,11 @@ class OperationProcessor:
             if not future.done():
                 future.set_exception(AppendOutcomeUnknownError(self._container_id, error))
         refused = self._packer.abandon() + self._checkpoint_waiters
-        waiting = (*self._own_queue, *self._fair.take_all(), *self._queue)
+        waiting = (*self._own_queue, *self._returned, *self._fair.take_all(), *self._queue)
         futures = (item[2] if isinstance(item, tuple) else item.future for item in waiting)
         refused.extend(futures)  # type: ignore[arg-type]
         self._own_queue.clear()
+        self._returned.clear()
         self._queue.clear()
         for future in refused:
             if not future.done():
@@ -535,8 +557,9 @@ class OperationProcessor:
 
     def statistics(self) -> ProcessorStatistics:
         """Numbers as of now. O(1)."""
+        waiting: tuple[Sized, ...] = (self._queue, self._own_queue, self._returned, self._fair)
         return ProcessorStatistics(
-            queue_requests=len(self._queue) + len(self._own_queue) + len(self._fair),
+            queue_requests=sum(map(len, waiting)),
             queue_bytes=self._bytes_queued - self._packer.bytes_taken,
             frames_in_flight=len(self._in_flight),
             bytes_in_flight=self._bytes_in_flight,

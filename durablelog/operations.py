@@ -13,7 +13,8 @@ Pravega's numbering).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
@@ -238,6 +239,32 @@ OwnersOperation: TypeAlias = (
     | DeletionClockOperation
 )
 """What a storage writer has to say, not a caller."""
+
+
+def segments_of(operation: Operation) -> Iterable[int]:
+    """Ids of the segments that must be in memory when the operation is accepted, and committed.
+
+    None of a creation, whose name must be known to be free.
+    """
+    if isinstance(operation, MergeOperation):
+        return (operation.target_id, operation.source_id)
+    if isinstance(operation, StorageUpdateOperation):
+        chunks = (segment_id for segment_id, _ in operation.chunks)
+        return itertools.chain(chunks, *operation.links)
+    if isinstance(operation, ReplaceChunksOperation):
+        return (each.segment_id for each in operation.replacements)
+    if isinstance(operation, _OF_ONE_SEGMENT):
+        return (operation.segment_id,)
+    return ()
+
+
+_OF_ONE_SEGMENT = (
+    AppendOperation,
+    SealOperation,
+    UpdateAttributesOperation,
+    TruncateOperation,
+    DeleteOperation,
+)
 
 
 def commit_runs(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:

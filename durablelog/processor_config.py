@@ -1,4 +1,4 @@
-"""Settings of the operation processor."""
+"""Settings and numbers of the operation processor."""
 
 from __future__ import annotations
 
@@ -26,3 +26,23 @@ class ProcessorConfig:
     """Metadata of so many bytes are in the checkpoint itself. Of more, it names a snapshot of the
     metadata catalog in Tier 2, and costs what changed since the one before.
     """
+    active_segments_max: int = whole(25_000, 4)
+    """Segments of a container whose metadata are in memory. The others are in the metadata catalog
+    alone, and come back when they are used. A log in memory has no catalog, and no bound.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorStatistics:
+    """A snapshot of the processor's numbers."""
+
+    queue_requests: int
+    queue_bytes: int
+    frames_in_flight: int
+    bytes_in_flight: int
+    requests_committed: int
+    operations_committed: int
+    frames_committed: int
+    checkpoints: int
+    throttled_by: str
+    throttled_s: float

@@ -217,6 +217,10 @@ class ReadIndex:
         """The segment was sealed: readers at its end get EndOfSegmentError."""
         self._waiting.wake(segment_id)
 
+    def evicted(self, segment_id: int) -> None:
+        """The segment has left memory, where nobody used it: nothing is held of it any more."""
+        self._cache_manager.drop_segment(segment_id)
+
     def deleted(self, segment_id: int) -> None:
         """The segment is deleted from the metadata: its readers get SegmentNotFoundError."""
         self._cache_manager.drop_segment(segment_id)

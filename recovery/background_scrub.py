@@ -22,7 +22,7 @@ from recovery.kept_file import save_text
 from recovery.scrub import Live, Scrub
 from recovery.scrub_state import ScrubPass, ScrubState, load_state, render_state
 from segmentstore.contracts.disk import Disk
-from segmentstore.contracts.errors import ConfigError, describe
+from segmentstore.contracts.errors import ConfigError, TierUnavailableError, describe
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
@@ -96,7 +96,7 @@ class ScrubStatistics:
     harmful: int
     notes: int
     unavailable: int
-    """Times that Tier 2 did not answer, since the store was opened."""
+    """Times that Tier 2, or a catalog, did not answer, since the store was opened."""
     previous_finished_at_ms: int | None
     previous_harmful: int
 
@@ -195,7 +195,7 @@ class BackgroundScrub:
             while True:
                 try:
                     await self._scrub.run_pass()
-                except StorageUnavailableError as error:
+                except (StorageUnavailableError, TierUnavailableError) as error:
                     self._unavailable += 1
                     _log.info("scrub waits: %s", error)
                     await asyncio.sleep(wait)

@@ -20,6 +20,7 @@ from typing import TypeVar
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.findings import Finding, Severity, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from tier2.block_header import BLOCK_BYTES_MIN
 from tier2.object_names import (
     STORE_TAG_BYTES,
@@ -55,7 +56,7 @@ def check_metadata(metadata: ContainerMetadata) -> Iterator[Finding]:
     if found:
         return  # The invariants below would only say the same again, with less of a place.
     try:
-        metadata.check()
+        assert_metadata_valid(metadata)
     except (AssertionError, KeyError) as error:
         yield harmful(
             "metadata",

@@ -6,7 +6,7 @@ Rules of this file:
 - one task, begun by `start` and ended by `stop`; nothing else rests on it;
 - while nothing is lost it waits, and asks nobody for anything;
 - a place is checked again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S
-  apart;
+  apart. Whether it is still wanted is asked before, of idle segments only then;
 - a tier that does not answer anybody ends the round; what it refuses for one object holds up no
   other;
 - any other error is our bug: it is reported in health and checked past, ever more rarely, for
@@ -26,10 +26,15 @@ from typing import Any, Final
 
 from recovery.kept_file import save_text
 from recovery.loss_file import Places, load_losses, render_losses
+from recovery.open_container import OpenContainer
 from recovery.seen_losses import LostPlace, SeenLosses
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.errors import ConfigError, DataCorruptionError, describe
-from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.errors import (
+    ConfigError,
+    DataCorruptionError,
+    TierUnavailableError,
+    describe,
+)
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_reader import BlockReader
@@ -103,7 +108,7 @@ class LossKeeper:
     def __init__(
         self,
         storage: ObjectStorage,
-        containers: Mapping[int, ContainerMetadata],
+        containers: Mapping[int, OpenContainer],
         runtime: Runtime,
         *,
         path: str,
@@ -116,9 +121,8 @@ class LossKeeper:
         self._store_id = store_id
         self._check = check
         self._losses = {
-            container_id: SeenLosses(metadata) for container_id, metadata in containers.items()
+            container_id: SeenLosses(container) for container_id, container in containers.items()
         }
-        self._metadata = containers
         self._elsewhere: dict[int, list[LostPlace]] = {}
         self._executor = runtime.executor("losses", 1)
         self._changed = asyncio.Event()
@@ -235,6 +239,9 @@ class LossKeeper:
         """
         self._prune()
         self._trouble = ""
+        for losses in self._losses.values():
+            if losses.places:
+                await self._attempt(self._settle(losses))
         answers = await self._attempt(self._check_marker())
         for container_id, losses in self._losses.items():
             some = list(losses.places.values())[:PLACES_A_ROUND]
@@ -251,6 +258,13 @@ class LossKeeper:
             self._trouble = self._trouble or describe(error)
             _log.warning("what is lost could not be checked again", exc_info=error)
             return True
+
+    async def _settle(self, losses: SeenLosses) -> bool:
+        try:
+            self._version += await losses.settle()
+        except TierUnavailableError as error:
+            _log.info("whether what is lost is still wanted is checked again later: %s", error)
+        return True
 
     async def _check_marker(self) -> bool:
         try:

@@ -40,6 +40,7 @@ from segmentstore.contracts.metadata import (
     MergeRecord,
     SegmentMetadata,
 )
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.object_storage import StoredObject
 
@@ -162,7 +163,7 @@ class _Rebuilding:
         # Encoded and decoded, so that whatever is counted from the segments is counted in one place
         # only.
         metadata = decode_checkpoint(encode_checkpoint(self._result))
-        metadata.check()
+        assert_metadata_valid(metadata)
         return Rebuilt(metadata, sorted(self._reports, key=lambda report: report.segment_id))
 
     # --- what covers a segment --------------------------------------------------------------------

@@ -27,6 +27,12 @@ SnapshotLoad: TypeAlias = Callable[[SnapshotCheckpointOperation], Awaitable[Cont
 Raises DataCorruptionError, TierUnavailableError.
 """
 
+Prepare: TypeAlias = Callable[[Sequence[Operation]], Awaitable[None]]
+"""Has what operations are about in memory, before they are replayed.
+
+Raises DataCorruptionError, TierUnavailableError.
+"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecoveryReport:
@@ -71,12 +77,14 @@ async def recover(
     on_commit: Callable[[Sequence[Operation]], None],
     home: HomeOfBytes,
     load: SnapshotLoad | None = None,
+    prepare: Prepare | None = None,
 ) -> RecoveredLog:
     """Replay the whole log; `on_commit` sees runs of operations, as it does of live ones, at the
-    speed of `home`. `load` is awaited for a log that begins with a checkpoint by reference.
+    speed of `home`. `load` is awaited for a log that begins with a checkpoint by reference,
+    `prepare` before each part of what follows.
 
     Raises DataCorruptionError (nothing was changed on disk by it), without `load` for such a log
-    too; and what `load` raises. A log without operations leaves
+    too; and what `load` and `prepare` raise. A log without operations leaves
     the metadata empty: the caller writes the first checkpoint.
     """
     loop = asyncio.get_running_loop()
@@ -89,7 +97,10 @@ async def recover(
                 records: Sequence[Record] = reader.feed(frame)
                 if load is not None and records and not replay.operations:
                     records = await _begin(records, replay, on_commit, load)
-                await _replay_records(records, replay, on_commit, home, placed=log.reads_ranges)
+                parts = _decoded(records, replay, placed=log.reads_ranges)
+                if prepare is not None and parts:
+                    await prepare([operation for operation, _ in parts])
+                await _replay_parts(parts, replay, on_commit, home)
     reader.finish()
     replay.finish()
     report = RecoveryReport(
@@ -122,24 +133,33 @@ async def _begin(
     return records[1:]
 
 
-async def _replay_records(
-    records: Sequence[Record],
-    replay: Replay,
-    on_commit: Callable[[Sequence[Operation]], None],
-    home: HomeOfBytes,
-    *,
-    placed: bool,
-) -> None:
-    """Replay those that ended with one frame; `placed`: say of appends where the log has them."""
-    appends: list[Operation] = []
-    run_bytes = 0
-    for record, first_address, last_address, address in records:
+def _decoded(
+    records: Sequence[Record], replay: Replay, *, placed: bool
+) -> list[tuple[Operation, Record]]:
+    """The operations of records; `placed`: say of appends where the log has their bytes."""
+    parts: list[tuple[Operation, Record]] = []
+    for each in records:
+        record, first_address, _, address = each
         operation = replay.decode(record, first_address, copy=False)
-        is_append = type(operation) is AppendOperation
         if address is not None and placed and type(operation) is AppendOperation:
             begin = append_data_start(operation)
             if begin + len(operation.data) == len(record):
                 operation.address = LogAddress(address + begin)
+        parts.append((operation, each))
+    return parts
+
+
+async def _replay_parts(
+    parts: Sequence[tuple[Operation, Record]],
+    replay: Replay,
+    on_commit: Callable[[Sequence[Operation]], None],
+    home: HomeOfBytes,
+) -> None:
+    """Replay the operations that ended with one frame."""
+    appends: list[Operation] = []
+    run_bytes = 0
+    for operation, (record, first_address, last_address, _) in parts:
+        is_append = type(operation) is AppendOperation
         run_bytes += len(record)
         if appends and (not is_append or run_bytes > home.room_bytes):
             # As live (`commit_runs`): what is notified of an operation sees the metadata as of it.

@@ -9,28 +9,30 @@ Rules of this file:
   over: nobody wants it;
 - anything found is checked once more with the chunks as they are then: the metadata of an open
   store move on;
-- a store that does not answer is never taken for corruption: the walk ends with
-  StorageUnavailableError, and goes on from its position when it is run again;
+- a store, or a catalog, that does not answer is never taken for corruption. The walk ends with
+  StorageUnavailableError or TierUnavailableError, and goes on from its position when it is run
+  again;
 - one object that the store refuses, while it gives others, is a finding, and holds up no other: the
   next pass asks for it again;
-- bytes are asked for at a bounded rate, and large metadata are processed in turns with the rest
-  of the loop.
+- bytes are asked for at a bounded rate;
+- chunks are asked for by object, those of a bounded number at once. Most segments of an open store
+  may be idle, and all their chunks are more than fit memory.
 """
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
 from typing import Final
 
 from recovery.block_check import ObjectCheck, check_object
+from recovery.open_container import OpenContainer
 from recovery.scrub_state import ScrubPosition, ScrubState
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.findings import unknown
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
+from segmentstore.contracts.findings import harmful, unknown
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.rate_limiter import RateLimiter
@@ -43,16 +45,18 @@ from tier2.object_storage import (
     StorageUnavailableError,
 )
 
-CHUNKS_PER_TURN = 10_000
-"""Chunks processed before the event loop gets a turn."""
+OBJECTS_IN_BATCH: Final = 256
+"""Whose chunks are asked for at once: a pass over all chunks in memory comes with it."""
+CHUNKS_IN_BATCH: Final = 65_536
+"""Living chunks of a batch, or one object has more."""
 PIECE_BYTES_MIN = 64 * 1024
 WITNESSES_MAX: Final = 4
 """Objects asked for a byte before a refusal is taken for that of one object."""
 _REFUSALS: Final = frozenset(("EACCES", "EPERM", "EIO"))
 """Kinds by which a folder refuses one file until a person changes something."""
 
-Live = Callable[[], ContainerMetadata | None]
-"""The metadata of a container as they are now; None while it does not serve."""
+Live = Callable[[], OpenContainer | None]
+"""A container; None while it does not serve."""
 
 
 def piece_bytes(bytes_per_s: float) -> int:
@@ -100,7 +104,7 @@ class Scrub:
     async def run_pass(self) -> None:
         """Go on with the current pass, to its end; nothing happens if it is finished.
 
-        Raises StorageUnavailableError.
+        Raises StorageUnavailableError; TierUnavailableError from the catalog of an open container.
         """
         current = self.state.current
         if current.finished_at_ms is not None:
@@ -112,37 +116,72 @@ class Scrub:
         await self._moved_on()
 
     async def _walk(self, container_id: int) -> None:
-        live = self._containers[container_id]
-        metadata = live()
-        if metadata is None:
+        container = self._containers[container_id]()
+        if container is None:
             return
-        current = self.state.current
+        current, metadata = self.state.current, container.metadata
         names = sorted(metadata.objects)
         if current.position is not None and current.position.container_id == container_id:
             names = names[bisect_right(names, current.position.object_name) :]
-        chunks = await _chunks_by_object(metadata)
         self.objects_left = len(names)
         self.bytes_left = sum(_size(metadata, name) for name in names)
+        for some in _batches(metadata, names):
+            if not await self._check_some(container_id, metadata, some):
+                return
+
+    async def _check_some(
+        self, container_id: int, metadata: ContainerMetadata, names: Sequence[str]
+    ) -> bool:
+        """Check these objects; False once the container does not serve any more."""
+        chunks: Mapping[str, Sequence[ChunkRecord]] = {}
+        try:
+            chunks = await self._chunks_in(container_id, names)
+        except DataCorruptionError:
+            pass  # Each is asked for by itself: not all of them suffer for one.
+        current = self.state.current
         remaining = iter(names)
         while group := list(islice(remaining, self._at_once)):
             sizes = sum(_size(metadata, name) for name in group)
             checked = await gather_outcomes(
-                *(self._check_object(container_id, name, chunks.pop(name, [])) for name in group),
+                *(self._check_object(container_id, name, chunks.get(name)) for name in group),
                 name="scrub object",
             )
             for each in checked:
                 if isinstance(each, BaseException):
                     raise each
-            if live() is None:
+            if self._containers[container_id]() is None:
                 # It has stopped: its objects are not missing, and what was passed over for that is
                 # still to come.
-                return
+                return False
             for each in checked:
                 self._count(each)
             current.position = ScrubPosition(container_id, group[-1])
             self.objects_left -= len(group)
             self.bytes_left = max(0, self.bytes_left - sizes)
             await self._moved_on()
+        return True
+
+    async def _chunks_in(
+        self, container_id: int, names: Collection[str]
+    ) -> dict[str, list[ChunkRecord]]:
+        """The chunks in each of the objects; none of a container that has stopped.
+
+        Raises TierUnavailableError, DataCorruptionError.
+        """
+        by_object: dict[str, list[ChunkRecord]] = {name: [] for name in names}
+        container = self._containers[container_id]()
+        if container is None:
+            return by_object
+        try:
+            found = await container.chunks_in(by_object.keys())
+        except TierUnavailableError:
+            if self._containers[container_id]() is None:
+                return by_object
+            raise
+        for chunks in found.values():
+            for chunk in chunks:
+                by_object[chunk.object_name].append(chunk)
+        return by_object
 
     def _count(self, checked: ObjectCheck | BaseException | None) -> None:
         current = self.state.current
@@ -155,11 +194,15 @@ class Scrub:
             current.passed_over += 1
 
     async def _check_object(
-        self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
+        self, container_id: int, name: str, chunks: Sequence[ChunkRecord] | None
     ) -> ObjectCheck | None:
-        """Check one object; None if it is missing from the metadata."""
+        """Check one object; None if it is missing from the metadata. `chunks` None: not known."""
         try:
             return await self._check_twice(container_id, name, chunks)
+        except DataCorruptionError as error:
+            # What should be in it is not known.
+            detail = f"{error.where}: {error.detail}"
+            return ObjectCheck([harmful("catalog", f"object {name}", detail)], 0, 0)
         except StorageUnavailableError as error:
             if not await self._refuses_one(container_id, name, error):
                 raise
@@ -168,8 +211,10 @@ class Scrub:
             return ObjectCheck([unknown("unreadable", f"object {name}", str(error))], 0, 0)
 
     async def _check_twice(
-        self, container_id: int, name: str, chunks: Sequence[ChunkRecord]
+        self, container_id: int, name: str, chunks: Sequence[ChunkRecord] | None
     ) -> ObjectCheck | None:
+        if chunks is None:
+            chunks = (await self._chunks_in(container_id, [name]))[name]
         checked = await self._check(container_id, name, chunks)
         if checked is None:
             return None
@@ -177,16 +222,8 @@ class Scrub:
             self._witness = name
         if not checked.findings:
             return checked
-        metadata = self._containers[container_id]()
-        if metadata is None:
-            return None
         # Merges, truncations and consolidation may have moved its chunks since they were gathered.
-        fresh = [
-            chunk
-            for segment in metadata.segments.values()
-            for chunk in segment.chunks
-            if chunk.object_name == name
-        ]
+        fresh = (await self._chunks_in(container_id, [name]))[name]
         return await self._check(container_id, name, fresh)
 
     async def _refuses_one(
@@ -197,8 +234,9 @@ class Scrub:
         """
         if not isinstance(error, StorageRefusedError) and error.kind not in _REFUSALS:
             return False
-        metadata = self._containers[container_id]()
+        container = self._containers[container_id]()
         # Names of one epoch lie together: those of the last one are the least likely in an archive.
+        metadata = container.metadata if container is not None else None
         newest = sorted(metadata.objects)[-WITNESSES_MAX:] if metadata is not None else []
         for witness in (self._witness, *reversed(newest)):
             if witness is None or witness == name:
@@ -230,25 +268,26 @@ class Scrub:
         return checked if self._record(container_id, name) is not None else None
 
     def _record(self, container_id: int, name: str) -> ObjectRecord | None:
-        metadata = self._containers[container_id]()
+        container = self._containers[container_id]()
+        metadata = container.metadata if container is not None else None
         live = metadata.objects.get(name) if metadata is not None else None
         return live.record if live is not None else None
 
 
-async def _chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[ChunkRecord]]:
-    """Every chunk under its object, gathered in turns with the rest of the loop: of no single
-    moment.
-    """
-    result: dict[str, list[ChunkRecord]] = defaultdict(list)
-    gathered = 0
-    for segment in list(metadata.segments.values()):
-        for chunk in segment.chunks:
-            result[chunk.object_name].append(chunk)
-        gathered += 1 + len(segment.chunks)
-        if gathered >= CHUNKS_PER_TURN:
-            gathered = 0
-            await asyncio.sleep(0)
-    return result
+def _batches(metadata: ContainerMetadata, names: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The names in their order, few at once, with few living chunks as of when it is asked."""
+    batch: list[str] = []
+    chunks = 0
+    for name in names:
+        live = metadata.objects.get(name)
+        more = live.live_chunks if live is not None else 0
+        if batch and (len(batch) == OBJECTS_IN_BATCH or chunks + more > CHUNKS_IN_BATCH):
+            yield batch
+            batch, chunks = [], 0
+        batch.append(name)
+        chunks += more
+    if batch:
+        yield batch
 
 
 def _size(metadata: ContainerMetadata, name: str) -> int:

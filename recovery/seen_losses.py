@@ -1,5 +1,5 @@
 """SeenLosses: bytes of one container that reads found lost in Tier 2, until they are there again or
-nobody wants them. Pure.
+nobody wants them. Pure, but for `settle`.
 
 Rules of this file:
 
@@ -7,18 +7,20 @@ Rules of this file:
 - it is forgotten when a fetch of it succeeds, or when the metadata do not know its object any more.
   It is also forgotten when the segment does not have those bytes there any more (truncated,
   deleted, replaced). Nothing else ends it: not time, and not a restart;
+- a segment that is not in memory may be idle: its places are kept until `settle`, which holds
+  few segments at a time;
 - places are bounded; those beyond are counted, and found again by reads of them.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from recovery.open_container import OpenContainer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
 
 PLACES_MAX: Final = 1000
@@ -26,7 +28,11 @@ PLACES_MAX: Final = 1000
 EXAMPLES_MAX: Final = 3
 """Named in health."""
 DETAIL_MAX: Final = 300
+PLACES_HELD: Final = 64
+"""Whose segments are held in memory at once."""
 
+_Block = tuple[str, int]
+"""Object, and where in it the block begins."""
 PlaceKey = tuple[str, int, int]
 """Object, block, and the offset in the block's payload where the lost bytes begin."""
 
@@ -55,11 +61,14 @@ class LostPlace(NamedTuple):
 
 
 class SeenLosses:
-    """What reads of one container found lost. `metadata` is the container's, and is only read."""
+    """What reads of one container found lost. The container is only read."""
 
-    def __init__(self, metadata: ContainerMetadata) -> None:
-        self._metadata = metadata
+    def __init__(self, container: OpenContainer) -> None:
+        self._container = container
+        self._metadata = container.metadata
         self.places: dict[PlaceKey, LostPlace] = {}
+        self._names: dict[int, str] = {}
+        """Of segments that places are in, as far as they were met in memory."""
         self.seen = 0
         """Fetches that failed for a loss, since the store was opened."""
         self.beyond = 0
@@ -81,10 +90,11 @@ class SeenLosses:
             return False
         detail = "it is gone" if isinstance(error, ObjectNotFoundError) else str(error)
         place = LostPlace(segment_id, chunk, start_offset, end_offset, detail[:DETAIL_MAX], now_ms)
-        if not self._is_wanted(place):
+        if self._is_wanted(place) is False:
             return False
         self.seen += 1
         known = self.places.get(place.key)
+        self._note_names((place,))
         if known is None and len(self.places) >= PLACES_MAX:
             self.prune()
             if len(self.places) >= PLACES_MAX:
@@ -116,16 +126,53 @@ class SeenLosses:
             self.places.setdefault(place.key, place)
 
     def prune(self) -> bool:
-        """Forget what nobody wants any more; whether that was anything.
+        """Forget what nobody wants any more, as far as memory has it; whether anything was.
 
-        O(places), and O(chunks) after a merge.
+        O(places), and O(chunks) after a merge while no segment is idle.
         """
-        gone = [key for key, place in self.places.items() if not self._is_wanted(place)]
-        moved = self._owners({self.places[key] for key in gone})
-        for key in gone:
-            del self.places[key]
-        self.places.update({place.key: place for place in moved})
+        gone = [place for place in self.places.values() if self._is_wanted(place) is False]
+        missing = [place for place in gone if self._is_missing(place)]
+        segments = self._metadata.segments.values() if missing else ()
+        self._forget(gone, _moved({each.segment_id: each.chunks for each in segments}, missing))
         return bool(gone)
+
+    async def settle(self) -> bool:
+        """The same of places whose segments are not in memory.
+
+        Raises TierUnavailableError, DataCorruptionError.
+        """
+        unclear = [place for place in self.places.values() if self._is_wanted(place) is None]
+        gone: list[LostPlace] = []
+        missing: list[LostPlace] = []
+        for first in range(0, len(unclear), PLACES_HELD):
+            some = unclear[first : first + PLACES_HELD]
+            async with self._container.held({place.segment_id for place in some}):
+                self._note_names(some)
+                # What is not in memory now is missing.
+                gone += (place for place in some if not self._is_wanted(place))
+                missing += (place for place in some if self._is_missing(place))
+        moved: list[LostPlace] = []
+        if missing:
+            names = {place.chunk.object_name for place in missing}
+            moved = _moved(await self._container.chunks_in(names), missing)
+        # Others were read, or lost again, meanwhile.
+        still = {place.key: place for place in gone if self.places.get(place.key) is place}
+        self._forget(still.values(), (place for place in moved if place.key in still))
+        return bool(still)
+
+    def _forget(self, gone: Iterable[LostPlace], moved: Iterable[LostPlace]) -> None:
+        for place in gone:
+            del self.places[place.key]
+        for place in moved:
+            self.places.setdefault(place.key, place)
+        wanted = {place.segment_id for place in self.places.values()}
+        self._names = {each: name for each, name in self._names.items() if each in wanted}
+
+    def _note_names(self, places: Iterable[LostPlace]) -> None:
+        for place in places:
+            segment = self._metadata.segments.get(place.segment_id)
+            if segment is not None:
+                self._names[place.segment_id] = segment.name
 
     @property
     def objects(self) -> list[str]:
@@ -142,56 +189,66 @@ class SeenLosses:
             if len(named) == EXAMPLES_MAX:
                 return
             named.add(name)
-            segment = self._metadata.segments.get(place.segment_id)
-            called = repr(segment.name) if segment is not None else f"id {place.segment_id}"
+            self._note_names((place,))
+            segment_name = self._names.get(place.segment_id)
+            called = repr(segment_name) if segment_name is not None else f"id {place.segment_id}"
             yield (
                 f"object {name}, segment {called} offsets {place.start_offset} to "
                 f"{place.end_offset}: {place.detail}"
             )
 
-    def _is_wanted(self, place: LostPlace) -> bool:
-        segment = self._metadata.segments.get(place.segment_id)
-        if segment is None or place.chunk.object_name not in self._metadata.objects:
+    def _is_wanted(self, place: LostPlace) -> bool | None:
+        """Whether somebody wants the bytes; None: their segment is not in memory, and may be idle.
+
+        O(log chunks).
+        """
+        if place.chunk.object_name not in self._metadata.objects:
             return False
+        segment = self._metadata.segments.get(place.segment_id)
+        if segment is None:
+            return None if self._metadata.idle else False
         start = max(place.start_offset, segment.start_offset)
         if start >= place.end_offset or start >= segment.storage_length:
             return False
         chunk = segment.find_chunk(start)
         return chunk is not None and _block(chunk) == _block(place.chunk)
 
-    def _owners(self, places: set[LostPlace]) -> list[LostPlace]:
-        """Those of the places that another segment has by now: a merge gives a source's chunks to
+    def _is_missing(self, place: LostPlace) -> bool:
+        """Whether the segment is missing, and its object is not: a merge gives a source's chunks to
         its target.
         """
-        metadata, blocks = self._metadata, defaultdict[tuple[str, int], list[LostPlace]](list)
-        for place in places:
-            if (
-                place.segment_id not in metadata.segments
-                and place.chunk.object_name in metadata.objects
-            ):
-                blocks[_block(place.chunk)].append(place)
-        if not blocks:
-            return []
-        return [
-            moved
-            for segment in metadata.segments.values()
-            for chunk in segment.chunks
-            if _block(chunk) in blocks
-            for place in blocks[_block(chunk)]
-            if (moved := _moved(place, segment, chunk)) is not None
-        ]
+        metadata = self._metadata
+        return (
+            place.segment_id not in metadata.segments
+            and place.chunk.object_name in metadata.objects
+        )
 
 
-def _moved(place: LostPlace, segment: SegmentMetadata, chunk: ChunkRecord) -> LostPlace | None:
+def _moved(
+    chunks: Mapping[int, Iterable[ChunkRecord]], places: Iterable[LostPlace]
+) -> list[LostPlace]:
+    """The places in the segments that have their chunks now."""
+    blocks = defaultdict[_Block, list[LostPlace]](list)
+    for place in places:
+        blocks[_block(place.chunk)].append(place)
+    return [
+        moved
+        for segment_id, found in chunks.items()
+        for chunk in found
+        if _block(chunk) in blocks
+        for place in blocks[_block(chunk)]
+        if (moved := _moved_to(segment_id, chunk, place)) is not None
+    ]
+
+
+def _moved_to(segment_id: int, chunk: ChunkRecord, place: LostPlace) -> LostPlace | None:
     """The place in the segment that has the chunk now; None if its bytes are not in this chunk."""
     start = place.key[2] - chunk.block_start_offset + chunk.start_offset
     end = start + place.end_offset - place.start_offset
     if start < chunk.start_offset or end > chunk.end_offset:
         return None
-    return place._replace(
-        segment_id=segment.segment_id, chunk=chunk, start_offset=start, end_offset=end
-    )
+    return place._replace(segment_id=segment_id, chunk=chunk, start_offset=start, end_offset=end)
 
 
-def _block(chunk: ChunkRecord) -> tuple[str, int]:
+def _block(chunk: ChunkRecord) -> _Block:
     return chunk.object_name, chunk.block_offset

@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 from durablelog.catalog.catalog_keys import MetadataFormatError
-from durablelog.catalog.catalog_loading import load_metadata
+from durablelog.catalog.catalog_loading import load_active, load_metadata, load_totals
 from durablelog.catalog.key_store import (
     CheckpointFile,
     ForeignKeyStoreError,
@@ -59,8 +59,11 @@ class SnapshotRecovery:
         catalog: MetadataCatalog,
         storage: ObjectStorage,
         runtime: Runtime,
+        active_max: int | None = None,
     ) -> None:
+        """With more segments than `active_max`, those that may be idle are left in the catalog."""
         self._container_id = container_id
+        self._active_max = active_max
         self._store_id = uuid.UUID(store_id)
         self._catalog = catalog
         self._storage = storage
@@ -69,6 +72,8 @@ class SnapshotRecovery:
         """Whether what was loaded last came from there."""
         self.write_error: KeyStoreError | None = None
         """Why the catalog was not opened then, and only its checkpoint read; None: it is open."""
+        self.is_old = False
+        """Whether the catalog was of an earlier version then: it has to be made anew."""
         self.local_damage: str | None = None
         """Why the copy on local disk was not used then; None if it was, or there was none."""
 
@@ -81,6 +86,7 @@ class SnapshotRecovery:
         has the catalog.
         """
         self.from_tier2, self.local_damage, self.write_error = False, None, None
+        self.is_old = False
         try:
             metadata = await self._open_local(operation.sequence_number)
             if metadata is not None:
@@ -126,7 +132,12 @@ class SnapshotRecovery:
             _log.warning("container %d: %s; its checkpoint was read", self._container_id, error)
             self.write_error = error
             return metadata
-        return await load_metadata(self._catalog.store, self._container_id)
+        store = self._catalog.store
+        totals = await load_totals(store)
+        self.is_old = totals is None
+        if totals is None or self._active_max is None or totals.segments <= self._active_max:
+            return await load_metadata(store, self._container_id)
+        return await load_active(store, self._container_id)
 
     async def _read(self, sequence_number: int) -> ContainerMetadata:
         checkpoint = await self._catalog.open_checkpoint(sequence_number)

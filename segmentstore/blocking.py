@@ -24,6 +24,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, cast
 
@@ -111,10 +112,7 @@ class AttributeIterator:
         if place == len(items):
             behind = items[-1][0] if items else None
 
-            async def fetch() -> list[tuple[uuid.UUID, int]]:
-                return self._iterator.fetch(behind)
-
-            items, place = self._thread.run(fetch), 0
+            items, place = self._thread.run(partial(self._iterator.fetch, behind)), 0
             if not items:
                 raise StopIteration
         item = items[place]
@@ -236,10 +234,12 @@ class SegmentStore:
         )
 
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
-        """An exactly-once writer session."""
-        return SegmentWriter(
-            self._thread, self._call(lambda: self._store.writer(name, writer_id)), self
-        )
+        """An exactly-once writer session, opened."""
+
+        async def opened() -> AsyncSegmentWriter:
+            return await self._store.writer(name, writer_id).open()
+
+        return SegmentWriter(self._thread, self._thread.run(opened), self)
 
     def read(self, name: str, offset: int, max_length: int, wait: float | None = None) -> bytes:
         """Read from an offset; waits up to `wait` seconds at the tail."""

@@ -1,12 +1,13 @@
 """Exports of the catalog: the metadata of containers as snapshots in Tier 2, on command and by
 schedule.
 
-Theory of operation. One turn of the event loop takes a copy of a container's committed metadata, as
-a checkpoint does. It is consistent as of one sequence number, and costs less than a checkpoint. A
-thread makes the tables of the copy, and four requests put them (`tier2.catalog`,
+Theory of operation. A container whose checkpoints name snapshots takes a checkpoint, and behind
+that its metadata catalog is as of one sequence number, idle segments included; they are read from
+there (`export_tables`). Of a small container one turn of the event loop copies what is in memory,
+which is all there is. A thread makes the tables, and four requests put them (`tier2.catalog`,
 docs/formats/catalog.md). Rules of this file:
 
-- one export at a time in a store: each holds a copy of the metadata and its tables;
+- one export at a time in a store: each holds its tables, and keeps old files of the catalog;
 - an export reads and writes Tier 2 alone; whatever fails shows in `health`, is tried again if it
   was the schedule's, and stops nothing else;
 - what is old is deleted after an export, never instead of one: an export has succeeded once its
@@ -21,17 +22,20 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
+from durablelog.catalog.key_store import KeySnapshot
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.backoff import Backoff
-from segmentstore.contracts.errors import TierUnavailableError, describe
+from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError, describe
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.export_tables import encode_stored
 from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_names import SnapshotName, new_copy_id
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
@@ -58,7 +62,7 @@ class CatalogExport:
     sequence_number: int
     """Of the last operation in it; all before it are in it, none after."""
     time_ms: int
-    """Of the copy, milliseconds since 1970 UTC."""
+    """When it began, milliseconds since 1970 UTC: what was committed by then is in it."""
     manifest: str
     """Name of the object by which it exists."""
     rows: Mapping[str, int]
@@ -74,7 +78,7 @@ class ExportStatistics:
     exports: int
     failures: int
     last_export_ms: int | None
-    """When the last copy was taken, of which there is a snapshot."""
+    """When the last export began of which there is a snapshot."""
 
 
 class ExportSource(Protocol):
@@ -86,7 +90,15 @@ class ExportSource(Protocol):
 
     @property
     def metadata(self) -> ContainerMetadata:
-        """The committed metadata; read only."""
+        """The committed metadata, without the idle segments; read only."""
+
+    async def written_catalog(self) -> KeySnapshot | None:
+        """The catalog with everything that was committed by now, and perhaps more, as of its
+        sequence number; the caller closes it. None: it has none, and `metadata` are all there is,
+        as of this turn of the loop.
+
+        Raises TierUnavailableError, DataCorruptionError, and as `check_running`.
+        """
 
     @property
     def epoch(self) -> int:
@@ -176,9 +188,9 @@ class CatalogExporter:
     async def export(self, source: ExportSource) -> CatalogExport:
         """Export one container as it is when its turn comes.
 
-        Raises MissingExtraError (pyarrow), TierUnavailableError, ContainerStoppedError,
-        NotPrimaryError. Costs a checkpoint's copy on the loop at most, some five microseconds a
-        chunk in a thread, four requests and a listing.
+        Raises MissingExtraError (pyarrow), TierUnavailableError, DataCorruptionError,
+        ContainerStoppedError, NotPrimaryError. Costs a checkpoint, some five microseconds a chunk
+        in a thread, four requests and a listing.
         """
         require_extra("arrow", "an export of the catalog")
         async with self._lock:
@@ -212,15 +224,11 @@ class CatalogExporter:
         )
 
     async def _export(self, source: ExportSource) -> Manifest:
-        # Only who exports pays for it.
-        from tier2.catalog.catalog_copy import copy_catalog  # noqa: PLC0415
-
-        # Everything from here to the next await is one turn.
+        # No operation before that is missing from what comes.
         epoch, time_ms = source.epoch, self._runtime.clock.time_ms()
-        copy = copy_catalog(source.metadata)
         executor = self._runtime.executor("catalog", 1)
         try:
-            encoded = await asyncio.get_running_loop().run_in_executor(executor, _encode, copy)
+            sequence_number, encoded = await _encoded(source, executor)
         finally:
             executor.shutdown(wait=False)
         from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - loaded by the thread
@@ -231,7 +239,7 @@ class CatalogExporter:
             self._runtime,
             store_id=self._store_id,
             containers=self._containers,
-            snapshot=SnapshotName(copy.container_id, epoch, copy.sequence_number, unique_id),
+            snapshot=SnapshotName(source.container_id, epoch, sequence_number, unique_id),
             time_ms=time_ms,
             encoded=encoded,
         )
@@ -301,6 +309,26 @@ async def export_metadata(
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     return export_of(manifest)
+
+
+async def _encoded(source: ExportSource, executor: Executor) -> tuple[int, dict[str, EncodedTable]]:
+    """The tables of a container, and the sequence number as of which they are."""
+    snapshot = await source.written_catalog()
+    if snapshot is not None:
+        try:
+            encoded = await encode_stored(snapshot, source.container_id, executor)
+        except SegmentStoreError:
+            source.check_running()
+            raise
+        finally:
+            await snapshot.close()
+        return snapshot.sequence_number, encoded
+    # In the turn in which it was said that memory has everything. Only who exports pays for it.
+    from tier2.catalog.catalog_copy import copy_catalog  # noqa: PLC0415
+
+    copy = copy_catalog(source.metadata)
+    encoded = await asyncio.get_running_loop().run_in_executor(executor, _encode, copy)
+    return copy.sequence_number, encoded
 
 
 def _encode(copy: CatalogCopy) -> dict[str, EncodedTable]:

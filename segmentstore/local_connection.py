@@ -349,6 +349,7 @@ class LocalConnection:
         # Of a container that stopped nobody knows the last event.
         await self._store.get_info(message.segment)
         writer = self._store.writer(message.segment, uuid.UUID(bytes=message.writer_id))
+        await writer.open()
         self._session(message.segment, message.writer_id).writer = writer
         return EventNumber(writer.last_event_number)
 

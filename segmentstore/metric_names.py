@@ -92,7 +92,7 @@ CONTAINER_METRICS = [
     *_table(
         "gauge",
         """
-        segments | segments | Segments by name.
+        segments | segments | Segments by name, active and idle.
         objects | tier2_objects | Objects with live bytes.
         object_bytes | tier2_object_bytes | Size of these objects.
         garbage_objects | garbage_objects | Objects nothing refers to that are not deleted yet.
@@ -127,6 +127,9 @@ CONTAINER_METRICS = [
         storage_writer.garbage_waiting | garbage_waiting | Objects that wait for their deletion.
         storage_writer.messages_waiting | mailbox_messages_waiting | \
             Messages of jobs that had no answer at the last check.
+        active_segments.count | active_segments | Segments whose metadata are in memory.
+        active_segments.waiting | active_segments_waiting | \
+            Calls that wait for a segment to come into memory.
         snapshots.by_reference | snapshots_by_reference | \
             Containers whose checkpoints name metadata snapshots.
         snapshots.in_progress | snapshots_in_progress | \
@@ -233,6 +236,10 @@ CONTAINER_METRICS = [
             Polls of the mailbox that a tier did not answer.
         storage_writer.wall_clock_jumps | wall_clock_jumps | \
             Times that the wall clock moved by more than a minute beside the time that passed.
+        active_segments.activations | segment_activations | \
+            Idle segments that came into memory.
+        active_segments.evictions | segment_evictions | \
+            Segments that left memory: their metadata are in the catalog alone.
         snapshots.completed | snapshots | Metadata snapshots made durable in Tier 2.
         snapshots.bytes_put | snapshots_put_bytes | Bytes put to Tier 2 for them.
         snapshots.objects_deleted | snapshots_deleted_objects | \

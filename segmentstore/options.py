@@ -35,6 +35,7 @@ class StoreOptions(TypedDict, total=False):
     checkpoint_operations: int
     checkpoint_bytes: int
     inline_checkpoint_bytes_max: int
+    active_segments_max: int
 
     # Tier 2.
     flush_bytes: int

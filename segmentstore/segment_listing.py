@@ -1,43 +1,47 @@
-"""The names of a store's segments in order, without holding the event loop for all of them."""
+"""The segments of a store by name, without holding the event loop for all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterator, Sequence
-from operator import itemgetter
+from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from segmentstore.container import SegmentContainer
+from segmentstore.contracts.metadata import SegmentMetadata
 
-NAMES_OF_A_SLICE: Final = 2048
-"""Sorted without letting others run: a millisecond or two."""
-
-LISTED_IN_A_TURN: Final = 512
+LISTED_IN_A_TURN: Final = 128
 """Given to the caller without letting others run, if the caller does not wait itself."""
 
-_by_name = itemgetter(0)
 
-
-async def sorted_names(
+async def listed_segments(
     containers: Sequence[SegmentContainer], prefix: str
-) -> Iterator[tuple[str, SegmentContainer]]:
-    """Each name that begins with `prefix` now, in order, and where its segment was.
+) -> AsyncGenerator[tuple[SegmentMetadata, SegmentContainer], None]:
+    """The segments whose names begin with `prefix` at the first step, by name, each as it is when
+    given; and where it is. Those that were deleted meanwhile are left out.
 
-    O(n log n), in slices; at once only a copy of the references.
+    Idle segments come without chunks and attributes. Raises as `SegmentScan`.
     """
-    copies = [(list(container.segment_ids), container) for container in containers]
-    runs: list[list[tuple[str, SegmentContainer]]] = []
-    for names, container in copies:
-        for begin in range(0, len(names), NAMES_OF_A_SLICE):
-            if begin:
-                await asyncio.sleep(0)
-            found = [
-                (name, container)
-                for name in names[begin : begin + NAMES_OF_A_SLICE]
-                if name.startswith(prefix)
-            ]
-            if found:
-                found.sort(key=_by_name)
-                runs.append(found)
-    return heapq.merge(*runs, key=_by_name)
+    # In one turn: this is the listing's beginning.
+    scans = [container.scan(prefix) for container in containers]
+    names: list[tuple[str, int]] = []
+    for number, scan in enumerate(scans):
+        name = await scan.next_name()
+        if name is not None:
+            names.append((name, number))
+    heapq.heapify(names)
+    listed = 0
+    while names:
+        _, number = names[0]
+        scan = scans[number]
+        segment = await scan.take()
+        if segment is not None:
+            yield segment, containers[number]
+        name = await scan.next_name()
+        if name is None:
+            heapq.heappop(names)
+        else:
+            heapq.heapreplace(names, (name, number))
+        listed += 1
+        if not listed % LISTED_IN_A_TURN:
+            await asyncio.sleep(0)

@@ -14,6 +14,7 @@ import asyncio
 import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -30,7 +31,6 @@ from segmentstore.contracts.errors import (
     ContainerNotServedError,
     InvalidArgumentError,
     InvalidNameError,
-    SegmentNotFoundError,
     SegmentStoreError,
     WrongEventLoopError,
 )
@@ -40,7 +40,7 @@ from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.segments import SegmentInfo, check_segment_name
 from segmentstore.garbage import GarbageReport, collect_garbage
-from segmentstore.segment_listing import LISTED_IN_A_TURN, sorted_names
+from segmentstore.segment_listing import listed_segments
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import (
     AttributeIterator,
@@ -128,9 +128,6 @@ class SegmentStore:
         try:
             home = self._homes.get(name) if type(name) is str else None
             home = home or self._home(name)
-            segment_id = home.segment_ids.get(name)
-            if segment_id is None:
-                raise SegmentNotFoundError(name)
             payload = data
             if type(payload) is not bytes or len(payload) > self._config.append_bytes_max:
                 payload = checked_data(data, self._config.append_bytes_max)
@@ -141,7 +138,7 @@ class SegmentStore:
                 checked_offset("expected_offset", expected_offset)
             # The future has None only for events.
             return home.append(  # type: ignore[return-value]
-                segment_id, payload, expected_offset, updates
+                name, payload, expected_offset, updates
             )
         except SegmentStoreError as error:
             return failed_future(error)
@@ -167,7 +164,7 @@ class SegmentStore:
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
         """An exactly-once writer session: `async with store.writer(name, id) as writer`.
 
-        Raises SegmentNotFoundError.
+        Raises SegmentNotFoundError: at once, or for an idle segment where the session is entered.
         """
         if not isinstance(writer_id, uuid.UUID):
             raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
@@ -189,11 +186,13 @@ class SegmentStore:
         checked_offset("offset", offset)
         checked_offset("max_length", max_length, low=1)
         checked_wait(wait)
-        return await home.read(home.find(name).segment_id, offset, max_length, wait)
+        return await home.read(name, offset, max_length, wait)
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
         """An async iterator of chunks from `offset`; with `follow` it waits for more until the
         segment is sealed.
+
+        Raises SegmentNotFoundError: at once, or for an idle segment with the first chunk.
         """
         checked_offset("offset", offset)
         return SegmentReader(
@@ -222,26 +221,23 @@ class SegmentStore:
     async def get_info(self, name: str) -> SegmentInfo:
         """The segment's properties, as acknowledged. O(1)."""
         home = self._home(name)
-        home.check_running()
-        return _info(home.find(name), home.container_id)
+        async with home.segment(name) as segment:
+            return _info(segment, home.container_id)
 
     async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Segments whose names begin with `prefix` at the start, by name; each as it is when given.
 
-        O(n log n), in slices between which other calls go on.
+        Idle segments stay idle. O(n log n) of the n active ones, and O(names with the prefix), in
+        slices between which other calls go on. Raises TierUnavailableError, DataCorruptionError.
         """
         self._check_loop()
         if not isinstance(prefix, str):
             raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
         for container in self._containers:
             container.check_running()
-        names = await sorted_names(self._containers, prefix)
-        for number, (name, container) in enumerate(names, 1):
-            if not number % LISTED_IN_A_TURN:
-                await asyncio.sleep(0)
-            segment_id = container.segment_ids.get(name)
-            if segment_id is not None:
-                yield _info(container.segments[segment_id], container.container_id)
+        async with aclosing(listed_segments(self._containers, prefix)) as listed:
+            async for segment, container in listed:
+                yield _info(segment, container.container_id)
 
     async def seal(self, name: str) -> int:
         """Allow no more appends, ever.
@@ -273,13 +269,14 @@ class SegmentStore:
         home, source_home = self._home(target), self._home(source)
         if target == source:
             raise InvalidArgumentError("source", source, "a segment cannot be merged into itself")
-        target_id = home.find(target).segment_id
-        source_id = source_home.find(source).segment_id
+        updates = checked_updates(attributes)
         if home is not source_home:
+            async with home.segment(target), source_home.segment(source):
+                pass
             raise ContainerMismatchError(
                 target, source, home.container_id, source_home.container_id
             )
-        return await home.merge(target_id, source_id, checked_updates(attributes))
+        return await home.merge(target, source, updates)
 
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes; the name is free again, its id is not."""
@@ -297,7 +294,8 @@ class SegmentStore:
         if keyed:
             await home.update_attributes(name, keyed)
         else:
-            home.find(name)
+            async with home.segment(name):
+                pass
 
     async def get_attributes(
         self, name: str, ids: Iterable[uuid.UUID] | None = None
@@ -308,20 +306,13 @@ class SegmentStore:
         `iterate_attributes` is for segments that have many. Raises SegmentNotFoundError.
         """
         home = self._home(name)
-        home.check_running()
-        values = home.find(name).attributes
-        if ids is None:
-            return {uuid.UUID(bytes=key): value for key, value in values.items()}
-        result: dict[uuid.UUID, int] = {}
-        if not isinstance(ids, Iterable):
-            raise InvalidArgumentError("ids", ids, "it is None or an iterable of uuid.UUID")
-        for attribute_id in ids:
-            if not isinstance(attribute_id, uuid.UUID):
-                raise InvalidArgumentError("ids", attribute_id, "an attribute's id is a uuid.UUID")
-            value = values.get(attribute_id.bytes)
-            if value is not None:
-                result[attribute_id] = value
-        return result
+        wanted = None if ids is None else _checked_ids(ids)
+        async with home.segment(name) as segment:
+            values = segment.attributes
+            if wanted is None:
+                return {uuid.UUID(bytes=key): value for key, value in values.items()}
+            found = ((each, values.get(each.bytes)) for each in wanted)
+            return {attribute_id: value for attribute_id, value in found if value is not None}
 
     def iterate_attributes(
         self, name: str, from_id: uuid.UUID | None = None, to_id: uuid.UUID | None = None
@@ -334,7 +325,8 @@ class SegmentStore:
         given exactly once, with a value that it had meanwhile. One that is added or removed
         meanwhile is given once or not at all.
 
-        Raises SegmentNotFoundError, later also if the segment is deleted or merged away meanwhile.
+        Raises SegmentNotFoundError: at once, or for an idle segment with the first attribute; later
+        also if the segment is deleted or merged away meanwhile.
         Cost: O(log attributes) for each slice, and about 2 us for each attribute.
         """
         home = self._home(name)
@@ -409,8 +401,8 @@ class SegmentStore:
         (docs/formats/catalog.md).
 
         Each is consistent as of one sequence number. Raises MissingExtraError if pyarrow is
-        missing, TierUnavailableError. Costs a checkpoint's copy of the metadata, a pass over it in
-        a thread, and some requests for each container.
+        missing, TierUnavailableError, DataCorruptionError. Costs a checkpoint, a pass over the
+        catalog in a thread, and some requests for each container.
         """
         self._birth.check()
         self._check_loop()
@@ -499,7 +491,7 @@ class SegmentStore:
                 # A restore of an earlier version may have made such a segment: it can be read, and
                 # deleted.
                 if not isinstance(name, str) or not any(
-                    name in container.segment_ids for container in self._containers
+                    container.may_be(name) for container in self._containers
                 ):
                     raise
             container_id = container_of(name, self._config.containers)
@@ -510,6 +502,16 @@ class SegmentStore:
                 self._homes.clear()
             self._homes[name] = home
         return home
+
+
+def _checked_ids(ids: object) -> list[uuid.UUID]:
+    if not isinstance(ids, Iterable):
+        raise InvalidArgumentError("ids", ids, "it is None or an iterable of uuid.UUID")
+    checked = list(ids)
+    for each in checked:
+        if not isinstance(each, uuid.UUID):
+            raise InvalidArgumentError("ids", each, "an attribute's id is a uuid.UUID")
+    return checked
 
 
 def _info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import islice
 from types import TracebackType
 from typing import Any, Self
@@ -22,6 +24,7 @@ from segmentstore.contracts.errors import (
     InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
+    WriterNotOpenError,
     WrongEventLoopError,
 )
 from segmentstore.contracts.metadata import SegmentMetadata
@@ -30,6 +33,57 @@ _FOLLOW_WAIT_S = 60.0
 _SLICE = 256
 """Attributes that are given without a turn for anybody else on the loop: about 0.5 ms."""
 _LAST_KEY = b"\xff" * 16
+
+
+class _Bound:
+    """The segment of a session: found by its name, once, and known by its id from then on."""
+
+    def __init__(self, container: SegmentContainer, name: str) -> None:
+        """Raises SegmentNotFoundError if there is no such segment for sure."""
+        self._container = container
+        self._name = name
+        segment = container.peek(name)
+        self.id = segment.segment_id if segment is not None else None
+        """None: it is idle, or there is none, and nobody has waited for it yet."""
+
+    @asynccontextmanager
+    async def segment(self) -> AsyncIterator[SegmentMetadata]:
+        """The segment, in memory meanwhile. Raises as `SegmentContainer.segment`."""
+        async with AsyncExitStack() as stack:
+            key = self._name if self.id is None else self.id
+            try:
+                segment = await stack.enter_async_context(self._container.segment(key))
+            except SegmentNotFoundError:
+                raise self.missing() from None
+            self.id = segment.segment_id
+            if segment.merged_into is not None:
+                raise self.missing()
+            yield segment
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the segment is not in memory."""
+        return self.id not in self._container.segments
+
+    def living_id(self) -> int:
+        """The id of a segment that was found. Raises SegmentNotFoundError once it is deleted or
+        merged away.
+        """
+        assert self.id is not None
+        segment = self._container.segments.get(self.id)
+        if segment is not None:
+            if segment.merged_into is not None:
+                raise self.missing()
+        elif not self._container.may_be(self.id):
+            raise self.missing()
+        return self.id
+
+    def missing(self) -> SegmentNotFoundError:
+        """What a call gets without it."""
+        if self.id is None:
+            return SegmentNotFoundError(self._name)
+        detail = f"the segment of id {self.id} is deleted or merged away"
+        return SegmentNotFoundError(self._name, detail)
 
 
 class SegmentReader:
@@ -51,8 +105,7 @@ class SegmentReader:
         keeps: object,
     ) -> None:
         self._container = container
-        self._segment_id = container.find(name).segment_id
-        self._name = name
+        self._bound = _Bound(container, name)
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
         self._chunk_bytes = chunk_bytes
@@ -83,11 +136,18 @@ class SegmentReader:
         wait = _FOLLOW_WAIT_S if self._follow else None
         while True:
             try:
-                data = await self._container.read(self._segment_id, offset, self._chunk_bytes, wait)
+                data = await self._read(offset, wait)
             except EndOfSegmentError:
                 return b""
             if data or not self._follow:
                 return data
+
+    async def _read(self, offset: int, wait: float | None) -> bytes:
+        bound = self._bound
+        if bound.id is None:
+            async with bound.segment():
+                assert bound.id is not None
+        return await self._container.read(bound.id, offset, self._chunk_bytes, wait)
 
 
 class SegmentWriter:
@@ -101,6 +161,9 @@ class SegmentWriter:
     That holds only while events commit without a gap, so a session ends with its first refusal.
     Every later append fails with the same error, and the writer opens a new one. Cancelling an
     append gives up waiting for it, not the append.
+
+    Enter it by `async with`, or `await open()`: that brings an idle segment into memory. On one
+    that is idle, a session that was not entered raises WriterNotOpenError.
     """
 
     def __init__(
@@ -112,24 +175,48 @@ class SegmentWriter:
         keeps: object,
     ) -> None:
         self._container = container
-        self._name = name
+        self._bound = _Bound(container, name)
         self._key = writer_id.bytes
         self._append_bytes_max = append_bytes_max
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
         self._keeps = keeps
-        segment = container.find(name)
-        self._segment_id = segment.segment_id
         self.writer_id = writer_id
-        last = segment.attributes.get(self._key)
-        self.last_event_number = -1 if last is None else last
-        """The highest event number the segment has from this writer, or that this session has sent;
-        -1 for none.
-        """
+        self._last: int | None = None
+        self._waiting: asyncio.Future[int | None] | None = None
+        """The last append that was sent while the segment was idle: of several they fail all."""
         self._refusal: BaseException | None = None
+        segment = container.peek(name)
+        if segment is not None:
+            self._open(segment)
+
+    async def open(self) -> Self:
+        """Have the segment in memory, and find the writer's last event. Idempotent.
+
+        Raises SegmentNotFoundError, TooManyActiveSegmentsError, TierUnavailableError,
+        DataCorruptionError.
+        """
+        _check_loop(self._loop, self._birth)
+        if self._last is None:
+            async with self._bound.segment() as segment:
+                self._open(segment)
+        return self
+
+    def _open(self, segment: SegmentMetadata) -> None:
+        last = segment.attributes.get(self._key)
+        self._last = -1 if last is None else last
+
+    @property
+    def last_event_number(self) -> int:
+        """The highest event number the segment has from this writer, or that this session has sent;
+        -1 for none. Raises WriterNotOpenError.
+        """
+        if self._last is None:
+            raise WriterNotOpenError
+        return self._last
 
     async def __aenter__(self) -> Self:
-        return self
+        return await self.open()
 
     async def __aexit__(
         self,
@@ -153,19 +240,29 @@ class SegmentWriter:
         checked_offset("event_number", number)
         payload = checked_data(data, self._append_bytes_max)
         try:
-            _living(self._container, self._segment_id, self._name)
+            segment_id = self._bound.living_id()
+            self._check_waiting()
             if self._refusal is not None:
                 return failed_future(self._refusal)
-            future = self._container.append(
-                self._segment_id, payload, None, None, (self._key, number)
-            )
+            future = self._container.append(segment_id, payload, None, None, (self._key, number))
         except SegmentStoreError as error:
             future = failed_future(error)
         if future.done() and not future.cancelled():
             self._refusal = future.exception()
+        elif self._bound.is_idle:
+            # Cancelled, it is still to be known what became of it.
+            self._waiting, future = future, asyncio.shield(future)
         if self._refusal is None:
-            self.last_event_number = max(self.last_event_number, number)
+            self._last = max(self.last_event_number, number)
         return future
+
+    def _check_waiting(self) -> None:
+        """End the session if an append was refused that had waited for its idle segment."""
+        waiting = self._waiting
+        if waiting is not None and waiting.done():
+            self._waiting = None
+            if not waiting.cancelled():
+                self._refusal = self._refusal or waiting.exception()
 
 
 class AttributeIterator:
@@ -183,9 +280,7 @@ class AttributeIterator:
         to_id: uuid.UUID | None,
         keeps: object,
     ) -> None:
-        self._container = container
-        self._name = name
-        self._segment_id = container.find(name).segment_id
+        self._bound = _Bound(container, name)
         self._start = b"" if from_id is None else from_id.bytes
         self._last = _LAST_KEY if to_id is None else to_id.bytes
         self._loop = asyncio.get_running_loop()
@@ -202,9 +297,11 @@ class AttributeIterator:
         _check_loop(self._loop, self._birth)
         if self._slice and self._place == len(self._slice):
             await asyncio.sleep(0)
-        # Two who ask at once get one attribute each.
-        if self._place == len(self._slice):
-            items = self.fetch(self._slice[-1][0] if self._slice else None)
+        while self._place == len(self._slice):
+            items = await self.fetch(self._slice[-1][0] if self._slice else None)
+            if self._place < len(self._slice):
+                # Two ask at once, and get one attribute each.
+                break
             if not items:
                 raise StopAsyncIteration
             self._slice, self._place = items, 0
@@ -212,31 +309,21 @@ class AttributeIterator:
         self._place += 1
         return item
 
-    def fetch(self, behind: uuid.UUID | None) -> list[tuple[uuid.UUID, int]]:
+    async def fetch(self, behind: uuid.UUID | None) -> list[tuple[uuid.UUID, int]]:
         """The slice behind an attribute, of None the first; empty at the end.
 
         Moves nothing. O(slice + log attributes). Raises SegmentNotFoundError,
-        ContainerStoppedError.
+        ContainerStoppedError, and as `SegmentWriter.open`.
         """
         _check_loop(self._loop, self._birth)
-        self._container.check_running()
-        segment = _living(self._container, self._segment_id, self._name)
         start = self._start if behind is None else behind.bytes
-        items = segment.attributes.items(start, exclusive=behind is not None)
-        return [
-            (uuid.UUID(bytes=key), value)
-            for key, value in islice(items, _SLICE)
-            if key <= self._last
-        ]
-
-
-def _living(container: SegmentContainer, segment_id: int, name: str) -> SegmentMetadata:
-    """The segment of an id. Raises SegmentNotFoundError once it is deleted or merged away."""
-    segment = container.segments.get(segment_id)
-    if segment is None or segment.merged_into is not None:
-        detail = f"the segment of id {segment_id} is deleted or merged away"
-        raise SegmentNotFoundError(name, detail)
-    return segment
+        async with self._bound.segment() as segment:
+            items = segment.attributes.items(start, exclusive=behind is not None)
+            return [
+                (uuid.UUID(bytes=key), value)
+                for key, value in islice(items, _SLICE)
+                if key <= self._last
+            ]
 
 
 def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:

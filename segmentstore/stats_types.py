@@ -154,6 +154,15 @@ class StorageWriterStats(TypedDict):
     wall_clock_jumps: int
 
 
+class ActiveSegmentsStats(TypedDict):
+    """`segmentstore.container.active_segments.ActiveSegmentsStatistics` has the meaning of each."""
+
+    count: int
+    activations: int
+    evictions: int
+    waiting: int
+
+
 class SnapshotStats(TypedDict):
     """`segmentstore.container.metadata_checkpoints.SnapshotStatistics` has the meaning of each."""
 
@@ -178,7 +187,7 @@ class RecoveryStats(TypedDict):
 
 
 class ProcessorStats(TypedDict):
-    """`durablelog.operation_processor.ProcessorStatistics` has the meaning of each."""
+    """`durablelog.processor_config.ProcessorStatistics` has the meaning of each."""
 
     queue_requests: int
     queue_bytes: int
@@ -218,6 +227,7 @@ class ContainerStats(TypedDict):
     log: LogStats
     read_index: ReadIndexStats
     storage_writer: StorageWriterStats
+    active_segments: ActiveSegmentsStats
     snapshots: SnapshotStats
     recovery: NotRequired[RecoveryStats]
     """What its start replayed; absent before it has started."""

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from recovery import loss_file, scrub_state
 from recovery.background_scrub import BackgroundScrub
 from recovery.loss_keeper import LossKeeper
+from recovery.open_container import OpenContainer
 from segmentstore.container import ContainerState, SegmentContainer
-from segmentstore.contracts.metadata import ContainerMetadata
 from tier2.object_names import is_of_store, store_tag
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def scrub_of(parts: StoreParts) -> BackgroundScrub:
     """The scrub of the store, not begun."""
 
-    def live(container: SegmentContainer) -> Callable[[], ContainerMetadata | None]:
-        return lambda: container.metadata if container.state is ContainerState.RUNNING else None
+    def live(container: SegmentContainer) -> Callable[[], OpenContainer | None]:
+        return lambda: container if container.state is ContainerState.RUNNING else None
 
     return BackgroundScrub(
         parts.storage,
@@ -39,7 +39,7 @@ def losses_of(parts: StoreParts) -> LossKeeper:
     """What reads of the store find lost from now on, not begun."""
     keeper = LossKeeper(
         parts.storage,
-        {container.container_id: container.metadata for container in parts.containers},
+        {container.container_id: container for container in parts.containers},
         parts.runtime,
         path=os.path.join(parts.location, loss_file.FILE_NAME),
         store_id=parts.store_id,

@@ -22,10 +22,11 @@ Pure: no await, no clock, no I/O. Nothing here is on a path of callers.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from durablelog.operations import ChunkReplacement
-from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from tier2.block_object import EXTENT_BYTES_DEFAULT, NAMED_HEADER_BYTES_MAX
 from tier2.copy_plan import CopyPlan, PlacedBlock, Run
@@ -40,6 +41,8 @@ _ABOUT_ONE_SIZE_MIN = 4
 """Objects of about one size in a group, at least: what comes out is larger by so much."""
 _DEAD_SHARE = 4
 """Dead bytes of a share of a consolidated object are worth rewriting what lives beside them."""
+
+P = TypeVar("P")
 
 
 # --- which objects --------------------------------------------------------------------------------
@@ -121,17 +124,30 @@ def _live_bytes(group: Iterable[LiveObject]) -> int:
 # --- what is in them ------------------------------------------------------------------------------
 
 
-def runs_of(segment: SegmentMetadata, names: Mapping[str, ObjectRecord]) -> Iterator[Run]:
-    """The runs of a segment's chunks that lie in objects of these names, in order. O(chunks)."""
+def runs_of(segment_id: int, chunks: Iterable[ChunkRecord]) -> Iterator[Run]:
+    """The runs of a segment's chunks, which are in order of offset. O(chunks)."""
     run: list[ChunkRecord] = []
-    for chunk in segment.chunks:
-        if chunk.object_name in names:
-            run.append(chunk)
-        elif run:
-            yield Run(segment.segment_id, tuple(run))
+    for chunk in chunks:
+        if run and chunk.start_offset != run[-1].end_offset:
+            yield Run(segment_id, tuple(run))
             run = []
+        run.append(chunk)
     if run:
-        yield Run(segment.segment_id, tuple(run))
+        yield Run(segment_id, tuple(run))
+
+
+def batches_of(
+    placed: Sequence[tuple[Run, P]], chunks_max: int
+) -> Iterator[Sequence[tuple[Run, P]]]:
+    """Cut so that each has few more than `chunks_max` chunks, or is one run."""
+    first = chunks = 0
+    for number, (run, _) in enumerate(placed):
+        chunks += len(run.chunks)
+        if chunks >= chunks_max:
+            yield placed[first : number + 1]
+            first, chunks = number + 1, 0
+    if first < len(placed):
+        yield placed[first:]
 
 
 # --- which chunks stand for which -----------------------------------------------------------------

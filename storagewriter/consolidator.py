@@ -14,29 +14,33 @@ chunks, have the store copy their blocks or download and write them anew, commit
   meanwhile;
 - only the committed operation changes where bytes are read from. The old objects become garbage by
   it, and go after the deletion lag; cut off anywhere, a consolidation leaves at most an object
-  nobody refers to.
+  nobody refers to;
+- idle segments are consolidated as active ones. A group may have tens of thousands of them: they
+  are held in batches, while their names are looked up and while an operation on them is committed.
 
 Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of
-what lies dead between them, and one run of a source.
+what lies dead between them, and one run of a source. Beside them, the segments of one operation.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from typing import Final, TypeVar
 
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.health import HealthNote
-from segmentstore.contracts.metadata import LiveObject
+from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
+    batches_of,
     choose_group,
     is_candidate,
     replaced_by_copy,
@@ -66,10 +70,13 @@ OBJECTS_PER_TURN = 4096
 CHUNKS_PER_TURN = 4096
 BLOCKS_PER_TURN = 64
 """Objects or chunks checked, small blocks written, before the event loop gets a turn."""
+SEGMENTS_HELD: Final = 256
+"""Whose names are looked up at once."""
 LEFT_ALONE_MAX = 1024
 """Objects remembered as lost or corrupt; the first is tried again when there are more."""
 
 _ChunkKey = tuple[str, int, int]
+P = TypeVar("P")
 
 
 class Consolidator:
@@ -162,7 +169,7 @@ class Consolidator:
             try:
                 await self._consolidate_what_is_worth_it(candidates)
                 self._backoff.reset()
-            except StorageUnavailableError as error:
+            except (StorageUnavailableError, TierUnavailableError) as error:
                 self.health.failed(error)
                 delay = max(delay, self._backoff.next_s())
                 self._wake.set()
@@ -236,24 +243,38 @@ class Consolidator:
             del self._left_alone[next(iter(self._left_alone))]
 
     async def _gather(self) -> list[Run]:
-        """Everything that is alive in the pinned objects, by segment.
-
-        A pass over all chunks, in turns.
-        """
+        """Everything that is alive in the pinned objects, by segment."""
+        found = await self._source.chunks_in(self._pinned)
+        for segment_id in await self._missing_owners(found):
+            del found[segment_id]
         runs: list[Run] = []
         looked = 0
-        for segment in list(self._source.metadata.segments.values()):
-            runs += runs_of(segment, self._pinned)
-            looked += len(segment.chunks) + 1
+        for segment_id in sorted(found):
+            runs += runs_of(segment_id, found[segment_id])
+            looked += len(found[segment_id])
             if looked >= CHUNKS_PER_TURN:
                 looked = 0
                 await asyncio.sleep(0)
-        # A merge linked between two turns was met twice: in the source, which is missing, and in
-        # its target.
-        known = self._source.metadata.segments
-        runs = [run for run in runs if run.segment_id in known]
-        runs.sort(key=_place_of)
         return runs
+
+    async def _missing_owners(self, found: Mapping[int, Sequence[ChunkRecord]]) -> set[int]:
+        """Which segments are missing of those whose chunks were met twice: a merge linked while
+        they were searched for shows them in the source and in its target.
+        """
+        owners: dict[_ChunkKey, int] = {}
+        doubtful: set[int] = set()
+        looked = 0
+        for segment_id, chunks in found.items():
+            for chunk in chunks:
+                other = owners.setdefault(_key(chunk), segment_id)
+                if other != segment_id:
+                    doubtful |= {other, segment_id}
+            looked += len(chunks)
+            if looked >= CHUNKS_PER_TURN:
+                looked = 0
+                await asyncio.sleep(0)
+        async with self._source.held(doubtful):
+            return doubtful - self._source.metadata.segments.keys()
 
     # --- the two ways -----------------------------------------------------------------------------
 
@@ -272,16 +293,7 @@ class Consolidator:
         )
         self.bytes_copied += plan.size
         record = ObjectRecord(name, plan.size, self._clock.time_ms())
-        segments = self._source.metadata.segments
-        await self._commit(
-            record,
-            (
-                replacement
-                for run in runs
-                if (segment := segments.get(run.segment_id)) is not None
-                for replacement in replaced_by_copy(segment, run, plan, name)
-            ),
-        )
+        await self._commit(record, [(run, plan) for run in runs], replaced_by_copy)
 
     async def _rewrite(self, runs: Sequence[Run]) -> None:
         payloads = await self._download(runs)
@@ -306,16 +318,7 @@ class Consolidator:
         self.bytes_rewritten += builder.size
         record, _ = builder.finish(name, self._clock.time_ms())
         builder.parts.clear()
-        segments = self._source.metadata.segments
-        await self._commit(
-            record,
-            (
-                replacement
-                for run, blocks in written
-                if (segment := segments.get(run.segment_id)) is not None
-                for replacement in replaced_by_rewrite(segment, run, blocks, name)
-            ),
-        )
+        await self._commit(record, written, replaced_by_rewrite)
 
     async def _download(self, runs: Sequence[Run]) -> dict[_ChunkKey, list[Buffer]]:
         """The bytes of every chunk, in pieces: few large GETs, one after the other."""
@@ -344,48 +347,79 @@ class Consolidator:
         to lie.
         """
         written: list[tuple[Run, list[PlacedBlock]]] = []
-        loop, count = asyncio.get_running_loop(), 0
-        for run in runs:
-            segment = self._source.metadata.segments.get(run.segment_id)
-            if segment is None:
-                continue
-            blocks: list[PlacedBlock] = []
-            for chunks in blocks_to_write(run, self._config.object_bytes):
-                parts = [part for chunk in chunks for part in payloads[_key(chunk)]]
-                length = chunks[-1].end_offset - chunks[0].start_offset
-                assert sum(map(len, parts)) == length, (segment, chunks[0], length)
-                add = _added(builder, run.segment_id, chunks[0].start_offset, parts, segment.name)
-                if length <= INLINE_BYTES and self._config.compression == "none":
-                    add()
-                else:
-                    await loop.run_in_executor(self._executor, add)
-                blocks.append(
-                    PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset)
-                )
-                count += 1
-                if count % BLOCKS_PER_TURN == 0:
-                    await asyncio.sleep(0)
-            written.append((run, blocks))
+        for first in range(0, len(runs), SEGMENTS_HELD):
+            some = runs[first : first + SEGMENTS_HELD]
+            names = await self._names_of({run.segment_id for run in some})
+            for run in some:
+                name = names.get(run.segment_id)
+                if name is not None:
+                    written.append((run, await self._write_run(builder, run, name, payloads)))
         return written
+
+    async def _names_of(self, ids: Collection[int]) -> dict[int, str]:
+        """The names of the segments that there are."""
+        async with self._source.held(ids):
+            segments = self._source.metadata.segments
+            return {each: segments[each].name for each in ids if each in segments}
+
+    async def _write_run(
+        self,
+        builder: ObjectBuilder,
+        run: Run,
+        name: str,
+        payloads: Mapping[_ChunkKey, list[Buffer]],
+    ) -> list[PlacedBlock]:
+        loop = asyncio.get_running_loop()
+        blocks: list[PlacedBlock] = []
+        for chunks in blocks_to_write(run, self._config.object_bytes):
+            parts = [part for chunk in chunks for part in payloads[_key(chunk)]]
+            length = chunks[-1].end_offset - chunks[0].start_offset
+            assert sum(map(len, parts)) == length, (run.segment_id, chunks[0], length)
+            add = _added(builder, run.segment_id, chunks[0].start_offset, parts, name)
+            if length <= INLINE_BYTES and self._config.compression == "none":
+                add()
+            else:
+                await loop.run_in_executor(self._executor, add)
+            blocks.append(
+                PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset)
+            )
+            if len(builder.placements) % BLOCKS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return blocks
 
     # --- the log ----------------------------------------------------------------------------------
 
-    async def _commit(self, record: ObjectRecord, replacements: Iterator[ChunkReplacement]) -> None:
-        """Put them through the log, many in an operation; at least one operation, so that the log
-        knows the object.
+    async def _commit(
+        self,
+        record: ObjectRecord,
+        placed: Sequence[tuple[Run, P]],
+        replaced: Callable[[SegmentMetadata, Run, P, str], Iterator[ChunkReplacement]],
+    ) -> None:
+        """Put through the log what becomes of the runs, many in an operation; at least one
+        operation, so that the log knows the object. `replaced` says it by where a run was placed.
         """
-        batch: list[ChunkReplacement] = []
-        chunks = 0
-        committed = False
-        for replacement in replacements:
-            batch.append(replacement)
-            chunks += len(replacement.old)
-            if chunks >= OPERATION_CHUNKS:
-                await self._commit_batch(record, batch)
-                batch, chunks, committed = [], 0, True
-        if batch or not committed:
-            await self._commit_batch(record, batch)
+        segments, committed = self._source.metadata.segments, False
+        failure: Exception | None = None
+        try:
+            for some in batches_of(placed, OPERATION_CHUNKS):
+                async with self._source.held({run.segment_id for run, _ in some}):
+                    batch = [
+                        replacement
+                        for run, place in some
+                        if (segment := segments.get(run.segment_id)) is not None
+                        for replacement in replaced(segment, run, place, record.name)
+                    ]
+                    if batch:
+                        await self._commit_batch(record, batch)
+                        committed = True
+        except (TierUnavailableError, DataCorruptionError) as error:
+            # What is to be replaced cannot be known: the log knows the object all the same.
+            failure = error
+        if not committed:
+            await self._commit_batch(record, ())
         self._uploader.settled(record.name)
+        if failure is not None:
+            raise failure
 
     async def _commit_batch(self, record: ObjectRecord, batch: Sequence[ChunkReplacement]) -> None:
         await self._source.commit(ReplaceChunksOperation((record,), batch))
@@ -404,7 +438,3 @@ def _added(
 
 def _key(chunk: ChunkRecord) -> _ChunkKey:
     return chunk.object_name, chunk.block_offset, chunk.block_start_offset
-
-
-def _place_of(run: Run) -> tuple[int, int]:
-    return run.segment_id, run.chunks[0].start_offset

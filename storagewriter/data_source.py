@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from durablelog.operations import OwnersOperation
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -16,7 +18,7 @@ class WriterDataSource(Protocol):
 
     @property
     def metadata(self) -> ContainerMetadata:
-        """The committed metadata; read only."""
+        """The committed metadata, without the idle segments; read only."""
 
     @property
     def store_id(self) -> str:
@@ -42,6 +44,20 @@ class WriterDataSource(Protocol):
 
         Raises ContainerStoppedError, AppendOutcomeUnknownError, NotPrimaryError: the writer stops
         then.
+        """
+
+    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+        """Those of the segments that there are, in memory meanwhile: in `metadata`, which lacks
+        idle ones.
+
+        Entering it may read the catalog. Raises TierUnavailableError, DataCorruptionError.
+        """
+
+    async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        """The chunks in the objects, in order of offset by segment, of active and of idle segments.
+
+        Gathered in slices: a chunk that is moved or removed meanwhile may be among them or not.
+        O(active chunks + chunks in the objects). Raises TierUnavailableError, DataCorruptionError.
         """
 
     async def check_primary(self) -> None:

@@ -9,6 +9,7 @@ ever waits for it but an ordinary close, for a while. Rules (docs/formats/tier2-
   then;
 - an older copy is deleted only after a newer one is durable, and only this store's of our epoch or
   an older one. A stale owner can harm nothing that its successor wrote;
+- a copy is whole, or it is not written: once segments are idle the metadata snapshots have all;
 - a Tier 2 that fails shows in `health` and is tried again with back-off; no error goes further.
 """
 
@@ -196,7 +197,7 @@ class MetadataBackup:
     async def _put_newest(self) -> None:
         metadata, epoch = self._source.metadata, self._source.epoch
         sequence_number = metadata.sequence_number
-        if sequence_number == self._saved_sequence:
+        if sequence_number == self._saved_sequence or metadata.idle:
             return
         unique_id = new_copy_id(self._store_id, self._random)
         name = checkpoint_name(metadata.container_id, epoch, sequence_number, unique_id)

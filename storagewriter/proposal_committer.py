@@ -5,6 +5,8 @@ Rules of this file:
 
 - what fits is determined in the very turn of the event loop in which it is handed to the log. The
   log passes over what has changed by the time it comes to it;
+- segments are held while they are checked: what is idle would look like no segment at all. Those of
+  one operation are held at once, not all of a proposal;
 - the proposed object is in use from before it is checked until all it led to is committed:
   nothing can make it garbage, delete and forget it in between;
 - a proposal whose object the metadata know already is answered with what they say, and its missing
@@ -34,6 +36,7 @@ from storagewriter.proposal_rules import (
     find_fault,
     fitting,
     refusal,
+    segments_in,
     still_fitting,
 )
 from tier2.block_object import BlockFormatError
@@ -68,7 +71,7 @@ class ProposalCommitter:
     async def commit(self, proposal: ReplaceProposal) -> Answer:
         """Commit what of the proposal fits, and say what became of it; nothing is put.
 
-        Raises StorageUnavailableError, and what a commit raises.
+        Raises StorageUnavailableError, what a commit raises, and what a hold of segments raises.
         """
         name = proposal.object.name
         fault = find_fault(
@@ -108,10 +111,11 @@ class ProposalCommitter:
             ObjectRecord(name, stored.size, self._clock.time_ms()) if live is None else live.record
         )
         for batch in batches(fits, OPERATION_CHUNKS):
-            replacements = still_fitting(metadata, batch, name)
-            if replacements:
-                await self._source.commit(ReplaceChunksOperation((record,), replacements))
-                self._on_garbage()
+            async with self._source.held(segments_in(batch)):
+                replacements = still_fitting(metadata, batch, name)
+                if replacements:
+                    await self._source.commit(ReplaceChunksOperation((record,), replacements))
+                    self._on_garbage()
         return await self._settle(proposal, stored)
 
     async def _check_chunks(self, proposal: ReplaceProposal) -> list[CheckedReplacement]:
@@ -120,7 +124,8 @@ class ProposalCommitter:
         """
         checked: list[CheckedReplacement] = []
         for some in batches(proposal.replacements, OPERATION_CHUNKS):
-            checked += check_chunks(self._source.metadata, some, proposal.object.name)
+            async with self._source.held(segments_in(some)):
+                checked += check_chunks(self._source.metadata, some, proposal.object.name)
             await asyncio.sleep(0)
         return checked
 

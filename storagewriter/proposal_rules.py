@@ -144,7 +144,10 @@ def _written_for(chunk: ChunkRecord) -> tuple[int, int]:
 def check_chunks(
     metadata: ContainerMetadata, replacements: Iterable[Replacement], name: str
 ) -> list[CheckedReplacement]:
-    """How replacements by the object of this name stand, in their order. O(chunks)."""
+    """How replacements by the object of this name stand, in their order. O(chunks).
+
+    Those of their segments that there are must be in memory.
+    """
     checked = [
         _check_one(metadata.segments.get(each.segment_id), each, name) for each in replacements
     ]
@@ -192,13 +195,18 @@ def still_fitting(
 ) -> list[ChunkReplacement]:
     """What of them may be committed in this very turn of the event loop, as the log takes it.
 
-    O(chunks).
+    O(chunks). As `check_chunks`.
     """
     return [
         ChunkReplacement(*each.replacement)
         for each in check_chunks(metadata, replacements, name)
         if _fits(each)
     ]
+
+
+def segments_in(replacements: Iterable[Replacement]) -> set[int]:
+    """The ids that they name."""
+    return {each.segment_id for each in replacements}
 
 
 def batches(replacements: Iterable[Replacement], chunks_max: int) -> Iterator[list[Replacement]]:

@@ -29,7 +29,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from segmentstore.contracts.backoff import Backoff
-from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    SegmentStoreError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
@@ -214,7 +218,8 @@ class RequestProcessor:
                 self.health.failed(error)
                 raise
             except TierUnavailableError as error:
-                # Tier 1 cannot say whether this is still the primary: as if nobody had checked.
+                # Tier 1 cannot say whether this is still the primary, or has no metadata of a
+                # segment: as if nobody had checked.
                 self.health.failed(error)
                 raise StorageUnavailableError("mailbox", str(error)) from error
             self.health.succeeded()
@@ -370,14 +375,20 @@ class RequestProcessor:
             self._deferred.pop(key, None)
             self._deferred[key] = None
             raise
+        except DataCorruptionError as error:
+            # A segment that the message names cannot be read from the catalog; others can.
+            self._quarantine(key, error)
         except SegmentStoreError:
             raise
         except Exception as error:  # noqa: BLE001
             # Our bug must not end the container, and every owner after it.
-            self._quarantined[key] = one_sentence(f"{type(error).__name__}: {error}")
-            while len(self._quarantined) > QUARANTINED_MAX:
-                del self._quarantined[next(iter(self._quarantined))]
-            return None
+            self._quarantine(key, error)
+        return None
+
+    def _quarantine(self, key: MessageKey, error: Exception) -> None:
+        self._quarantined[key] = one_sentence(f"{type(error).__name__}: {error}")
+        while len(self._quarantined) > QUARANTINED_MAX:
+            del self._quarantined[next(iter(self._quarantined))]
 
     async def _try(self, key: MessageKey, work: Coroutine[Any, Any, _T], poll: _Poll) -> _T | None:
         """As `_guarded`; that Tier 2 does not answer is kept for the end of the check."""

@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 import segmentstore
 from durablelog.durable_data_log import DataLogStatistics
-from durablelog.operation_processor import ProcessorStatistics
+from durablelog.processor_config import ProcessorStatistics
 from readindex.cache_storage import CacheStatistics
 from readindex.statistics import ReadIndexStatistics
 from recovery.background_scrub import ScrubStatistics

@@ -23,6 +23,9 @@ CHUNK_PLACES: Final = b"\x06"
 GARBAGE: Final = b"\x07"
 DELETION_CLOCK: Final = b"\x08"
 """The key of the one record of its table. Keys that begin with 0 are the key store's own."""
+UNFLUSHED: Final = b"\x09"
+TOTALS: Final = b"\x0a"
+"""As DELETION_CLOCK."""
 
 _ONE = struct.Struct(">cQ")
 _TWO = struct.Struct(">cQQ")
@@ -124,6 +127,24 @@ class DeletionClockKey(NamedTuple):
         return DELETION_CLOCK
 
 
+class UnflushedKey(NamedTuple):
+    """Of a segment that cannot be idle: `SegmentMetadata.flushed` is False."""
+
+    segment_id: int
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        return _ONE.pack(UNFLUSHED, self.segment_id)
+
+
+class TotalsKey(NamedTuple):
+    """Of the numbers of what there is."""
+
+    def encode(self) -> bytes:
+        """As it is stored."""
+        return TOTALS
+
+
 CatalogKey = (
     SegmentIdKey
     | NameKey
@@ -133,6 +154,8 @@ CatalogKey = (
     | ChunkPlaceKey
     | GarbageKey
     | DeletionClockKey
+    | UnflushedKey
+    | TotalsKey
 )
 
 
@@ -168,6 +191,10 @@ def _decode(data: bytes) -> CatalogKey:
         return GarbageKey(sequence_number, _decode_name(data[_ONE.size :]))
     if table == DELETION_CLOCK and len(data) == 1:
         return DeletionClockKey()
+    if table == UNFLUSHED:
+        return UnflushedKey(_ONE.unpack(data)[1])
+    if table == TOTALS and len(data) == 1:
+        return TotalsKey()
     raise MetadataFormatError(f"key {data[:40].hex()} is of no table")
 
 
@@ -204,6 +231,11 @@ def object_range(prefix: str = "") -> StoreKeyRange:
 def chunk_place_range(object_name: str) -> StoreKeyRange:
     """The chunks in one object, by segment and offset."""
     return prefix_range(CHUNK_PLACES + _encode_name(object_name) + _END_OF_NAME)
+
+
+def unflushed_range() -> StoreKeyRange:
+    """The segments that cannot be idle, by id."""
+    return prefix_range(UNFLUSHED)
 
 
 def garbage_range(up_to: int = _NUMBER_MAX) -> StoreKeyRange:

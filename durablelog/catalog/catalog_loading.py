@@ -1,5 +1,6 @@
-"""Reading a container's whole metadata from its catalog, with what is cheap to check.
+"""Reading a container's metadata from its catalog, with what is cheap to check.
 
+All of them, or all but the segments that may be idle: `segment_loading.py` reads those on demand.
 The places of chunks are not read: they repeat what pages say. Tables keep their order of keys: so
 objects are in the order of their names, and garbage that one operation released is, too.
 """
@@ -8,55 +9,61 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Sequence
 
 from durablelog.catalog.catalog_keys import (
     ATTRIBUTES,
     CHUNK_PAGES,
     DELETION_CLOCK,
+    TOTALS,
     CatalogAttributeKey,
     ChunkPageKey,
     DeletionClockKey,
     GarbageKey,
-    MetadataFormatError,
     NameKey,
     ObjectKey,
     SegmentIdKey,
-    decode_key,
+    TotalsKey,
+    UnflushedKey,
     garbage_range,
     name_range,
     object_range,
     segment_range,
+    unflushed_range,
 )
 from durablelog.catalog.catalog_records import (
-    SegmentRecord,
+    CatalogTotals,
     decode_attribute,
-    decode_chunk_page,
     decode_deletion_clock,
     decode_garbage,
     decode_object,
     decode_segment,
     decode_segment_id,
+    decode_totals,
 )
 from durablelog.catalog.key_ranges import StoreKeyRange, prefix_range
 from durablelog.catalog.key_store import KeyPair, KeySnapshot, KeyStore
+from durablelog.catalog.segment_loading import (
+    RECORDS_OF_A_PORTION,
+    RECORDS_OF_A_SLICE,
+    add_page,
+    check_merges,
+    check_segment,
+    decoded,
+    decoded_key,
+    find_ids,
+    load_segments,
+    segment_of,
+    slices_of,
+    wrong,
+)
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.collector_pause import collector_paused
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 
-RECORDS_OF_A_PORTION: Final = 2048
-"""Read by one call of the store, at most."""
-RECORDS_OF_A_SLICE: Final = 128
-"""Decoded without letting others run, of small records."""
-BYTES_OF_A_SLICE: Final = 12 * 1024
-"""The same of large ones: a page of chunks is decoded in the time of fifty names."""
-
-K = TypeVar("K")
-
 
 async def load_metadata(store: KeyStore | KeySnapshot, container_id: int) -> ContainerMetadata:
-    """The metadata that the catalog has, as of its sequence number.
+    """The metadata that the catalog has, as of its sequence number: all of them.
 
     Nothing may be written meanwhile. Raises MetadataFormatError, which names the record, and what
     the store raises.
@@ -65,6 +72,26 @@ async def load_metadata(store: KeyStore | KeySnapshot, container_id: int) -> Con
     with collector_paused():
         await loading.load()
     return loading.metadata
+
+
+async def load_active(store: KeyStore, container_id: int) -> ContainerMetadata:
+    """The same without the segments that may be idle: they are counted.
+
+    For a catalog that has totals. O(objects + garbage + what belongs to unflushed segments).
+    """
+    loading = _Loading(store, container_id)
+    with collector_paused():
+        await loading.load_active(store)
+    return loading.metadata
+
+
+async def load_totals(store: KeyStore | KeySnapshot) -> CatalogTotals | None:
+    """The numbers of what the catalog has; None: it is of version 1, which has none."""
+    portion = await store.scan(prefix_range(TOTALS), 1)
+    for key, value in portion.pairs:
+        decoded_key(TotalsKey, key)
+        return decode_totals(value)
+    return None
 
 
 class _Loading:
@@ -86,12 +113,74 @@ class _Loading:
         await self._load_clock()
         await self._check_objects()
         await self._check_segments()
+        await self._check_merges()
+        await self._check_totals()
+
+    async def load_active(self, store: KeyStore) -> None:
+        await self._load_objects()
+        await self._load_garbage()
+        await self._load_clock()
+        ids = await self._unflushed_ids()
+        for begin in range(0, len(ids), RECORDS_OF_A_SLICE):
+            await self._load_unflushed(store, ids[begin : begin + RECORDS_OF_A_SLICE])
+        await self._check_merges()
+        totals, named = await load_totals(store), len(self.metadata.names)
+        if totals is None or totals.segments < named:
+            raise wrong("totals", f"{totals}, and {named} unflushed segments have names")
+        self.metadata.idle = totals.segments - named
+
+    async def _load_unflushed(self, store: KeyStore, ids: Sequence[int]) -> None:
+        """Some of the segments that are listed as unflushed."""
+        named = []
+        found = await load_segments(store, ids, self.metadata.objects)
+        for segment_id, segment in zip(ids, found, strict=True):
+            if segment is None or segment.flushed:
+                there = "missing" if segment is None else "flushed"
+                raise wrong(f"segment {segment_id}", f"it is listed as unflushed, and is {there}")
+            self._check_age(segment_id)
+            self.metadata.segments[segment_id] = segment
+            if segment.merged_into is None:
+                named.append(segment)
+        known = await find_ids(store, [segment.name for segment in named])
+        for segment, named_id in zip(named, known, strict=True):
+            if named_id != segment.segment_id:
+                raise wrong(f"name {segment.name}", f"it is of {named_id}, and {segment!r} has it")
+            self.metadata.names[segment.name] = named_id
+
+    async def _unflushed_ids(self) -> list[int]:
+        """Of the segments that are listed, ascending."""
+        found: list[int] = []
+        async for pairs in self._slices(unflushed_range()):
+            for key, value in pairs:
+                segment_id = decoded_key(UnflushedKey, key).segment_id
+                if value:
+                    raise wrong(f"unflushed segment {segment_id}", "there are bytes with it")
+                found.append(segment_id)
+        return found
+
+    async def _check_totals(self) -> None:
+        totals, listed = await load_totals(self._store), set(await self._unflushed_ids())
+        if totals is None:
+            if listed:
+                raise wrong("totals", f"they are missing, and {len(listed)} segments are unflushed")
+            return
+        named, segments = len(self.metadata.names), self.metadata.segments.values()
+        if totals.segments != named:
+            raise wrong("totals", f"{totals}, and {named} segments have names")
+        for number, segment in enumerate(segments):
+            if segment.flushed == (segment.segment_id in listed):
+                raise wrong(f"{segment!r}", "it is listed as unflushed, or not, by mistake")
+            listed.discard(segment.segment_id)
+            if _is_pause(number):
+                await asyncio.sleep(0)
+        if listed:
+            raise wrong(f"segment {min(listed)}", "it is listed as unflushed, and is missing")
 
     async def _slices(self, keys: StoreKeyRange) -> AsyncIterator[list[KeyPair]]:
         rest: StoreKeyRange | None = keys
         while rest is not None:
             portion = await self._store.scan(rest, RECORDS_OF_A_PORTION)
-            for pairs in _slices_of(portion.pairs):
+            for pairs in slices_of(portion.pairs):
                 yield pairs
                 await asyncio.sleep(0)
             rest = portion.rest
@@ -100,45 +189,38 @@ class _Loading:
         objects = self.metadata.objects
         async for pairs in self._slices(object_range()):
             for key, value in pairs:
-                record, live_chunks, live_bytes = decode_object(_key(ObjectKey, key).name, value)
+                record, live_chunks, live_bytes = decode_object(
+                    decoded_key(ObjectKey, key).name, value
+                )
                 objects[record.name] = LiveObject(record, live_chunks, live_bytes)
 
     async def _load_segments(self) -> None:
         async for pairs in self._slices(segment_range()):
             for key, value in pairs:
-                record = decode_segment(_key(SegmentIdKey, key).segment_id, value)
-                if record.segment_id > self.metadata.sequence_number:
-                    raise _wrong(
-                        f"segment {record.segment_id}",
-                        f"it is newer than {self.metadata.sequence_number}, the catalog",
-                    )
+                record = decode_segment(decoded_key(SegmentIdKey, key).segment_id, value)
+                self._check_age(record.segment_id)
                 self._attribute_counts[record.segment_id] = record.attribute_count
-                self.metadata.segments[record.segment_id] = _segment(record)
+                self.metadata.segments[record.segment_id] = segment_of(record)
 
     async def _load_names(self) -> None:
         names, segments = self.metadata.names, self.metadata.segments
         async for pairs in self._slices(name_range()):
             for key, value in pairs:
-                name, segment_id = _key(NameKey, key).name, decode_segment_id(value)
+                named = decoded_key(NameKey, key)
+                name, segment_id = named.name, decoded(decode_segment_id, named, value)
                 segment = segments.get(segment_id)
                 if segment is None or segment.name != name or segment.merged_into is not None:
-                    raise _wrong(f"name {name}", f"segment {segment_id} does not have it")
+                    raise wrong(f"name {name}", f"segment {segment_id} does not have it")
                 # One string for both.
                 names[segment.name] = segment_id
 
     async def _load_pages(self) -> None:
-        known = {name: name for name in self.metadata.objects}
+        objects = self.metadata.objects
         live_chunks, live_bytes = self._live_chunks, self._live_bytes
         async for pairs in self._slices(prefix_range(CHUNK_PAGES)):
             for key, value in pairs:
-                segment_id, first_offset = page = _key(ChunkPageKey, key)
-                chunks = decode_chunk_page(value, known)
-                there = self._segment(segment_id, page).chunks
-                if chunks[0].start_offset != first_offset:
-                    raise _wrong(f"{page}", f"it begins at {chunks[0].start_offset}")
-                if there and there.last.end_offset != first_offset:
-                    raise _wrong(f"{page}", f"the page before ends at {there.last.end_offset}")
-                there.extend_pages([(chunks, None)])
+                page = decoded_key(ChunkPageKey, key)
+                chunks = add_page(self._segment(page.segment_id, page), page, value, objects)
                 for chunk in chunks:
                     live_chunks[chunk.object_name] += 1
                     live_bytes[chunk.object_name] += chunk.length
@@ -147,23 +229,24 @@ class _Loading:
         async for pairs in self._slices(prefix_range(ATTRIBUTES)):
             found: dict[int, dict[AttributeKey, int]] = {}
             for key, value in pairs:
-                segment_id, attribute_id = _key(CatalogAttributeKey, key)
-                found.setdefault(segment_id, {})[attribute_id] = decode_attribute(value)
+                attribute = decoded_key(CatalogAttributeKey, key)
+                values = found.setdefault(attribute.segment_id, {})
+                values[attribute.attribute_id] = decoded(decode_attribute, attribute, value)
             for segment_id, values in found.items():
                 self._segment(segment_id, "attributes").apply_attributes(values)
 
     async def _load_garbage(self) -> None:
         async for pairs in self._slices(garbage_range()):
             for data, value in pairs:
-                key = _key(GarbageKey, data)
+                key = decoded_key(GarbageKey, data)
                 if key.name in self.metadata.garbage or key.name in self.metadata.objects:
-                    raise _wrong(f"garbage {key.name}", "it is there twice")
+                    raise wrong(f"garbage {key.name}", "it is there twice")
                 self.metadata.garbage[key.name] = decode_garbage(key, value)
 
     async def _load_clock(self) -> None:
         async for pairs in self._slices(prefix_range(DELETION_CLOCK)):
             for key, value in pairs:
-                _key(DeletionClockKey, key)
+                decoded_key(DeletionClockKey, key)
                 self.metadata.deletion_clock = decode_deletion_clock(value)
 
     async def _check_objects(self) -> None:
@@ -171,92 +254,48 @@ class _Loading:
         for number, (name, live) in enumerate(objects.items()):
             counted = (self._live_chunks[name], self._live_bytes[name])
             if (live.live_chunks, live.live_bytes) != counted:
-                raise _wrong(
+                raise wrong(
                     f"object {name}",
                     f"it says {live.live_chunks} chunks of {live.live_bytes} bytes,"
                     f" and {counted[0]} of {counted[1]} are there",
                 )
             if _is_pause(number):
                 await asyncio.sleep(0)
-        for name in self._live_chunks.keys() - objects.keys():
-            raise _wrong(f"object {name}", "chunks are in it, and its record is missing")
 
     async def _check_segments(self) -> None:
-        named = sources = 0
+        named = 0
         for number, segment in enumerate(self.metadata.segments.values()):
-            self._check_segment(segment)
+            check_segment(segment, self._attribute_counts[segment.segment_id])
             named += segment.merged_into is None
-            sources += len(segment.merges)
             if _is_pause(number):
                 await asyncio.sleep(0)
         if named != len(self.metadata.names):
-            raise _wrong("names", f"{len(self.metadata.names)} for {named} segments")
-        if named + sources != len(self.metadata.segments):
-            count = len(self.metadata.segments) - named
-            raise _wrong("merges", f"{sources} for {count} merged segments")
+            raise wrong("names", f"{len(self.metadata.names)} for {named} segments")
 
-    def _check_segment(self, segment: SegmentMetadata) -> None:
-        where = f"segment {segment.segment_id}"
-        count = self._attribute_counts[segment.segment_id]
-        if len(segment.attributes) != count:
-            raise _wrong(where, f"{len(segment.attributes)} of {count} attributes are there")
-        if not (
-            segment.start_offset <= segment.length and segment.storage_length <= segment.length
-        ):
-            raise _wrong(where, "it begins, or is stored, behind its end")
-        if segment.start_offset < segment.storage_length and not (
-            segment.chunks
-            and segment.chunks.first.start_offset <= segment.start_offset
-            and segment.chunks.last.end_offset == segment.storage_length
-        ):
-            raise _wrong(where, f"{segment.chunks!r} are not what it stores")
-        for merge in segment.merges:
-            source = self.metadata.segments.get(merge.source_id)
-            if source is None or source.merged_into != segment.segment_id:
-                raise _wrong(where, f"segment {merge.source_id} is not merged into it")
-            if source.length != merge.length:
-                raise _wrong(where, f"segment {merge.source_id} has not {merge.length} bytes")
+    async def _check_merges(self) -> None:
+        """Behind the names: what has none is merged."""
+        sources, segments = 0, self.metadata.segments
+        for number, segment in enumerate(segments.values()):
+            check_merges(segment, segments)
+            sources += len(segment.merges)
+            if _is_pause(number):
+                await asyncio.sleep(0)
+        merged = len(segments) - len(self.metadata.names)
+        if sources != merged:
+            raise wrong("merges", f"{sources} for {merged} merged segments")
+
+    def _check_age(self, segment_id: int) -> None:
+        newest = self.metadata.sequence_number
+        if segment_id > newest:
+            raise wrong(f"segment {segment_id}", f"it is newer than {newest}, the catalog")
 
     def _segment(self, segment_id: int, what: object) -> SegmentMetadata:
         segment = self.metadata.segments.get(segment_id)
         if segment is None:
-            raise _wrong(f"segment {segment_id}", f"{what}, and its record is missing")
+            raise wrong(f"segment {segment_id}", f"{what}, and its record is missing")
         return segment
-
-
-def _segment(record: SegmentRecord) -> SegmentMetadata:
-    segment = SegmentMetadata(record.segment_id, record.name, record.created_ms)
-    segment.last_modified_ms = record.last_modified_ms
-    segment.start_offset = record.start_offset
-    segment.length = record.length
-    segment.storage_length = record.storage_length
-    segment.sealed = record.sealed
-    segment.merged_into = record.merged_into
-    segment.merges = list(record.merges)
-    return segment
-
-
-def _key(kind: type[K], data: bytes) -> K:
-    key = decode_key(data)
-    assert isinstance(key, kind), key  # Its first byte says so.
-    return key
-
-
-def _wrong(where: str, what: str) -> MetadataFormatError:
-    return MetadataFormatError(f"{where}: {what}")
 
 
 def _is_pause(number: int) -> bool:
     """Whether to let others run, from time to time."""
     return number % RECORDS_OF_A_SLICE == RECORDS_OF_A_SLICE - 1
-
-
-def _slices_of(pairs: list[KeyPair]) -> Iterator[list[KeyPair]]:
-    begun = size = 0
-    for number, (_, value) in enumerate(pairs):
-        size += len(value)
-        if size >= BYTES_OF_A_SLICE or number - begun == RECORDS_OF_A_SLICE - 1:
-            yield pairs[begun : number + 1]
-            begun, size = number + 1, 0
-    if begun < len(pairs):
-        yield pairs[begun:]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from durablelog.catalog.catalog_keys import GarbageKey, MetadataFormatError
@@ -16,7 +15,12 @@ from durablelog.operation_codec import decode_text, encode_text
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import DeletionClockReading, GarbageObject, MergeRecord
+from segmentstore.contracts.metadata import (
+    DeletionClockReading,
+    GarbageObject,
+    LiveObject,
+    MergeRecord,
+)
 
 _SEGMENT = struct.Struct(">QQQQQBQQI")
 _MERGE = struct.Struct(">QQQ")
@@ -28,6 +32,7 @@ _OBJECT = struct.Struct(">QQQQ")
 _PLACE = struct.Struct(">QQQQ")
 _GARBAGE = struct.Struct(">QQQQ")
 _CLOCK = struct.Struct(">Q16sQ")
+_TOTALS = struct.Struct(">Q")
 
 _SEALED = 1
 _MERGED = 2
@@ -53,6 +58,11 @@ class SegmentRecord(NamedTuple):
     """Its records in the table of attributes: their number has a bound, and is not counted out."""
     merges: tuple[MergeRecord, ...]
 
+    @property
+    def flushed(self) -> bool:
+        """As SegmentMetadata.flushed."""
+        return self.storage_length == self.length and not self.merges and self.merged_into is None
+
 
 class ChunkPlace(NamedTuple):
     """A chunk without what its key says: object, segment and offset."""
@@ -61,6 +71,13 @@ class ChunkPlace(NamedTuple):
     block_offset: int
     block_segment_id: int
     block_start_offset: int
+
+
+class CatalogTotals(NamedTuple):
+    """Numbers of what the catalog has."""
+
+    segments: int
+    """Those that have a name."""
 
 
 class LiveObjectRecord(NamedTuple):
@@ -182,26 +199,32 @@ def encode_chunk_page(chunks: Sequence[ChunkRecord]) -> bytes:
 
 
 def decode_chunk_page(
-    value: bytes, known: Mapping[str, str] = MappingProxyType({})
+    value: bytes, objects: Mapping[str, LiveObject] | None = None
 ) -> list[ChunkRecord]:
-    """The chunks of a page. A name that `known` has is taken from it, so that pages share one.
+    """The chunks of a page. Names are those of `objects`, so that pages share one: each of the page
+    must be among them, unless none are given.
 
     Raises MetadataFormatError.
     """
     try:
-        return _decode_chunk_page(value, known)
+        return _decode_chunk_page(value, objects)
     except _MALFORMED as error:
         raise _malformed("chunk page", error) from error
 
 
-def _decode_chunk_page(value: bytes, known: Mapping[str, str]) -> list[ChunkRecord]:
+def _decode_chunk_page(value: bytes, objects: Mapping[str, LiveObject] | None) -> list[ChunkRecord]:
     offset, count, name_count = _PAGE.unpack_from(value)
     if not 0 < count <= PAGE_CHUNKS_MAX:
         raise MetadataFormatError(f"{count} chunks")
     position, names, chunks = _PAGE.size, [], []
     for _ in range(name_count):
         name, position = decode_text(value, position)
-        names.append(known.get(name, name))
+        if objects is not None:
+            live = objects.get(name)
+            if live is None:
+                raise MetadataFormatError(f"the record of object {name} is missing")
+            name = live.record.name
+        names.append(name)
     _check_end(value, position + count * _CHUNK.size)
     for length, number, block, block_segment_id, start in _CHUNK.iter_unpack(value[position:]):
         chunks.append(ChunkRecord(offset, length, names[number], block, block_segment_id, start))
@@ -268,6 +291,19 @@ def decode_deletion_clock(value: bytes) -> DeletionClockReading:
         return DeletionClockReading(*_CLOCK.unpack(value))
     except _MALFORMED as error:
         raise _malformed("deletion clock", error) from error
+
+
+def encode_totals(totals: CatalogTotals) -> bytes:
+    """The value of a TotalsKey."""
+    return _TOTALS.pack(*totals)
+
+
+def decode_totals(value: bytes) -> CatalogTotals:
+    """The numbers. Raises MetadataFormatError."""
+    try:
+        return CatalogTotals(*_TOTALS.unpack(value))
+    except _MALFORMED as error:
+        raise _malformed("totals", error) from error
 
 
 def _check_end(value: bytes, position: int) -> None:

@@ -212,6 +212,14 @@ class KeyStore(ABC):
         """The first `limit` pairs of a range, or fewer: PORTION_BYTES_MAX."""
 
     @abstractmethod
+    async def scan_each(self, ranges: Sequence[StoreKeyRange], limit: int) -> list[KeyPortion]:
+        """A portion of each range, in their order, of one moment: what is theirs among the first
+        `limit` pairs of all ranges together, or fewer: PORTION_BYTES_MAX.
+
+        A range that was not reached is its own rest.
+        """
+
+    @abstractmethod
     async def snapshot(self) -> KeySnapshot:
         """The store as it is now, for scans of several calls. Its caller closes it."""
 

@@ -11,8 +11,10 @@ from typing import Final, NamedTuple
 from durablelog.catalog.catalog_keys import MetadataFormatError
 from durablelog.operation_codec import decode_text, encode_text
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of the catalog: of all keys and values."""
+_VERSIONS: Final = range(1, VERSION + 1)
+"""Version 1 has neither totals nor the table of unflushed segments."""
 
 OWN_KEYS_END: Final = b"\x01"
 """Keys before it are the store's own."""
@@ -39,8 +41,9 @@ def decode_identity(value: bytes) -> KeyStoreIdentity:
     """Whose they are. Raises MetadataFormatError, of a newer version too."""
     try:
         version, container_id = _HEAD.unpack_from(value)
-        if version != VERSION:
-            raise MetadataFormatError(f"version {version} of the catalog, where {VERSION} is known")
+        if version not in _VERSIONS:
+            words = f"version {version} of the catalog, where {VERSION} is the newest known"
+            raise MetadataFormatError(words)
         store_id, position = decode_text(value, _HEAD.size)
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         raise MetadataFormatError(f"malformed identity: {error}") from error

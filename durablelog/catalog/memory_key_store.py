@@ -95,15 +95,20 @@ class MemoryKeyStore(ThreadedKeyStore):
         with self._guard:
             return [_last(self._keys, keys) for keys in ranges]
 
-    def _scan(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
+    def _scan_each(self, ranges: Sequence[StoreKeyRange], limit: int) -> list[KeyPortion]:
+        portions, room = [], PORTION_BYTES_MAX
         with self._guard:
-            return _portion(self._keys, keys, limit)
+            for keys in ranges:
+                portion, room = _portion(self._keys, keys, limit, room)
+                limit -= len(portion.pairs)
+                portions.append(portion)
+        return portions
 
     def _make_snapshot(self) -> Keys:
         return SortedDict(self._keys)
 
     def _scan_snapshot(self, snapshot: Keys, keys: StoreKeyRange, limit: int) -> KeyPortion:
-        return _portion(snapshot, keys, limit)
+        return _portion(snapshot, keys, limit, PORTION_BYTES_MAX)[0]
 
     def _write(self, batch: KeyBatch, own: dict[bytes, bytes]) -> None:
         changes = [*batch, *((key, value, b"") for key, value in own.items())]
@@ -204,16 +209,22 @@ def _last(there: Keys, keys: StoreKeyRange) -> KeyPair | None:
     return None
 
 
-def _portion(there: Keys, keys: StoreKeyRange, limit: int) -> KeyPortion:
+def _portion(there: Keys, keys: StoreKeyRange, limit: int, room: int) -> tuple[KeyPortion, int]:
+    """At most `limit` pairs, and what they leave of `room`, in bytes.
+
+    A pair that is larger than all room there ever is takes all of it.
+    """
+    if limit <= 0 or room <= 0:
+        return KeyPortion([], keys), room
     pairs: list[KeyPair] = []
-    size = 0
     for key in there.irange(keys.start, keys.end, inclusive=(True, False)):
         value = there[key]
-        size += len(key) + len(value)
-        if len(pairs) == limit or (pairs and size > PORTION_BYTES_MAX):
-            return KeyPortion(pairs, StoreKeyRange(key, keys.end))
+        size = len(key) + len(value)
+        if len(pairs) == limit or room < min(size, PORTION_BYTES_MAX):
+            return KeyPortion(pairs, StoreKeyRange(key, keys.end)), room
         pairs.append((key, value))
-    return KeyPortion(pairs, None)
+        room -= size
+    return KeyPortion(pairs, None), room
 
 
 def _encode_changes(changes: Iterable[Change]) -> bytes:

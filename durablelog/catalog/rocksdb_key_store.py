@@ -125,7 +125,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
         writing.disable_wal = True  # type: ignore[method-assign, assignment]
         self._database.set_write_options(writing)
         # Nothing at all: its maker died before the first flush.
-        return not new and self._scan(StoreKeyRange(b"", b"\xff"), 1).pairs != []
+        return not new and self._scan_each([StoreKeyRange(b"", b"\xff")], 1)[0].pairs != []
 
     def _open_checkpoint(self) -> None:
         rocksdb_birth().check()
@@ -175,10 +175,16 @@ class RocksDbKeyStore(ThreadedKeyStore):
         finally:
             del iterator
 
-    def _scan(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
+    def _scan_each(self, ranges: Sequence[StoreKeyRange], limit: int) -> list[KeyPortion]:
+        portions, room = [], PORTION_BYTES_MAX
+        # One for all ranges: it is of the moment when it was made.
         iterator = self._open_database.iter()
         try:
-            return _portion(iterator, keys, limit)
+            for keys in ranges:
+                portion, room = _portion(iterator, keys, limit, room)
+                limit -= len(portion.pairs)
+                portions.append(portion)
+            return portions
         finally:
             del iterator
 
@@ -187,7 +193,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
 
     def _scan_snapshot(self, snapshot: RdictIter, keys: StoreKeyRange, limit: int) -> KeyPortion:
         try:
-            return _portion(snapshot, keys, limit)
+            return _portion(snapshot, keys, limit, PORTION_BYTES_MAX)[0]
         finally:
             del snapshot
 
@@ -396,23 +402,31 @@ def _last(iterator: RdictIter, keys: StoreKeyRange) -> KeyPair | None:
         del iterator
 
 
-def _portion(iterator: RdictIter, keys: StoreKeyRange, limit: int) -> KeyPortion:
+def _portion(
+    iterator: RdictIter, keys: StoreKeyRange, limit: int, room: int
+) -> tuple[KeyPortion, int]:
+    """At most `limit` pairs, and what they leave of `room`, in bytes.
+
+    A pair that is larger than all room there ever is takes all of it.
+    """
+    if limit <= 0 or room <= 0:
+        return KeyPortion([], keys), room
     pairs: list[KeyPair] = []
-    size = 0
     try:
         iterator.seek(keys.start)
         while iterator.valid():
             key = iterator.key()
             if key >= keys.end:
-                return KeyPortion(pairs, None)
+                return KeyPortion(pairs, None), room
             value = iterator.value()
-            size += len(key) + len(value)
-            if len(pairs) == limit or (pairs and size > PORTION_BYTES_MAX):
-                return KeyPortion(pairs, StoreKeyRange(key, keys.end))
+            size = len(key) + len(value)
+            if len(pairs) == limit or room < min(size, PORTION_BYTES_MAX):
+                return KeyPortion(pairs, StoreKeyRange(key, keys.end)), room
             pairs.append((key, value))
+            room -= size
             iterator.next()
         iterator.status()
-        return KeyPortion(pairs, None)
+        return KeyPortion(pairs, None), room
     finally:
         del iterator
 

@@ -100,7 +100,7 @@ class ThreadedKeyStore(KeyStore):
     def _find_last(self, ranges: Sequence[StoreKeyRange]) -> list[KeyPair | None]: ...
 
     @abstractmethod
-    def _scan(self, keys: StoreKeyRange, limit: int) -> KeyPortion: ...
+    def _scan_each(self, ranges: Sequence[StoreKeyRange], limit: int) -> list[KeyPortion]: ...
 
     @abstractmethod
     def _make_snapshot(self) -> Any:
@@ -248,8 +248,12 @@ class ThreadedKeyStore(KeyStore):
         return await self._read(lambda: self._find_last([_visible(keys) for keys in ranges]))
 
     async def scan(self, keys: StoreKeyRange, limit: int) -> KeyPortion:
+        (portion,) = await self.scan_each([keys], limit)
+        return portion
+
+    async def scan_each(self, ranges: Sequence[StoreKeyRange], limit: int) -> list[KeyPortion]:
         check_limit(limit)
-        return await self._read(lambda: self._scan(_visible(keys), limit))
+        return await self._read(lambda: self._scan_each([_visible(keys) for keys in ranges], limit))
 
     async def snapshot(self) -> KeySnapshot:
         return await self._run(self._change_thread, self._begin_snapshot)

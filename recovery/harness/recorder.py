@@ -154,12 +154,13 @@ class RecordedStore:
         self.watch(call, future)
         return future
 
-    def writer(self, name: str, number: int) -> RecordedWriter:
-        """An exactly-once session of writer `number`.
+    async def writer(self, name: str, number: int) -> RecordedWriter:
+        """An exactly-once session of writer `number`, open.
 
-        Raises SegmentNotFoundError; opening it is no call.
+        Raises what opening it raises; that is no call.
         """
-        return RecordedWriter(self, self.store.writer(name, UUID(int=number)), name, number)
+        session = await self.store.writer(name, UUID(int=number)).open()
+        return RecordedWriter(self, session, name, number)
 
     def begin_event(self, name: str, writer: int, event: int, length: int, size: int) -> Call:
         """Note that an event is about to be sent."""

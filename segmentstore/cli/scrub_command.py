@@ -21,6 +21,7 @@ from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 from segmentstore.contracts.rate_limiter import RateLimiter
 
 if TYPE_CHECKING:
+    from recovery.open_container import OpenContainer
     from recovery.scrub_state import ScrubPass, ScrubState
     from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -75,6 +76,7 @@ async def _scrub(
 ) -> ScrubState:
     # Not at the top: the other commands do not pay for what checks everything.
     from recovery.background_scrub import ScrubFile  # noqa: PLC0415
+    from recovery.open_container import WholeMetadata  # noqa: PLC0415
     from recovery.scrub import Scrub  # noqa: PLC0415
     from recovery.scrub_state import FILE_NAME, ScrubPass, ScrubState  # noqa: PLC0415
     from segmentstore.store_folder import read_store_file  # noqa: PLC0415
@@ -102,7 +104,7 @@ async def _scrub(
         if state.current.finished_at_ms is not None:
             state.begin(now_ms)
         live = {
-            container_id: partial(_identity, metadata)
+            container_id: partial(_identity, WholeMetadata(metadata))
             for container_id, metadata in containers.items()
         }
         with _Bar(state.current, containers) as bar:
@@ -134,8 +136,8 @@ async def _scrub(
     return state
 
 
-def _identity(metadata: ContainerMetadata) -> ContainerMetadata:
-    return metadata
+def _identity(container: OpenContainer) -> OpenContainer:
+    return container
 
 
 class _Bar:

@@ -20,6 +20,7 @@ from durablelog.operations import (
     TruncateOperation,
 )
 from readindex.read_index import ReadIndex
+from segmentstore.container.eviction import Eviction
 from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter.storage_writer import StorageWriter
 
@@ -36,9 +37,11 @@ class CommitDispatch:
         metadata: ContainerMetadata,
         read_index: ReadIndex,
         writer: StorageWriter,
+        eviction: Eviction,
         on_checkpoint: Callable[[], None],
     ) -> None:
         self._metadata = metadata
+        self._eviction = eviction
         self._index = read_index
         self._writer = writer
         self._on_checkpoint = on_checkpoint
@@ -52,9 +55,10 @@ class CommitDispatch:
         """Committed operations, live or replayed, in order: the read index first, then the storage
         writer.
         """
-        index = self._index
+        index, used = self._index, self._eviction.recent.add
         for operation in operations:
             if type(operation) is AppendOperation:
+                used(operation.segment_id)
                 index.append(
                     operation.segment_id, operation.offset, operation.data, operation.address
                 )

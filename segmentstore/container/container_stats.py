@@ -9,10 +9,12 @@ from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_processor import OperationProcessor
 from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport
+from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.contracts.errors import describe
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.stats_types import (
+    ActiveSegmentsStats,
     ContainerStats,
     LogStats,
     ProcessorStats,
@@ -31,13 +33,14 @@ def container_stats(
     read_index: ReadIndex,
     writer: StorageWriter,
     checkpoints: MetadataCheckpoints,
+    active: ActiveSegments,
     recovery: RecoveryReport | None,
     processor: OperationProcessor | None,
 ) -> ContainerStats:
     """Everything the parts count, as of now. O(objects in Tier 2)."""
     result: ContainerStats = {
         "state": state,
-        "segments": len(metadata.names),
+        "segments": metadata.segment_count,
         "sequence_number": metadata.sequence_number,
         "objects": len(metadata.objects),
         "object_bytes": sum(live.record.size for live in metadata.objects.values()),
@@ -46,6 +49,7 @@ def container_stats(
         "log": cast("LogStats", dataclasses.asdict(log.statistics())),
         "read_index": cast("ReadIndexStats", dataclasses.asdict(read_index.statistics())),
         "storage_writer": cast("StorageWriterStats", dataclasses.asdict(writer.statistics())),
+        "active_segments": cast("ActiveSegmentsStats", dataclasses.asdict(active.statistics())),
         "snapshots": cast("SnapshotStats", dataclasses.asdict(checkpoints.statistics())),
     }
     if recovery is not None:
@@ -61,12 +65,13 @@ def container_health(
     log: DurableDataLog,
     writer: StorageWriter,
     copies: str | None,
+    room: str | None,
     processor: OperationProcessor | None,
 ) -> list[str]:
     """One sentence for each thing that is wrong.
 
-    `copies` is what is wrong with those of the metadata in Tier 2. `processor` is None unless the
-    container runs.
+    `copies` is what is wrong with those of the metadata in Tier 2, `room` with segments that wait
+    for room in memory. `processor` is None unless the container runs.
     """
     findings = []
     if failure is not None:
@@ -75,6 +80,7 @@ def container_health(
         log.health() if failure is None else None,
         writer.health(),
         copies,
+        room,
     )
     findings += [f"container {container_id}: {each}" for each in parts if each is not None]
     throttled_by = processor.statistics().throttled_by if processor is not None else ""

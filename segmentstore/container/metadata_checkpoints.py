@@ -21,6 +21,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
+from durablelog.catalog.catalog_records import CatalogTotals
+from durablelog.catalog.frozen_metadata import FrozenMetadata
 from durablelog.catalog.key_store import (
     KeyBatch,
     KeyStoreCheckpoint,
@@ -29,7 +31,6 @@ from durablelog.catalog.key_store import (
     KeyStoreFullError,
 )
 from durablelog.catalog.metadata_catalog import MetadataCatalog
-from durablelog.catalog.metadata_changes import FrozenMetadata
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions
@@ -39,6 +40,7 @@ from recovery.snapshot_recovery import SnapshotRecovery, snapshot_name
 from segmentstore.config import StoreConfig
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
@@ -78,6 +80,13 @@ class SnapshotStatistics:
     """Files and manifests of snapshots that no log can begin with."""
 
 
+def active_segments_max(config: StoreConfig) -> int | None:
+    """The largest number of segments in memory; None, there is no bound: a log in memory holds
+    nothing at the next opening, and names no snapshots.
+    """
+    return config.processor.active_segments_max if config.tier1 != "memory" else None
+
+
 class MetadataCheckpoints:
     """The CheckpointSource of one container, and the copies of its metadata in Tier 2. Everything
     on its event loop.
@@ -96,6 +105,7 @@ class MetadataCheckpoints:
         config: StoreConfig,
         runtime: Runtime,
         on_snapshot: Callable[[bool], None],
+        on_written: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._source = source
@@ -103,9 +113,9 @@ class MetadataCheckpoints:
         self._updater = updater
         self._positions = positions
         self._inline_bytes_max = config.processor.inline_checkpoint_bytes_max
-        # A log in memory holds nothing at the next opening.
-        self._may_snapshot = config.tier1 != "memory"
+        self._active_max = active_segments_max(config)
         self._on_snapshot = on_snapshot
+        self._on_written = on_written
         self._on_failure = on_failure
         self._container_id = updater.metadata.container_id
         containers, store_id = config.containers, source.store_id
@@ -113,13 +123,17 @@ class MetadataCheckpoints:
         self._uploader = SnapshotUploader(
             source, storage, containers, runtime, config.writer.deletion_lag_s
         )
-        self._recovery = SnapshotRecovery(self._container_id, store_id, catalog, storage, runtime)
+        self._recovery = SnapshotRecovery(
+            self._container_id, store_id, catalog, storage, runtime, self._active_max
+        )
         self._backoff = Backoff(runtime.random, min_s=_RETRY_MIN_S, max_s=_RETRY_MAX_S)
         self.ready = True
         self._health = HealthNote("metadata snapshot", runtime.clock)
         self._frozen: FrozenMetadata | None = None
         self._store_is_new = False
         """Whether the catalog has to be begun anew before the next snapshot."""
+        self._is_crowded = False
+        """Whether segments wait for room in memory."""
         self._first: SnapshotCheckpointOperation | None = None
         """What the log began with when it was opened, if that was a checkpoint by reference."""
         self._earlier: Sequence[SnapshotCheckpointOperation] = ()
@@ -153,7 +167,7 @@ class MetadataCheckpoints:
             if blob is not None:
                 return CheckpointOperation(blob)
             self._begin_anew()
-        self._frozen = changes.freeze()
+        self._frozen = changes.freeze(CatalogTotals(self._updater.metadata.segment_count))
         self.ready = False
         self._failing = False
         self._attempted.clear()
@@ -172,11 +186,12 @@ class MetadataCheckpoints:
         """
         metadata = await self._recovery.load(operation)
         self._first = operation
-        if self._recovery.write_error is None:
+        if self._recovery.write_error is None and not self._recovery.is_old:
             self._updater.changes.begin_from(metadata)
-        else:
+            return metadata
+        if self._recovery.write_error is not None:
             self._health.failed(self._recovery.write_error)
-            self._begin_anew()
+        self._begin_anew()
         return metadata
 
     def start(self, snapshots: Sequence[SnapshotCheckpointOperation]) -> None:
@@ -201,6 +216,10 @@ class MetadataCheckpoints:
         """Have the metadata in Tier 2 as they are now, soon."""
         if not self.by_reference:
             self.backup.request(now=True)
+
+    def make_evictable(self) -> None:
+        """Have the next checkpoint let segments leave memory: it names a snapshot."""
+        self._is_crowded = True
 
     async def settled(self) -> bool:
         """Wait until no snapshot is being made, or all has been stopped; False if one fails, which
@@ -270,8 +289,11 @@ class MetadataCheckpoints:
     def _inline(self) -> bytes | None:
         """The metadata encoded, None if they are too many. Costs no more than the bound."""
         metadata, room = self._updater.metadata, self._inline_bytes_max
-        if not self._may_snapshot:
+        if self._active_max is None:
             return encode_checkpoint(metadata)
+        if self._is_crowded or len(metadata.segments) >= self._active_max:
+            # What is to leave memory must be in the catalog.
+            return None
         if len(metadata.segments) * _SEGMENT_BYTES_MIN > room:
             return None
         for segment in metadata.segments.values():
@@ -313,7 +335,10 @@ class MetadataCheckpoints:
         if self._store_is_new:
             await self._catalog.begin_empty()
             self._store_is_new = False
-        return await self._catalog.write(_batches(frozen), sequence_number)
+        checkpoint = await self._catalog.write(_batches(frozen), sequence_number)
+        self._updater.changes.written()
+        self._on_written()
+        return checkpoint
 
     async def _upload(self, checkpoint: KeyStoreCheckpoint, unique_id: bytes) -> None:
         """Have it durable in Tier 2, however long that takes. Raises KeyStoreError."""
@@ -359,6 +384,10 @@ class MetadataCheckpoints:
 
     async def _give_up(self, error: KeyStoreError, sequence_number: int) -> None:
         """The catalog's files failed: make it anew with the next checkpoint, not at once."""
+        if self._updater.metadata.idle:
+            # Memory has not everything: the next opening has, from the log's first checkpoint on.
+            directory = self._catalog.checkpoint_directory(sequence_number)
+            raise TierUnavailableError("tier1", f"catalog {directory}: {error}") from error
         _log.warning("container %d: %s; the catalog is made anew", self._container_id, error)
         self._health.failed(error)
         self._failing = True

@@ -22,48 +22,41 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import cast
 
+from durablelog.catalog.key_store import KeySnapshot
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.durable_data_log import DurableDataLog
-from durablelog.frame_packer import Event
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_processor import OperationProcessor
-from durablelog.operations import (
-    CreateOperation,
-    DeleteOperation,
-    MergeOperation,
-    SealOperation,
-    TruncateOperation,
-    UpdateAttributesOperation,
-)
 from readindex.block_source import FetchWatch
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
 from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport, recover
 from segmentstore.config import StoreConfig
+from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.commit_dispatch import CommitDispatch
 from segmentstore.container.container_stats import container_health, container_stats
+from segmentstore.container.eviction import Eviction
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
-from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
+from segmentstore.container.metadata_checkpoints import MetadataCheckpoints, active_segments_max
+from segmentstore.container.segment_calls import SegmentCalls
 from segmentstore.container.write_throttle import WriteThrottle
 from segmentstore.container.writer_source import WriterSource
-from segmentstore.contracts.attributes import KeyedUpdate
+from segmentstore.container.written_catalog import written_catalog
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     ForkedStoreError,
     NotPrimaryError,
-    SegmentNotFoundError,
     SegmentStoreError,
     TierUnavailableError,
     describe,
 )
-from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
@@ -94,7 +87,7 @@ class ContainerState(enum.Enum):
     STOPPED = "stopped"
 
 
-class SegmentContainer:
+class SegmentContainer(SegmentCalls):
     """One container. Everything on one event loop; public calls come from the service.
 
     Calls on segments raise ContainerStoppedError or NotPrimaryError unless the container runs.
@@ -128,11 +121,8 @@ class SegmentContainer:
         self.failure: BaseException | None = None
         """What stopped it, if it was not asked to."""
         self.metadata = ContainerMetadata(container_id)
-        """The committed metadata, as a whole; read only."""
-        self.segments: Mapping[int, SegmentMetadata] = self.metadata.segments
-        """The segments by id, as committed. A live view."""
-        self.segment_ids: Mapping[str, int] = self.metadata.names
-        """Ids of the segments that have a name: not merged, not deleted. A live view."""
+        self.segments = self.metadata.segments
+        self.segment_ids = self.metadata.names
         self._stop_cause: BaseException | None = None
         self._recovery: RecoveryReport | None = None
         self._config = config
@@ -140,6 +130,7 @@ class SegmentContainer:
         # A log in memory holds nothing at every opening, by design.
         self._may_be_empty = created or config.tier1 == "memory"
         self._log = log
+        self._catalog = catalog
         self._updater = MetadataUpdater(self.metadata, config.attributes_per_segment_max)
         self._positions = LogPositions()
         self._reader = BlockReader(
@@ -161,11 +152,25 @@ class SegmentContainer:
             unflushed_bytes=lambda: self._writer.unflushed_bytes,
             on_spilled=self._throttle_changed,
         )
+        self._eviction = Eviction(
+            self._updater,
+            active_segments_max(config),
+            self._request_room,
+            self._read_index.evicted,
+        )
+        self._active = ActiveSegments(
+            self._updater,
+            catalog,
+            self._eviction,
+            config.processor.queue_bytes_max,
+            self._failed,
+        )
         source = WriterSource(
             store_id,
             self.metadata,
             log,
             self._read_index,
+            self._active,
             processor=self._running,
             in_use=lambda name: self._reader.in_use(name) or self._writer.in_use(name),
             on_fenced=self._failed,
@@ -190,6 +195,7 @@ class SegmentContainer:
             config,
             runtime,
             on_snapshot=self._snapshot_ended,
+            on_written=self._eviction.written,
             on_failure=self._failed,
         )
         self._rescan = LogRescan(
@@ -210,7 +216,11 @@ class SegmentContainer:
         )
         log.on_room = self._truncation.room_changed
         self._dispatch = CommitDispatch(
-            self.metadata, self._read_index, self._writer, self._truncation.begin
+            self.metadata,
+            self._read_index,
+            self._writer,
+            self._eviction,
+            self._truncation.begin,
         )
         self._throttle = WriteThrottle(log, self._read_index, self._writer, config)
         self._processor: OperationProcessor | None = None
@@ -238,6 +248,7 @@ class SegmentContainer:
                 self._dispatch.committed,
                 self._read_index,
                 self._checkpoints.load,
+                self._active.prepare,
             )
             if view is not None:
                 await self._begin_view(view, self._recovery)
@@ -258,6 +269,8 @@ class SegmentContainer:
     async def _begin_view(self, reason: SegmentStoreError, recovery: RecoveryReport) -> None:
         if not (recovery.operations or self._may_be_empty):
             await refuse_lost_log(self.container_id, self._log, self._checkpoints.backup)
+        # No checkpoint will let a segment leave.
+        self._eviction.close()
         self._writer.check_log()
         await self._writer.stop(reason)
         self._stop_cause, self.state = reason, ContainerState.RUNNING
@@ -275,7 +288,9 @@ class SegmentContainer:
             throttle=self._throttle.current,
             unflushed_of=self._writer.unflushed_bytes_of,
             checkpoints=self._checkpoints,
+            defer=self._active.defer,
         )
+        self._active.queue = processor
         processor.note_replayed(
             recovery.operations_since_checkpoint,
             recovery.bytes_since_checkpoint,
@@ -289,6 +304,7 @@ class SegmentContainer:
         self._dispatch.end_replay()
         self._truncation.start(processor)
         self._writer.start()
+        self._eviction.prepare()
 
     def announce_stop(self, cause: BaseException) -> None:
         """It is about to be stopped, and nobody has called `close`: calls get `cause` from then
@@ -302,6 +318,7 @@ class SegmentContainer:
         Works under full throttle and after a failure. Idempotent.
         """
         if self.state is ContainerState.RUNNING and self._processor is not None:
+            await self._active.drain(self._stopped_error)
             if self._checkpoints.by_reference:
                 self._processor.checkpoint_soon(even_if_empty=False)
             await self._processor.close(self._stop_cause)
@@ -330,6 +347,7 @@ class SegmentContainer:
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
         self._truncation.end()
+        await self._active.stop(self._stopped_error)
         await self._writer.stop(self._stop_cause)
         await self._checkpoints.stop()
         await self._truncation.wait_idle()
@@ -376,83 +394,28 @@ class SegmentContainer:
             return NotPrimaryError(self.container_id, "this owner was fenced")
         return ContainerStoppedError(self.container_id, self.failure or self._stop_cause)
 
-    # --- segments ---------------------------------------------------------------------------------
-
-    def find(self, name: str) -> SegmentMetadata:
-        """The segment of this name. Raises SegmentNotFoundError."""
-        segment_id = self.segment_ids.get(name)
-        if segment_id is None:
-            raise SegmentNotFoundError(name)
-        return self.segments[segment_id]
-
-    def append(
-        self,
-        segment_id: int,
-        data: bytes,
-        expected_offset: int | None = None,
-        updates: Sequence[KeyedUpdate] | None = None,
-        event: Event | None = None,
-    ) -> asyncio.Future[int | None]:
-        """Enqueue an append; the future gives its offset once durable (None for a repeated
-        event).
-        """
-        processor = self._processor
-        if processor is None or self.state is not ContainerState.RUNNING:
-            raise self._stopped_error()
-        return processor.append(segment_id, data, expected_offset, updates, event)
-
-    async def read(
-        self, segment_id: int, offset: int, length_max: int, wait: float | None
-    ) -> bytes:
-        """As `ReadIndex.read`."""
-        self.check_running()
-        return await self._read_index.read(segment_id, offset, length_max, wait)
-
-    async def create_segment(self, name: str, updates: Sequence[KeyedUpdate]) -> SegmentMetadata:
-        """Make an empty segment.
-
-        Raises SegmentExistsError, BadAttributeUpdateError, TooManyAttributesError.
-        """
-        segment_id = await self._running().submit(CreateOperation(name, updates=updates))
-        segment = self.segments.get(cast("int", segment_id))
-        if segment is None:
-            raise SegmentNotFoundError(name, "it was deleted at once")
-        return segment
-
-    async def seal(self, name: str) -> int:
-        """Allow no more appends; give the final length."""
-        return cast("int", await self._running().submit(SealOperation(self.find(name).segment_id)))
-
-    async def truncate(self, name: str, offset: int) -> None:
-        """Drop the bytes below `offset`. Raises BadOffsetError."""
-        await self._running().submit(TruncateOperation(self.find(name).segment_id, offset))
-
-    async def merge(self, target_id: int, source_id: int, updates: Sequence[KeyedUpdate]) -> int:
-        """Append the source to the target and delete it; give the offset at which it begins."""
-        operation = MergeOperation(target_id, source_id, updates=updates)
-        return cast("int", await self._running().submit(operation))
-
-    async def delete(self, name: str) -> None:
-        """Remove the segment and all its bytes."""
-        await self._running().submit(DeleteOperation(self.find(name).segment_id))
-
-    async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
-        """Update attributes, all or none.
-
-        Raises BadAttributeUpdateError, TooManyAttributesError.
-        """
-        await self._running().submit(
-            UpdateAttributesOperation(self.find(name).segment_id, updates=updates)
-        )
-
     # --- Tier 2 -----------------------------------------------------------------------------------
+
+    async def written_catalog(self) -> KeySnapshot | None:
+        """As `segmentstore.container.written_catalog.written_catalog`."""
+        return await written_catalog(
+            self.container_id,
+            self._checkpoints,
+            self._updater.changes,
+            self._catalog,
+            self._running,
+        )
 
     async def flush(self, name: str | None = None) -> None:
         """Move what is committed by now, of one segment or of all, to Tier 2; waits while that is
         away.
         """
-        self.check_running()
-        await self._writer.flush(self.find(name).segment_id if name is not None else None)
+        if name is None:
+            self.check_running()
+            await self._writer.flush()
+            return
+        async with self.segment(name) as segment:
+            await self._writer.flush(segment.segment_id)
 
     async def checkpoint(self) -> None:
         """Write a checkpoint, then truncate the log as far as Tier 2 allows.
@@ -530,6 +493,7 @@ class SegmentContainer:
             self._read_index,
             self._writer,
             self._checkpoints,
+            self._active,
             self._recovery,
             self._processor,
         )
@@ -543,6 +507,7 @@ class SegmentContainer:
             self._log,
             self._writer,
             self._checkpoints.health(),
+            self._eviction.describe(),
             processor,
         )
 
@@ -559,8 +524,20 @@ class SegmentContainer:
                 self._processor.checkpoint_soon(even_if_empty=True)
             self._processor.checkpoint_source_ready()
 
+    def _request_room(self, unflushed: bool, unwritten: bool) -> None:  # noqa: FBT001
+        """Segments have to leave memory, and cannot: their bytes are not in Tier 2, or their
+        metadata not in the catalog.
+        """
+        if unflushed:
+            self._writer.request_flush()
+        if unwritten and self._processor is not None:
+            self._checkpoints.make_evictable()
+            # What was replayed is not in the catalog, though a checkpoint followed it.
+            self._processor.checkpoint_soon(even_if_empty=True)
+
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""
+        self._eviction.storage_advanced()
         self._throttle_changed()
         self._truncation.storage_advanced()
 

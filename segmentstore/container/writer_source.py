@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_processor import OperationProcessor
-from durablelog.operations import OwnersOperation
+from durablelog.operations import OwnersOperation, segments_of
 from readindex.read_index import ReadIndex
 from readindex.unflushed_reads import RemovedError
+from segmentstore.container.active_segments import ActiveSegments
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import NotPrimaryError
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -24,6 +27,7 @@ class WriterSource:
         metadata: ContainerMetadata,
         log: DurableDataLog,
         read_index: ReadIndex,
+        active: ActiveSegments,
         processor: Callable[[], OperationProcessor],
         in_use: Callable[[str], bool],
         on_fenced: Callable[[BaseException], None],
@@ -32,6 +36,7 @@ class WriterSource:
         self.metadata = metadata
         self._log = log
         self._index = read_index
+        self._active = active
         self._processor = processor
         self._in_use = in_use
         self._on_fenced = on_fenced
@@ -49,7 +54,16 @@ class WriterSource:
 
     async def commit(self, operation: OwnersOperation) -> None:
         """An operation of the storage writer, through the log, past the throttle."""
-        await self._processor().submit(operation, own=True)
+        async with self._active.held(segments_of(operation), patient=False):
+            await self._processor().submit(operation, own=True)
+
+    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+        """Those of the segments that there are, in memory meanwhile."""
+        return self._active.held(ids, patient=True)
+
+    async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        """The chunks in the objects, by segment."""
+        return await self._active.chunks_in(names)
 
     async def check_primary(self) -> None:
         """Raise NotPrimaryError, and stop the container, if another owner has opened the log;

@@ -470,6 +470,19 @@ class ContainerNotServedError(NotPrimaryError):
         self.serve = serve
 
 
+class WriterNotOpenError(SegmentStoreError):
+    """A writer session of an idle segment was used before it was entered. Nothing was done.
+
+    The caller's move: `async with store.writer(...)`, or `await writer.open()`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the segment is idle and this session is not open: "
+            "enter it by `async with`, or `await writer.open()`, first"
+        )
+
+
 class DataCorruptionError(SegmentStoreError):
     """Stored bytes are not what was written. Nothing was repaired or removed; the operator's move.
 
@@ -494,3 +507,25 @@ class TierUnavailableError(SegmentStoreError):
         super().__init__(f"{tier} is not available: {detail}")
         self.tier = tier
         self.detail = detail
+
+
+class TooManyActiveSegmentsError(TierUnavailableError):
+    """A container has as many segments in memory as it may, and none could leave. Nothing of the
+    call was done.
+
+    Each of them has bytes that are not in Tier 2, has metadata that are not in the catalog, or is
+    in use.
+
+    The caller's move: try again later. The operator's, if Tier 2 answers: raise
+    `active_segments_max`.
+    """
+
+    def __init__(self, container_id: int, count: int, count_max: int) -> None:
+        super().__init__(
+            "tier2",
+            f"container {container_id} has {count} active segments of {count_max} "
+            "(active_segments_max), and none can leave memory before it is in Tier 2",
+        )
+        self.container_id = container_id
+        self.count = count
+        self.count_max = count_max

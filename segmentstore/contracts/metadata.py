@@ -1,7 +1,7 @@
 """The committed metadata of a container: what the log has made true so far.
 
 One writer for every field: `durablelog.metadata_updater`, from operations, live and in replay
-alike. Everybody else reads. Invariants, checked by `SegmentMetadata.check`:
+alike. Everybody else reads. Invariants, checked by `metadata_checks`:
 
 - 0 <= start_offset <= length, 0 <= storage_length <= length; length only grows;
 - `chunks` cover at least [start_offset, storage_length);
@@ -90,6 +90,14 @@ class SegmentMetadata:
             self.attributes = AttributeTable()
         self.attributes.apply(values)
 
+    @property
+    def flushed(self) -> bool:
+        """Whether all its bytes are in Tier 2 and in its own chunks: the log has none of them.
+
+        It is no target and no source of a merge then.
+        """
+        return self.storage_length == self.length and not self.merges and self.merged_into is None
+
     def find_chunk(self, offset: int) -> ChunkRecord | None:
         """The chunk that holds `offset`, if Tier 2 has it. O(log chunks)."""
         return self.chunks.find(offset)
@@ -109,22 +117,6 @@ class SegmentMetadata:
         """
         index = bisect_right(self.merges, offset, key=_offset_of)
         return self.merges[index].offset if index < len(self.merges) else self.length
-
-    def check(self) -> None:
-        """Assert the invariants of this record."""
-        assert 0 <= self.start_offset <= self.length, self
-        assert 0 <= self.storage_length <= self.length, self
-        self.chunks.check()
-        if self.start_offset < self.storage_length:
-            assert self.chunks, self
-            assert self.chunks.first.start_offset <= self.start_offset, self
-            assert self.chunks.last.end_offset == self.storage_length, self
-        last_end = self.storage_length
-        for merge in self.merges:
-            assert merge.length > 0, (self, merge)
-            assert merge.end_offset > last_end or merge.offset >= last_end, (self, merge)
-            last_end = merge.end_offset
-        assert last_end <= self.length or not self.merges, self
 
     def __repr__(self) -> str:
         flags = "".join(
@@ -189,6 +181,7 @@ class ContainerMetadata:
         "container_id",
         "deletion_clock",
         "garbage",
+        "idle",
         "names",
         "objects",
         "segments",
@@ -200,12 +193,22 @@ class ContainerMetadata:
         self.sequence_number = 0
         """Of the last operation committed; only grows."""
         self.segments: dict[int, SegmentMetadata] = {}
+        """The active ones; idle ones are in the catalog alone (docs/decisions/0059)."""
         self.names: dict[str, int] = {}
-        """Name to id of the segments that have one: not merged, not deleted."""
+        """Name to id of the active segments that have one: not merged, not deleted."""
+        self.idle = 0
+        """The number of segments that are in the catalog alone. All of them have a name, and are
+        `flushed`.
+        """
         self.objects: dict[str, LiveObject] = {}
         self.garbage: dict[str, GarbageObject] = {}
         """In the order in which the log released them."""
         self.deletion_clock = DeletionClockReading()
+
+    @property
+    def segment_count(self) -> int:
+        """The number of segments that have a name, active or idle."""
+        return len(self.names) + self.idle
 
     def adopt(self, other: ContainerMetadata) -> None:
         """Become what `other` is, in place: holders of this object or its tables see the new
@@ -214,6 +217,7 @@ class ContainerMetadata:
         assert self.container_id == other.container_id, (self.container_id, other.container_id)
         self.sequence_number = other.sequence_number
         self.deletion_clock = other.deletion_clock
+        self.idle = other.idle
         for mine, theirs in (
             (self.segments, other.segments),
             (self.names, other.names),
@@ -222,25 +226,3 @@ class ContainerMetadata:
         ):
             mine.clear()
             mine.update(theirs)  # type: ignore[arg-type] # each pair is of one type
-
-    def check(self) -> None:
-        """Assert the invariants of the whole container. O(everything); for tests and tools."""
-        counts: dict[str, int] = {}
-        for segment_id, segment in self.segments.items():
-            assert segment.segment_id == segment_id, segment
-            assert segment_id <= self.sequence_number, segment
-            segment.check()
-            if segment.merged_into is None:
-                assert self.names.get(segment.name) == segment_id, segment
-            else:
-                assert segment.sealed, segment
-            for chunk in segment.chunks:
-                counts[chunk.object_name] = counts.get(chunk.object_name, 0) + 1
-            for merge in segment.merges:
-                source = self.segments[merge.source_id]
-                assert source.merged_into == segment_id, (segment, source)
-                assert source.length == merge.length, (segment, source)
-        assert {name: live.live_chunks for name, live in self.objects.items()} == counts
-        assert not self.objects.keys() & self.garbage.keys()
-        for name, segment_id in self.names.items():
-            assert self.segments[segment_id].name == name

@@ -366,6 +366,7 @@ class KeyStoreContract(ABC):
                     store.get([b"a"]),
                     store.find_last([EVERYTHING]),
                     store.scan(EVERYTHING, 1),
+                    store.scan_each([EVERYTHING], 1),
                     store.snapshot(),
                     store.apply(batch(), 1),
                     store.flush(),

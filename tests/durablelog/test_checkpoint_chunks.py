@@ -20,6 +20,7 @@ from durablelog.operations import (
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 
 PAGES = 5
 
@@ -43,7 +44,7 @@ class Container:
         operation.sequence_number = self.metadata.sequence_number + 1
         operation.timestamp_ms = 1000
         self.updater.replay(operation)
-        self.metadata.check()
+        assert_metadata_valid(self.metadata)
 
     def flush(self, count: int) -> None:
         start, self.objects = self.segment.length, self.objects + 1
@@ -109,7 +110,7 @@ def test_a_decoded_segment_keeps_its_pages_encoded(extra: int) -> None:
     blob = encode_checkpoint(c.metadata)
     assert as_the_format_says(c.segment) in blob
     c.metadata = decode_checkpoint(blob)
-    c.metadata.check()
+    assert_metadata_valid(c.metadata)
     c.updater = MetadataUpdater(c.metadata)
     assert len(c.segment.chunks) == PAGES * PAGE_CHUNKS_MAX + extra
     before = c.segment.chunks.encoded_pages(lambda chunks: b"encoded anew")

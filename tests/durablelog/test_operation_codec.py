@@ -42,6 +42,7 @@ from segmentstore.contracts.metadata import (
     MergeRecord,
     SegmentMetadata,
 )
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
@@ -174,7 +175,7 @@ def _metadata() -> ContainerMetadata:
         for name, size in (("00/3/1/flush-x", 300), ("00/3/1/flush-y", 900))
     }
     metadata.garbage = {"00/3/1/flush-z": GarbageObject(ObjectRecord("00/3/1/flush-z", 5, 6), 7)}
-    metadata.check()
+    assert_metadata_valid(metadata)
     return metadata
 
 
@@ -193,7 +194,7 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
     metadata = made()
     blob = encode_checkpoint(metadata)
     restored = decode_checkpoint(blob)
-    restored.check()
+    assert_metadata_valid(restored)
     assert encode_checkpoint(restored) == blob
     for segment in restored.segments.values():
         segment.encoded = None

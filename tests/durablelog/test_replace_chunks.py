@@ -26,6 +26,7 @@ from durablelog.operations import (
 from recovery.consistency_check import check_metadata, differences
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 
 SIZE = 10_000
 
@@ -76,7 +77,7 @@ class Container:
         )
 
     def check(self) -> None:
-        self.metadata.check()
+        assert_metadata_valid(self.metadata)
         assert not list(check_metadata(self.metadata))
         for name, live in self.metadata.objects.items():
             lengths = [

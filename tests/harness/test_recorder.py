@@ -62,8 +62,8 @@ def test_every_kind_of_call_is_written_down_with_its_answer(tmp_path: Path) -> N
             await store.append("a", (1, 0, 2), expected=HEADER_BYTES + 10, updates=(ADD_ONE,))
             == HEADER_BYTES + 10
         )
-        assert await store.writer("a", 9).append(0, 5) == 4 * HEADER_BYTES + 13
-        assert await store.writer("a", 9).append(0, 5) is None
+        assert await (await store.writer("a", 9)).append(0, 5) == 4 * HEADER_BYTES + 13
+        assert await (await store.writer("a", 9)).append(0, 5) is None
         await store.update_attributes("a", (ADD_ONE,))
         assert await store.attributes("a") == {COUNTER: 6, UUID(int=9): 0}
         assert (await store.info("a")).length == 5 * HEADER_BYTES + 18
@@ -219,7 +219,7 @@ def test_a_listener_learns_of_a_call_before_the_store_does_and_after_its_answer(
             recorded = RecordedStore(store, History(), 0, "client", listen)
             await recorded.create("a")
             await recorded.append("a", (1,))
-            await recorded.writer("a", 1).append(0, 1)
+            await (await recorded.writer("a", 1)).append(0, 1)
 
     run(main())
     kinds = (CallKind.CREATE, CallKind.APPEND, CallKind.EVENT)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from durablelog.metadata_updater import MetadataUpdater
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from recovery.loss_file import FILE_NAME, load_losses
 from recovery.loss_keeper import (
@@ -16,10 +17,13 @@ from recovery.loss_keeper import (
     PLACES_A_ROUND,
     RECHECK_MAX_S,
     RECHECK_S,
+    SAVE_AFTER_S,
     LossKeeper,
 )
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
+from tests.support.idle_segments import IdleSegments
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
@@ -62,8 +66,21 @@ class World:
         self._metadata = {each: ContainerMetadata(each) for each in CONTAINERS}
         for metadata in self._metadata.values():
             self._fill(metadata)
-        self.keeper = LossKeeper(
-            self.storage, self._metadata, runtime, path=self.path, store_id=STORE, check=self._check
+        self.containers = {
+            container_id: IdleSegments(MetadataUpdater(metadata))
+            for container_id, metadata in self._metadata.items()
+        }
+        self._runtime = runtime
+        self.keeper = self.new_keeper()
+
+    def new_keeper(self) -> LossKeeper:
+        return LossKeeper(
+            self.storage,
+            self.containers,
+            self._runtime,
+            path=self.path,
+            store_id=STORE,
+            check=self._check,
         )
 
     async def _check(self) -> None:
@@ -72,6 +89,7 @@ class World:
 
     def _fill(self, metadata: ContainerMetadata) -> None:
         segment = metadata.segments[7] = SegmentMetadata(7, "a", 0)
+        metadata.names["a"] = 7
         for number in range(self._count):
             builder = ObjectBuilder(metadata.container_id, 5, 16)
             builder.add(7, number * len(PAYLOAD), [PAYLOAD], segment_name="a")
@@ -93,7 +111,7 @@ class World:
     def meet(self, container_id: int) -> None:
         """A read of everything finds it missing."""
         watch = self.keeper.watch(container_id)
-        for chunk in self._metadata[container_id].segments[7].chunks:
+        for chunk in self.containers[container_id].all[7].chunks:
             gone = ObjectNotFoundError(chunk.object_name, "no such object")
             watch.failed(7, chunk, chunk.start_offset, chunk.end_offset, gone)
 
@@ -245,5 +263,80 @@ def test_reads_of_what_is_known_to_be_lost_hasten_no_check(tmp_path: Path) -> No
             world.meet(0)
             await asyncio.sleep(1)
         assert len(world.storage.asked) <= 2 * 6
+
+    with_world(tmp_path, body)
+
+
+# --- idle segments --------------------------------------------------------------------------------
+
+
+def evict(world: World) -> None:
+    for container in world.containers.values():
+        container.evicting = True
+        container.evict()
+
+
+def test_a_loss_in_an_idle_segment_stays_reported_until_it_is_there_again(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        evict(world)
+        await asyncio.sleep(FIRST_RECHECK_S + 3 * RECHECK_S)
+        assert world.places == len(CONTAINERS)
+        assert all("segment 'a' offsets 0 to 100" in told for told in world.keeper.health())
+        world.put_back()
+        await asyncio.sleep(2 * RECHECK_S)
+        assert (world.places, world.keeper.health()) == (0, [])
+        assert all(container.held_max == 1 for container in world.containers.values())
+
+    with_world(tmp_path, body)
+
+
+def test_after_a_restart_it_is_still_reported(tmp_path: Path) -> None:
+    async def body(world: World) -> None:
+        await world.keeper.stop()
+        evict(world)
+        world.keeper = world.new_keeper()
+        await world.keeper.start()
+        assert world.places == len(CONTAINERS)
+        await asyncio.sleep(FIRST_RECHECK_S + 1)
+        assert world.places == len(CONTAINERS)
+        assert all("segment 'a' offsets" in told for told in world.keeper.health())
+
+    with_world(tmp_path, body)
+
+
+def test_what_nobody_wants_of_an_idle_segment_is_forgotten_with_the_next_check(
+    tmp_path: Path,
+) -> None:
+    async def body(world: World) -> None:
+        world.containers[0].activate(7)
+        world.containers[0].metadata.segments[7].start_offset = len(PAYLOAD)
+        evict(world)
+        await asyncio.sleep(FIRST_RECHECK_S + SAVE_AFTER_S + 1)
+        assert world.places == 1
+        assert list(load_losses(world.path, world.disk, STORE)) == [1]
+
+    with_world(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        TierUnavailableError("tier1", "the catalog is away"),
+        DataCorruptionError("catalog", "it is damaged"),
+    ],
+)
+def test_a_catalog_that_fails_hides_nothing_and_holds_up_no_check(
+    tmp_path: Path, error: Exception
+) -> None:
+    async def body(world: World) -> None:
+        evict(world)
+        world.containers[0].error = error
+        await asyncio.sleep(FIRST_RECHECK_S + 1)
+        assert world.places == len(CONTAINERS)
+        damaged = isinstance(error, DataCorruptionError)
+        assert any("cannot be seen: " in told for told in world.keeper.health()) == damaged
+        world.put_back()
+        await asyncio.sleep(3 * RECHECK_S)
+        assert (world.places, world.keeper.health()) == (0, [])
 
     with_world(tmp_path, body)

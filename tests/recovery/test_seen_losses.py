@@ -4,17 +4,22 @@ in.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from durablelog.metadata_updater import MetadataUpdater
 from recovery import scrub_state
+from recovery.harness.simulation.virtual_loop import run_virtual
 from recovery.loss_file import FILE_NAME, parse_losses, render_losses
-from recovery.seen_losses import EXAMPLES_MAX, PLACES_MAX, LostPlace, SeenLosses
+from recovery.open_container import WholeMetadata
+from recovery.seen_losses import EXAMPLES_MAX, PLACES_HELD, PLACES_MAX, LostPlace, SeenLosses
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from tests.support.idle_segments import LATENCY_S, IdleSegments
 from tier2.object_storage import ObjectNotFoundError
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
@@ -42,7 +47,7 @@ def test_a_place_is_kept_until_it_is_read_or_nobody_wants_it() -> None:
     metadata = ContainerMetadata(0)
     chunk = chunk_of(0)
     segment = segment_of(metadata, 3, [chunk])
-    losses = SeenLosses(metadata)
+    losses = SeenLosses(WholeMetadata(metadata))
     assert losses.lost(3, chunk, 10, 20, MISSING, 7)
     assert losses.lost(3, chunk, 10, 20, DataCorruptionError("x", "y"), 9)
     (place,) = losses.places.values()
@@ -67,7 +72,7 @@ def test_what_is_no_loss() -> None:
     metadata = ContainerMetadata(0)
     old, new = chunk_of(0), chunk_of(0, NAME + "b")
     segment = segment_of(metadata, 3, [old])
-    losses = SeenLosses(metadata)
+    losses = SeenLosses(WholeMetadata(metadata))
     assert not losses.lost(3, old, 0, 9, TierUnavailableError("tier2", "away"), 7)
     # Replaced while it was read, and the object lives on for others.
     segment.chunks = ChunkList([new])
@@ -79,7 +84,7 @@ def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
     metadata = ContainerMetadata(0)
     chunk = chunk_of(1)
     segment_of(metadata, 3, [chunk])
-    losses = SeenLosses(metadata)
+    losses = SeenLosses(WholeMetadata(metadata))
     losses.lost(3, chunk, 110, 120, MISSING, 7)
     del metadata.segments[3]
     target = segment_of(metadata, 4, [chunk._replace(start_offset=1000)])
@@ -96,11 +101,125 @@ def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
     assert not losses.places
 
 
+def partly_idle(metadata: ContainerMetadata, *, evicting: bool = False) -> IdleSegments:
+    metadata.names.update({each.name: each.segment_id for each in metadata.segments.values()})
+    return IdleSegments(MetadataUpdater(metadata), evicting=evicting)
+
+
+def test_a_place_in_an_idle_segment_is_kept() -> None:
+    async def body() -> None:
+        metadata = ContainerMetadata(0)
+        chunk = chunk_of(0)
+        segment_of(metadata, 3, [chunk])
+        container = partly_idle(metadata, evicting=True)
+        losses = SeenLosses(container)
+        container.evict()
+        assert losses.lost(3, chunk, 10, 20, MISSING, 7), "by a fetch that outlived its reader"
+        assert not losses.prune()
+        assert "segment id 3 offsets 10 to 20" in next(losses.examples())
+        assert not await losses.settle()
+        assert "segment 's3' offsets 10 to 20" in next(losses.examples())
+        assert not metadata.segments, "it is idle again"
+        # Nobody wants them any more: what is in memory is known at once, the rest when it is asked.
+        container.activate(3)
+        metadata.segments[3].start_offset = 20
+        container.evict()
+        assert not losses.prune()
+        assert await losses.settle()
+        assert not losses.places
+
+    run_virtual(body())
+
+
+def test_a_place_that_an_earlier_owner_has_seen_is_kept_though_its_segment_is_idle() -> None:
+    async def body() -> None:
+        metadata = ContainerMetadata(0)
+        chunk = chunk_of(0)
+        segment_of(metadata, 3, [chunk])
+        container = partly_idle(metadata, evicting=True)
+        container.evict()
+        losses = SeenLosses(container)
+        losses.keep(LostPlace(3, chunk, 10, 20, "gone", 5))
+        losses.keep(LostPlace(4, chunk_of(2), 230, 240, "gone", 5))
+        losses.prune()
+        assert len(losses.places) == 2
+        assert await losses.settle()
+        assert [place.segment_id for place in losses.places.values()] == [3]
+
+    run_virtual(body())
+
+
+@pytest.mark.parametrize("idle_too", [False, True])
+def test_a_place_goes_on_in_the_idle_segment_that_has_the_chunk(idle_too: bool) -> None:
+    async def body() -> None:
+        metadata = ContainerMetadata(0)
+        one, two = chunk_of(1), chunk_of(1, NAME + "b")._replace(block_segment_id=6)
+        segment_of(metadata, 3, [one])
+        segment_of(metadata, 6, [two])
+        segment_of(metadata, 5, [chunk_of(0, NAME + "c")])
+        losses = SeenLosses(container := partly_idle(metadata))
+        for each in (one, two):
+            assert losses.lost(each.block_segment_id, each, 110, 120, MISSING, 7)
+        del metadata.segments[3], metadata.names["s3"]
+        target = segment_of(metadata, 4, [one._replace(start_offset=1000)])
+        metadata.names[target.name] = 4
+        container.evict()
+        if not idle_too:
+            container.activate(4)
+        del container.table[6]
+        metadata.idle -= 1
+        metadata.objects[two.object_name] = LiveObject(ObjectRecord(two.object_name, 500, 0))
+        assert not losses.prune()
+        assert await losses.settle()
+        (place,) = losses.places.values()
+        assert (place.segment_id, place.start_offset, place.end_offset) == (4, 1010, 1020)
+        assert place.first_seen_ms == 7
+
+    run_virtual(body())
+
+
+def test_what_is_read_while_it_is_settled_does_not_come_back() -> None:
+    async def body() -> None:
+        metadata = ContainerMetadata(0)
+        chunk = chunk_of(1)
+        segment_of(metadata, 3, [chunk])
+        segment_of(metadata, 5, [chunk_of(0, NAME + "c")])
+        losses = SeenLosses(container := partly_idle(metadata))
+        assert losses.lost(3, chunk, 110, 120, MISSING, 7)
+        del metadata.segments[3], metadata.names["s3"]
+        metadata.names["s4"] = segment_of(metadata, 4, [chunk]).segment_id
+        container.evict()
+        asyncio.get_running_loop().call_later(LATENCY_S / 2, losses.found, chunk, 100, 200)
+        await losses.settle()
+        assert not losses.places
+
+    run_virtual(body())
+
+
+def test_segments_of_many_places_are_held_few_at_a_time() -> None:
+    async def body() -> None:
+        metadata = ContainerMetadata(0)
+        chunks = [chunk_of(number, f"{NAME}{number}") for number in range(3 * PLACES_HELD)]
+        for number, chunk in enumerate(chunks):
+            segment_of(metadata, 3 + number, [chunk])
+        container = partly_idle(metadata, evicting=True)
+        losses = SeenLosses(container)
+        for number, chunk in enumerate(chunks):
+            assert losses.lost(3 + number, chunk, chunk.start_offset, chunk.end_offset, MISSING, 7)
+        container.evict()
+        assert not await losses.settle()
+        assert len(losses.places) == 3 * PLACES_HELD
+        assert container.held_max == PLACES_HELD
+        assert not metadata.segments
+
+    run_virtual(body())
+
+
 def test_places_and_examples_are_bounded() -> None:
     metadata = ContainerMetadata(0)
     chunks = [chunk_of(number, f"{NAME}{number}") for number in range(PLACES_MAX + 5)]
     segment = segment_of(metadata, 3, chunks)
-    losses = SeenLosses(metadata)
+    losses = SeenLosses(WholeMetadata(metadata))
     for chunk in chunks:
         assert losses.lost(3, chunk, chunk.start_offset, chunk.end_offset, MISSING, 7)
     assert (len(losses.places), losses.seen, losses.beyond) == (PLACES_MAX, PLACES_MAX + 5, 5)

@@ -1,12 +1,13 @@
 """A container with a real metadata updater and nothing else: the log is a list, bytes are in a
-dictionary.
+dictionary, and idle segments are in another.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from durablelog.metadata_updater import MetadataUpdater
@@ -19,13 +20,17 @@ from durablelog.operations import (
     OwnersOperation,
     SealOperation,
     TruncateOperation,
+    segments_of,
 )
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.storage_writer import StorageWriter
+from tests.support.idle_segments import IdleSegments
 from tests.support.loop_clock import LoopBoot, LoopClock
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
@@ -70,9 +75,13 @@ class StorageWithoutCompose(MemoryObjectStorage):
 
 
 class FakeContainer:
-    """What the writer sees of a container, and what a caller does to it."""
+    """What the writer sees of a container, and what a caller does to it.
+
+    An evicting one has every segment leave memory at once, as soon as nothing keeps it there.
+    """
 
     store_id = STORE_ID
+    evicts_by_default = False
 
     def __init__(
         self,
@@ -80,6 +89,7 @@ class FakeContainer:
         before: FakeContainer | None = None,
         *,
         storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
+        evicting: bool | None = None,
     ) -> None:
         if before is None:
             self.runtime = Runtime(
@@ -98,6 +108,9 @@ class FakeContainer:
         self.storage: MemoryObjectStorage = self.storage_type(
             self.runtime, before.storage.bucket if before is not None else None
         )
+        if evicting is None:
+            evicting = self.evicts_by_default if before is None else before.evicting
+        self.evicting: bool = evicting
         self.metadata = ContainerMetadata(7)
         self.log: list[Operation] = []
         self.bytes: dict[int, bytearray] = {}
@@ -109,6 +122,7 @@ class FakeContainer:
         self.check_each = True
         """Whether the metadata are checked after every operation, which costs O(everything)."""
         self._updater = MetadataUpdater(self.metadata)
+        self.catalog = IdleSegments(self._updater, evicting=evicting)
         self.writer = StorageWriter(
             self,
             self.storage,
@@ -139,10 +153,17 @@ class FakeContainer:
         return [data[:middle], data[middle:]]
 
     async def commit(self, operation: OwnersOperation) -> None:
-        await asyncio.sleep(LOG_LATENCY_S)
-        if self.commit_error is not None:
-            raise self.commit_error
-        self.put(operation)
+        async with self.held(segments_of(operation)):
+            await asyncio.sleep(LOG_LATENCY_S)
+            if self.commit_error is not None:
+                raise self.commit_error
+            self.put(operation)
+
+    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+        return self.catalog.held(ids)
+
+    async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        return await self.catalog.chunks_in(names)
 
     async def check_primary(self) -> None:
         if self.commit_error is not None:
@@ -158,6 +179,8 @@ class FakeContainer:
         first.
         """
         for operation in operations:
+            for segment_id in segments_of(operation):
+                self.catalog.activate(segment_id)
             if not operation.sequence_number:
                 operation.sequence_number = self.metadata.sequence_number + 1
                 operation.timestamp_ms = self.runtime.clock.time_ms()
@@ -173,8 +196,9 @@ class FakeContainer:
                 source = self.bytes.get(operation.source_id, b"")
                 self.bytes.setdefault(operation.target_id, bytearray()).extend(source)
         if self.check_each:
-            self.metadata.check()
+            assert_metadata_valid(self.metadata)
         self.writer.add(operations)
+        self.catalog.turn_ended()
 
     def create(self, name: str) -> int:
         operation = CreateOperation(name)
@@ -205,8 +229,20 @@ class FakeContainer:
     # --- checking
     # ----------------------------------------------------------------------------------
 
+    @property
+    def segments(self) -> dict[int, SegmentMetadata]:
+        """All of them, active and idle."""
+        return self.catalog.all
+
+    @property
+    def names(self) -> dict[str, int]:
+        """Of all that have one."""
+        idle = {segment.name: segment_id for segment_id, segment in self.catalog.table.items()}
+        return {**idle, **self.metadata.names}
+
     def segment(self, segment_id: int) -> SegmentMetadata:
-        return self.metadata.segments[segment_id]
+        found = self.metadata.segments.get(segment_id)
+        return self.catalog.table[segment_id] if found is None else found
 
     @property
     def object_count(self) -> int:
@@ -237,9 +273,10 @@ class FakeContainer:
 
     def check_stored(self) -> None:
         """Every byte that Tier 2 is said to have is there, and right."""
-        self.metadata.check()
+        assert_metadata_valid(self.metadata)
+        assert self.metadata.idle == len(self.catalog.table)
         live_bytes = dict.fromkeys(self.metadata.objects, 0)
-        for segment_id, segment in self.metadata.segments.items():
+        for segment_id, segment in self.segments.items():
             for chunk in segment.chunks:
                 live_bytes[chunk.object_name] += chunk.length
             if segment.length:
@@ -263,6 +300,11 @@ class FakeContainer:
         assert self.writer.unflushed_bytes == unflushed
         assert (first is None) == (unflushed == 0)
 
+    def check_idle(self) -> None:
+        """Every segment has left memory that may."""
+        assert self.evicting
+        assert not any(segment.flushed for segment in self.metadata.segments.values())
+
     def restart(self, config: StorageWriterConfig) -> FakeContainer:
         """The next owner: a new container over the same Tier 2, from the log."""
         after = FakeContainer(config, self)
@@ -274,6 +316,7 @@ def run(
     body: Callable[[FakeContainer], Coroutine[Any, Any, None]],
     *,
     storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
+    evicting: bool | None = None,
     **changes: Any,
 ) -> None:
     """Run a test against a started writer in virtual time; stop it, and check what must always
@@ -281,7 +324,9 @@ def run(
     """
 
     async def main() -> None:
-        container = FakeContainer(make_config(**changes), storage_type=storage_type)
+        container = FakeContainer(
+            make_config(**changes), storage_type=storage_type, evicting=evicting
+        )
         container.writer.start()
         await body(container)
         container.check_stored()

@@ -49,8 +49,14 @@ class Owner(FakeContainer):
     so.
     """
 
-    def __init__(self, config: StorageWriterConfig, before: FakeContainer | None = None) -> None:
-        super().__init__(config, before, storage_type=HookedStorage)
+    def __init__(
+        self,
+        config: StorageWriterConfig,
+        before: FakeContainer | None = None,
+        *,
+        evicting: bool | None = None,
+    ) -> None:
+        super().__init__(config, before, storage_type=HookedStorage, evicting=evicting)
         self.config = config
         self.collections: list[asyncio.Future[int]] = []
         """Of garbage, which a test began."""
@@ -188,14 +194,20 @@ async def not_alone() -> str | None:
     return "another store has objects here"
 
 
-def owned(body: Callable[[Owner], Coroutine[Any, Any, None]], **changes: Any) -> None:
+def owned(
+    body: Callable[[Owner], Coroutine[Any, Any, None]],
+    *,
+    evicting: bool | None = None,
+    **changes: Any,
+) -> None:
     """Run a test against a started owner without a consolidation or a check of its own; check what
     must always hold.
     """
 
     async def main() -> None:
         owner = Owner(
-            make_config(**({"consolidation": False, "mailbox_poll_interval_s": 0.0} | changes))
+            make_config(**({"consolidation": False, "mailbox_poll_interval_s": 0.0} | changes)),
+            evicting=evicting,
         )
         owner.writer.start()
         await body(owner)

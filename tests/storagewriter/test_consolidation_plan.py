@@ -9,6 +9,7 @@ from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from storagewriter import consolidation_plan
 from storagewriter.consolidation_plan import (
+    batches_of,
     choose_group,
     dead_bytes,
     is_candidate,
@@ -171,12 +172,34 @@ class TestCopy:
 class TestReplacements:
     CHUNKS = tuple(chunk(10 * number, 10, "abab"[number]) for number in range(4))
 
-    def test_runs_are_neighbours_in_the_group(self) -> None:
-        names = {"a": ObjectRecord("a", 1, 0)}
-        assert list(runs_of(segment_of(*self.CHUNKS), names)) == [
+    def test_runs_are_neighbours(self) -> None:
+        assert list(runs_of(5, self.CHUNKS)) == [Run(5, self.CHUNKS)]
+        assert list(runs_of(5, [self.CHUNKS[0], *self.CHUNKS[2:]])) == [
             Run(5, self.CHUNKS[:1]),
-            Run(5, self.CHUNKS[2:3]),
+            Run(5, self.CHUNKS[2:]),
         ]
+        assert not list(runs_of(5, []))
+
+    def test_chunks_of_two_moments_are_never_in_one_run(self) -> None:
+        """Found while one took the place of the others: what is still there decides."""
+        newer = chunk(0, 20, "z")
+        assert list(runs_of(5, [self.CHUNKS[0], newer, self.CHUNKS[1]])) == [
+            Run(5, self.CHUNKS[:1]),
+            Run(5, (newer,)),
+            Run(5, self.CHUNKS[1:2]),
+        ]
+
+    @pytest.mark.parametrize("chunks_max", range(1, 12))
+    def test_batches_hold_about_so_many_chunks(self, chunks_max: int) -> None:
+        lengths = (1, 4, 2, 1, 1, 3)
+        placed = [
+            (Run(number, self.CHUNKS[:length]), number) for number, length in enumerate(lengths)
+        ]
+        batches = list(batches_of(placed, chunks_max))
+        assert [each for batch in batches for each in batch] == placed
+        sizes = [[len(run.chunks) for run, _ in batch] for batch in batches]
+        assert all(sum(size[:-1]) < chunks_max for size in sizes)
+        assert all(sum(size) >= chunks_max for size in sizes[:-1])
 
     def test_blocks_are_bounded(self) -> None:
         blocks = list(blocks_to_write(Run(5, self.CHUNKS), 25))

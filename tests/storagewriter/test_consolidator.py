@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -12,10 +12,7 @@ import pytest
 
 from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
-from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import SegmentMetadata
-from storagewriter import consolidator
-from storagewriter.consolidation_plan import runs_of
+from segmentstore.contracts.chunks import ChunkRecord
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import (
     FakeContainer,
@@ -25,8 +22,9 @@ from tests.storagewriter.fake_container import (
 )
 from tests.support.chunk_edits import chunk_at
 from tier2.block_reader import BlockReader
-from tier2.copy_plan import Run
 from tier2.memory_object_storage import MemoryObjectStorage
+
+pytestmark = pytest.mark.usefixtures("active_or_idle")
 
 
 class TestWhatComesOut:
@@ -278,30 +276,37 @@ class TestMeanwhile:
 
     @WAYS
     def test_a_merge_linked_while_it_searches_for_chunks_is_not_written_twice(
-        self, storage_type: Any, monkeypatch: pytest.MonkeyPatch
+        self, storage_type: Any
     ) -> None:
-        async def body(c: FakeContainer) -> None:
-            source = c.create("source")
+        class Merging(FakeContainer):
+            """Merges the first segment into the second when the first has been looked through."""
+
+            async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+                if source in self.segments:
+                    link = StorageUpdateOperation(links=[(target, source)])
+                    asyncio.get_running_loop().call_soon(self.merge, target, source)
+                    asyncio.get_running_loop().call_soon(self.put, link)
+                found = await super().chunks_in(names)
+                found_twice.append(set(found) == {source, target})
+                return found
+
+        async def main() -> None:
+            c = Merging(make_config(consolidation_bytes=300), storage_type=storage_type)
+            c.writer.start()
+            assert c.create("source") == source
             await write(c, source, 5, 60)
-            target = c.create("target")
-
-            def looked(
-                segment: SegmentMetadata, names: Mapping[str, ObjectRecord]
-            ) -> Iterator[Run]:
-                if segment.segment_id == source:
-                    asyncio.get_running_loop().call_soon(c.merge, target, source)
-                    asyncio.get_running_loop().call_soon(
-                        c.put, StorageUpdateOperation(links=[(target, source)])
-                    )
-                return runs_of(segment, names)
-
-            monkeypatch.setattr(consolidator, "CHUNKS_PER_TURN", 1)
-            monkeypatch.setattr(consolidator, "runs_of", looked)
-            await asyncio.sleep(LONG_S)
+            assert c.create("target") == target
+            async with c.held([target]):
+                await asyncio.sleep(LONG_S)
+            assert found_twice == [True]
             assert kinds(c) == ["consolidation"]
-            assert source not in c.metadata.segments
+            assert source not in c.segments
+            c.check_stored()
+            await c.writer.stop()
+            assert not c.failures
 
-        run(body, storage_type=storage_type, consolidation_bytes=300)
+        source, target, found_twice = 1, 12, list[bool]()
+        run_virtual(main())
 
     @GATED
     def test_if_nothing_of_it_is_wanted_any_more_it_is_garbage(self, storage_type: Any) -> None:

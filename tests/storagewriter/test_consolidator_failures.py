@@ -20,6 +20,8 @@ from tests.storagewriter.fake_container import (
 from tests.support.chunk_edits import chunk_at
 from tier2.object_storage import ObjectNotFoundError, ObjectRange
 
+pytestmark = pytest.mark.usefixtures("active_or_idle")
+
 
 class TestFailures:
     @WAYS

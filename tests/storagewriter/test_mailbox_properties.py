@@ -39,7 +39,7 @@ SEEDS = st.integers(0, 2**32)
 
 def _change(o: Owner, rng: random.Random) -> None:
     """Something a caller does, in one turn."""
-    named = list(o.metadata.names.values())
+    named = list(o.names.values())
     opened = [each for each in named if not o.segment(each).sealed]
     change = rng.choice(CHANGES)
     if change == "create" or not opened:
@@ -65,7 +65,7 @@ def _change(o: Owner, rng: random.Random) -> None:
 
 
 def _propose(o: Owner, rng: random.Random, number: int) -> ReplaceProposal | None:
-    ids = [each for each in o.metadata.segments if o.segment(each).chunks]
+    ids = [each for each in o.segments if o.segment(each).chunks]
     if not ids:
         return None
     some = rng.sample(ids, rng.randint(1, min(3, len(ids))))
@@ -95,7 +95,8 @@ def _with_changes_between(o: Owner, rng: random.Random) -> None:
 
 
 async def _beginning(rng: random.Random) -> Owner:
-    o = Owner(make_config(consolidation=rng.random() < 0.3, mailbox_poll_interval_s=0.0))
+    config = make_config(consolidation=rng.random() < 0.3, mailbox_poll_interval_s=0.0)
+    o = Owner(config, evicting=rng.random() < 0.5)
     o.writer.start()
     for number in range(rng.randint(1, 5)):
         await o.written(f"s{number}", rng.randint(1, 4))
@@ -179,7 +180,7 @@ def _forge(o: Owner, proposal: ReplaceProposal, rng: random.Random) -> ReplacePr
     """The same with one thing in it changed."""
     index = rng.randrange(len(proposal.replacements))
     segment_id, old, new = proposal.replacements[index]
-    other = rng.choice(list(o.metadata.segments))
+    other = rng.choice(list(o.segments))
     side = rng.choice(("old", "new", "segment", "size", "swap", "drop"))
     if side == "size":
         record = proposal.object._replace(

@@ -102,6 +102,27 @@ def test_requests_that_come_soon_become_one_copy_of_what_is_newest_then() -> Non
     in_world(case)
 
 
+def test_metadata_without_their_idle_segments_are_no_copy() -> None:
+    """Asked for before any segment was idle, and due afterwards."""
+
+    async def case(world: World) -> None:
+        world.backup.start()
+        await asyncio.sleep(1)
+        world.change()
+        world.backup.request()
+        await asyncio.sleep(1)
+        world.metadata.idle = 1
+        await asyncio.sleep(INTERVAL_S)
+        await world.backup.finish(5.0)
+        assert world.puts == 1
+        assert world.backup.health.describe() is None
+        world.metadata.idle = 0
+        await world.backup.finish(5.0)
+        assert world.puts == 2
+
+    in_world(case)
+
+
 def test_what_is_asked_for_now_does_not_wait_and_what_is_unchanged_is_not_written_again() -> None:
     async def case(world: World) -> None:
         world.backup.start()

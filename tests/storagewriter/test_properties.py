@@ -35,9 +35,7 @@ STEPS = st.lists(
 
 
 def _named(c: FakeContainer, *, open_only: bool) -> list[int]:
-    return [
-        each for each in c.metadata.names.values() if not (open_only and c.segment(each).sealed)
-    ]
+    return [each for each in c.names.values() if not (open_only and c.segment(each).sealed)]
 
 
 async def _act(
@@ -90,10 +88,17 @@ async def _act(
 
 
 @settings(max_examples=examples(150), deadline=None)
-@given(steps=STEPS, seed=st.integers(0, 2**32), target=st.sampled_from([200, 100_000]))
-def test_no_byte_is_lost_or_doubled(steps: list[tuple[str, int]], seed: int, target: int) -> None:
+@given(
+    steps=STEPS,
+    seed=st.integers(0, 2**32),
+    target=st.sampled_from([200, 100_000]),
+    evicting=st.booleans(),
+)
+def test_no_byte_is_lost_or_doubled(
+    steps: list[tuple[str, int]], seed: int, target: int, evicting: bool
+) -> None:
     config = make_config(unflushed_target_bytes=target, object_segments_max=4)
-    run_virtual(_run(FakeContainer(config), config, steps, seed))
+    run_virtual(_run(FakeContainer(config, evicting=evicting), config, steps, seed))
 
 
 GROWTH = ["append"] * 30 + ["wait"] * 10
@@ -115,7 +120,8 @@ def test_no_byte_is_lost_or_doubled_by_consolidation(
     )
     storage_type = partial(StorageWithoutCompose, compose_bytes_min=compose_bytes_min)
     steps = [(rng.choice(ACTIONS + GROWTH), rng.getrandbits(32)) for _ in range(200)]
-    run_virtual(_run(FakeContainer(config, storage_type=storage_type), config, steps, seed))
+    container = FakeContainer(config, storage_type=storage_type, evicting=bool(seed % 2))
+    run_virtual(_run(container, config, steps, seed))
 
 
 async def _run(
@@ -130,7 +136,7 @@ async def _run(
     await c.writer.flush()
     c.check_covered()
     c.check_stored()
-    for segment in c.metadata.segments.values():
+    for segment in c.segments.values():
         assert segment.storage_length == segment.length
         assert segment.merged_into is None
         assert not segment.merges

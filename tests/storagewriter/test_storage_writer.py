@@ -18,6 +18,8 @@ from storagewriter import object_uploader
 from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 
+pytestmark = pytest.mark.usefixtures("active_or_idle")
+
 EPSILON_S = 0.1
 
 
@@ -203,10 +205,7 @@ class TestObjects:
 
             async def commit(self, operation: Any) -> None:
                 await super().commit(operation)
-                if (
-                    isinstance(operation, StorageUpdateOperation)
-                    and len(self.metadata.segments) == 10
-                ):
+                if isinstance(operation, StorageUpdateOperation) and len(self.segments) == 10:
                     for segment_id, _ in operation.chunks:
                         self.delete(segment_id)
 

@@ -114,14 +114,26 @@ async def tables_of(storage: ObjectStorage, manifest: Any) -> CatalogTables:
     )
 
 
+KINDS: dict[str, dict[str, Any]] = {
+    "in memory": {},
+    "in the catalog": {"inline_checkpoint_bytes_max": 0},
+    "mostly idle": {"containers": 1, "active_segments_max": 8},
+}
+"""Where the metadata are, and the settings for it."""
+
+
 @pytest.mark.parametrize("seed", share(range(4), 4, 2))
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_snapshot_is_the_log_replayed_to_its_sequence_number_whatever_is_written_beside_it(
-    tmp_path: Path, seed: int
+    tmp_path: Path, seed: int, kind: str
 ) -> None:
     async def main() -> None:
-        async with open_tiny(tmp_path / "s") as store:
+        async with open_tiny(tmp_path / "s", **KINDS[kind]) as store:
             recorder = Recorder(store)
             source = random.Random(seed)
+            for number in range(20):
+                await store.create_segment(f"old {number}")
+                await store.append(f"old {number}", b"x" * number)
             seen: dict[int, str] = {}
             # Until so many were made beside the writes, however fast either is.
             for turn in itertools.count():
@@ -148,6 +160,9 @@ def test_a_snapshot_is_the_log_replayed_to_its_sequence_number_whatever_is_writt
                 for name in seen.values()
             ]
             assert max(counts) > 2
+            (container,) = store._containers
+            assert (container.metadata.idle > 0) == (kind == "mostly idle")
+            assert container._checkpoints.by_reference == (kind != "in memory")
 
     run(main())
 
@@ -309,6 +324,9 @@ class FakeSource:
             random.Random(1), segments=3, chunks_max=3, objects=4, container_id=container_id
         )
         self.stopped = False
+
+    async def written_catalog(self) -> None:
+        """As of a small container."""
 
     def check_running(self) -> None:
         if self.stopped:

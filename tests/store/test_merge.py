@@ -20,6 +20,7 @@ from segmentstore import (
     SegmentTruncatedError,
     UpdateType,
 )
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import UNFLUSHED, WorldDisk, attribute, open_lazy, open_tiny, read_all, run
 
@@ -91,7 +92,7 @@ def test_every_mixture_of_flushed_and_not(
             assert await read_all(store, "t") == target + source + b"!"
         async with open_lazy(tmp_path / "s") as store:
             assert await read_all(store, "t") == target + source + b"!"
-            store._containers[0].metadata.check()
+            assert_metadata_valid(store._containers[0].metadata)
 
     run(main())
 

@@ -26,6 +26,7 @@ from segmentstore import (
     TierUnavailableError,
     UpdateType,
 )
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, attribute, open_tiny
 from tests.store.plain_model import PlainModel, RefusedError
@@ -361,7 +362,7 @@ class StoreMachine(RuleBasedStateMachine):
                 with pytest.raises(EndOfSegmentError):
                     self.run(methodcaller("read", name, len(segment.data), 1))
         for container in self.open_store._containers:
-            container.metadata.check()
+            assert_metadata_valid(container.metadata)
             container._read_index.check()
 
     # --- misfortunes ------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from segmentstore import (
     StoreClosedError,
     TierUnavailableError,
 )
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
@@ -240,10 +241,10 @@ def test_merges_restored_from_a_checkpoint_are_known_to_the_read_index(
             await store.checkpoint()
         async with open_lazy(tmp_path / "s") as store:
             container = store._containers[0]
-            assert container.find("target").merges
+            assert container.segments[container.segment_ids["target"]].merges
             assert await store.read("target", 150, 10) == b"U" * 10
             await store.truncate("target", 400)
-            container.metadata.check()
+            assert_metadata_valid(container.metadata)
             container._read_index.check()
 
     run(main())

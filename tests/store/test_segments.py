@@ -18,8 +18,8 @@ from segmentstore import (
     SegmentExistsError,
     UpdateType,
     segment_listing,
-    service,
 )
+from segmentstore.container import segment_scan
 from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 
 
@@ -110,8 +110,8 @@ class TestCreateAndList:
     def test_other_calls_go_on_between_slices_of_a_listing(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(segment_listing, "NAMES_OF_A_SLICE", 3)
-        monkeypatch.setattr(service, "LISTED_IN_A_TURN", 2)
+        monkeypatch.setattr(segment_scan, "NAMES_OF_A_SLICE", 3)
+        monkeypatch.setattr(segment_listing, "LISTED_IN_A_TURN", 2)
 
         async def main() -> None:
             async with open_tiny(tmp_path / "s", containers=2) as store:

@@ -65,7 +65,9 @@ class Manifest:
     after.
     """
     time_ms: int
-    """Wall time of the copy, milliseconds since 1970 UTC."""
+    """Wall time, milliseconds since 1970 UTC, of a moment before which nothing was committed that
+    the tables lack.
+    """
     tables: Mapping[str, TableFile]
     stopped: bool = False
     """Nobody had the container open: no owner of a newer epoch was there before `time_ms`."""

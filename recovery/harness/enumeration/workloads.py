@@ -87,7 +87,7 @@ async def _batch(actor: Actor) -> None:
 
 
 async def _event(actor: Actor) -> None:
-    writer = actor.recorded.writer(TARGET, WRITER)
+    writer = await actor.recorded.writer(TARGET, WRITER)
     await writer.append(writer.last_event_number + 1, SMALL)
 
 

@@ -52,13 +52,15 @@ class CounterService:
 
     async def increment(self, client: uuid.UUID, number: int, amount: int) -> None:
         """Count increment `number` of a client: durable, and counted once, when this returns."""
-        offset = await self.store.writer(SEGMENT, client).append(_INCREMENT.pack(amount), number)
+        async with self.store.writer(SEGMENT, client) as writer:
+            offset = await writer.append(_INCREMENT.pack(amount), number)
         if offset is not None:
             self.count += amount
 
-    def last_number(self, client: uuid.UUID) -> int:
+    async def last_number(self, client: uuid.UUID) -> int:
         """The last increment of this client that was counted; -1 for none.
 
         A client that forgot everything asks.
         """
-        return self.store.writer(SEGMENT, client).last_event_number
+        async with self.store.writer(SEGMENT, client) as writer:
+            return writer.last_event_number

@@ -20,7 +20,7 @@ async def write_events(bench: ClientBench) -> None:
     name = names[bench.place % len(names)]
     number = bench.stage.writer(bench.place, bench.process_run)
     while bench.goes_on():
-        session = bench.store.writer(name, number)
+        session = await bench.store.writer(name, number)
         await _write_session(bench, session, number)
         if bench.rng(0.5):
             await bench.pause(0.05)

@@ -245,7 +245,7 @@ async def _write_events(bench: ClientBench, name: str, number: int) -> None:
 
     Raises the first refusal once all have answered.
     """
-    session = bench.store.writer(name, number)
+    session = await bench.store.writer(name, number)
     event = session.last_event_number + 1 - bench.random.randrange(4)
     sent: list[asyncio.Future[int | None]] = []
     for _ in range(bench.random.randrange(1, 8)):

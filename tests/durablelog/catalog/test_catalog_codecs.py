@@ -20,6 +20,8 @@ from durablelog.catalog.catalog_keys import (
     NameKey,
     ObjectKey,
     SegmentIdKey,
+    TotalsKey,
+    UnflushedKey,
     attribute_range,
     chunk_page_range,
     chunk_place_range,
@@ -28,8 +30,10 @@ from durablelog.catalog.catalog_keys import (
     name_range,
     object_range,
     segment_range,
+    unflushed_range,
 )
 from durablelog.catalog.catalog_records import (
+    CatalogTotals,
     ChunkPlace,
     LiveObjectRecord,
     SegmentRecord,
@@ -41,6 +45,7 @@ from durablelog.catalog.catalog_records import (
     decode_object,
     decode_segment,
     decode_segment_id,
+    decode_totals,
     encode_attribute,
     encode_chunk_page,
     encode_chunk_place,
@@ -49,11 +54,13 @@ from durablelog.catalog.catalog_records import (
     encode_object,
     encode_segment,
     encode_segment_id,
+    encode_totals,
 )
 from durablelog.catalog.key_ranges import StoreKeyRange, prefix_range
 from durablelog.catalog.key_store_records import (
     IDENTITY_KEY,
     SEQUENCE_NUMBER_KEY,
+    VERSION,
     KeyStoreIdentity,
     decode_identity,
     decode_sequence_number,
@@ -66,12 +73,13 @@ from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import (
     DeletionClockReading,
     GarbageObject,
+    LiveObject,
     MergeRecord,
     SegmentMetadata,
 )
 from segmentstore.contracts.segments import NAME_BYTES_MAX
 
-GOLDEN = pathlib.Path(__file__).parents[1] / "golden/metadata-catalog.hex"
+GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NUMBER_MAX = 2**64 - 1
 
 numbers = st.one_of(st.integers(0, 3), st.integers(0, NUMBER_MAX), st.just(NUMBER_MAX))
@@ -90,6 +98,8 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     ChunkPlaceKey: st.builds(ChunkPlaceKey, names, numbers, numbers),
     GarbageKey: st.builds(GarbageKey, numbers, names),
     DeletionClockKey: st.just(DeletionClockKey()),
+    UnflushedKey: st.builds(UnflushedKey, numbers),
+    TotalsKey: st.just(TotalsKey()),
 }
 """In the order of their tables."""
 keys = st.one_of(*KINDS.values())
@@ -132,6 +142,7 @@ def test_a_range_has_exactly_its_keys(
         chunk_place_range(name): isinstance(key, ChunkPlaceKey) and key.object_name == name,
         garbage_range(): isinstance(key, GarbageKey),
         garbage_range(number): isinstance(key, GarbageKey) and key.sequence_number <= number,
+        unflushed_range(): isinstance(key, UnflushedKey),
     }
     assert {where: holds(where, key) for where in wanted} == wanted
 
@@ -173,10 +184,11 @@ def test_what_is_no_key_is_refused(key: CatalogKey, more: bytes) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        *(b"", b"\x00\x01", b"\x09", b"\xff", b"\x08\x00", b"\x01" + bytes(7), b"\x02", b"\x05"),
+        *(b"", b"\x00\x01", b"\x0b", b"\xff", b"\x08\x00", b"\x01" + bytes(7), b"\x02", b"\x05"),
         *(b"\x02a\x00", b"\x02" + b"a" * (NAME_BYTES_MAX + 1), b"\x02\xff", b"\x02\xed\xa0\x80"),
         *(b"\x03" + bytes(17), b"\x04" + bytes(23), b"\x06a" + bytes(16), b"\x06" + bytes(17)),
-        *(b"\x07" + bytes(8), b"\x07" + bytes(7)),
+        *(b"\x07" + bytes(8), b"\x07" + bytes(7), b"\x09" + bytes(7), b"\x09" + bytes(9)),
+        *(b"\x09", b"\x0a\x00"),
     ],
 )
 def test_malformed_keys_are_refused(data: bytes) -> None:
@@ -240,6 +252,11 @@ CODECS: dict[str, tuple[Any, Any, st.SearchStrategy[Any]]] = {
         lambda value, _: decode_deletion_clock(value),
         st.builds(DeletionClockReading, numbers, ids, numbers),
     ),
+    "totals": (
+        encode_totals,
+        lambda value, _: decode_totals(value),
+        st.builds(CatalogTotals, numbers),
+    ),
     "identity": (
         encode_identity,
         lambda value, _: decode_identity(value),
@@ -280,6 +297,20 @@ def test_a_page_is_contiguous_and_bounded() -> None:
             encode_chunk_page(wrong)
 
 
+def test_a_page_has_the_names_of_the_objects_there_are() -> None:
+    chunks = [ChunkRecord(number, 1, f"o{number}", 0, 1, 0) for number in range(2)]
+    value = encode_chunk_page(chunks)
+    live = {
+        chunk.object_name: LiveObject(ObjectRecord(chunk.object_name, 1, 1)) for chunk in chunks
+    }
+    found = decode_chunk_page(value, live)
+    assert found == chunks
+    assert all(chunk.object_name is live[chunk.object_name].record.name for chunk in found)
+    del live["o1"]
+    with pytest.raises(MetadataFormatError, match="object o1 is missing"):
+        decode_chunk_page(value, live)
+
+
 def test_no_attribute_is_stored_without_a_value() -> None:
     with pytest.raises(MetadataFormatError):
         encode_attribute(ATTRIBUTE_UNSET)
@@ -287,10 +318,14 @@ def test_no_attribute_is_stored_without_a_value() -> None:
         decode_attribute(ATTRIBUTE_UNSET.to_bytes(8, "big", signed=True))
 
 
-def test_a_catalog_of_a_newer_version_is_refused() -> None:
-    value = encode_identity(KeyStoreIdentity("s", 1))
-    with pytest.raises(MetadataFormatError, match="version 2"):
-        decode_identity(b"\x00\x02" + value[2:])
+def test_a_catalog_of_another_version_is_refused_and_that_of_an_earlier_one_is_not() -> None:
+    identity = KeyStoreIdentity("s", 1)
+    value = encode_identity(identity)
+    assert value[:2] == VERSION.to_bytes(2, "big")
+    assert decode_identity(b"\0\1" + value[2:]) == identity
+    for version in (0, VERSION + 1):
+        with pytest.raises(MetadataFormatError, match=f"version {version}"):
+            decode_identity(version.to_bytes(2, "big") + value[2:])
 
 
 def test_a_record_has_the_scalar_fields_of_a_segment() -> None:
@@ -298,8 +333,7 @@ def test_a_record_has_the_scalar_fields_of_a_segment() -> None:
     assert fields <= set(SegmentMetadata.__slots__)
 
 
-def test_golden_keys_and_records() -> None:
-    """The format of docs/formats/metadata-catalog.md: it changes with the version alone."""
+def golden_samples() -> list[tuple[bytes, bytes]]:
     segment = SegmentRecord(
         *(5, "logs/wéb", 1000, 2000, 10, 100, 60, False, None, 1),
         (MergeRecord(70, 30, 9),),
@@ -329,7 +363,30 @@ def test_golden_keys_and_records() -> None:
             DeletionClockKey().encode(),
             encode_deletion_clock(DeletionClockReading(1, bytes(range(16)), 2)),
         ),
+        (UnflushedKey(5).encode(), b""),
+        (UnflushedKey(9).encode(), b""),
+        (TotalsKey().encode(), encode_totals(CatalogTotals(1))),
     ]
     assert samples == sorted(samples)
-    text = "".join(f"{key.hex()} {value.hex()}\n" for key, value in samples)
-    assert GOLDEN.read_text() == text
+    assert not segment.flushed
+    assert not merged.flushed
+    return samples
+
+
+def golden(name: str) -> list[tuple[bytes, bytes]]:
+    """What a file holds: one record a line."""
+    lines = (line.split(" ") for line in (GOLDEN / name).read_text().splitlines())
+    return [(bytes.fromhex(key), bytes.fromhex(value)) for key, value in lines]
+
+
+def test_golden_keys_and_records() -> None:
+    """The format of docs/formats/metadata-catalog.md: it changes with the version alone."""
+    assert golden("metadata-catalog-2.hex") == golden_samples()
+
+
+def test_a_catalog_of_version_1_has_the_same_records_but_those_of_two_tables() -> None:
+    old, new = golden("metadata-catalog.hex"), golden_samples()
+    assert old[1:] == new[1 : len(old)]
+    assert {key[0] for key, _ in new[len(old) :]} == {0x09, 0x0A}
+    assert decode_identity(old[0][1]) == decode_identity(new[0][1])
+    assert (old[0][1][:2], new[0][1][:2]) == (b"\0\1", b"\0\2")

@@ -91,6 +91,21 @@ class KeyStoreMachine(RuleBasedStateMachine):
         (last,) = self.do(self.store.find_last([wanted]))
         assert last == (there[-1] if there else None)
 
+    @rule(
+        ranges=st.lists(st.builds(StoreKeyRange, keys, keys), max_size=4),
+        limit=st.integers(1, 6),
+    )
+    def scan_each(self, ranges: list[StoreKeyRange], limit: int) -> None:
+        portions = self.do(self.store.scan_each(ranges, limit))
+        left = limit
+        for wanted, portion in zip(ranges, portions, strict=True):
+            there = self.within(self.keys, wanted)
+            assert portion.pairs == there[:left]
+            assert (portion.rest is None) == (len(there) <= left and left > 0)
+            if portion.rest is not None:
+                assert self.within(self.keys, portion.rest) == there[left:]
+            left -= len(portion.pairs)
+
     @precondition(lambda self: len(self.snapshots) < 3)
     @rule()
     def take_snapshot(self) -> None:

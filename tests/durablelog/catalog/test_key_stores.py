@@ -9,9 +9,10 @@ from durablelog.catalog.memory_key_store import MemoryKeyStore
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import IDENTITY, KeyStoreContract
+from tests.contracts.key_store_scans import KeyStoreScans
 
 
-class TestMemoryKeyStore(KeyStoreContract):
+class TestMemoryKeyStore(KeyStoreContract, KeyStoreScans):
     def make(self, folder: Path, identity: KeyStoreIdentity = IDENTITY) -> MemoryKeyStore:
         return MemoryKeyStore(str(folder), identity, Runtime())
 
@@ -19,7 +20,7 @@ class TestMemoryKeyStore(KeyStoreContract):
         return [path for path in sorted(folder.iterdir()) if path.name != "lock"]
 
 
-class TestRocksDbKeyStore(KeyStoreContract):
+class TestRocksDbKeyStore(KeyStoreContract, KeyStoreScans):
     def make(self, folder: Path, identity: KeyStoreIdentity = IDENTITY) -> RocksDbKeyStore:
         return RocksDbKeyStore(str(folder), identity, Runtime())
 

@@ -1,73 +1,57 @@
-"""Any sequence of operations, frozen at any moment: the catalog is the metadata of that moment."""
+"""Any sequence of operations, frozen at any moment: the catalog is the metadata of that moment.
+
+One container has segments leave memory, as far as they may, and reads them from the catalog when an
+operation needs them. Another one has all of them in memory, and is the model of the first.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from durablelog import checkpoint_codec
-from durablelog.catalog import metadata_changes
-from durablelog.catalog.catalog_loading import load_metadata
+from durablelog.catalog import catalog_loading, metadata_changes, segment_loading
+from durablelog.catalog.catalog_keys import TotalsKey, UnflushedKey, unflushed_range
+from durablelog.catalog.catalog_loading import load_active, load_metadata, load_totals
+from durablelog.catalog.catalog_records import CatalogTotals
+from durablelog.catalog.frozen_metadata import FrozenMetadata, segment_record
 from durablelog.catalog.key_store import KeyBatch, KeyStore
 from durablelog.catalog.memory_key_store import MemoryKeyStore
-from durablelog.catalog.metadata_changes import FrozenMetadata, MetadataChanges
+from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
+from durablelog.catalog.segment_loading import chunks_in, find_ids, load_records, load_segments
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operations import (
-    AppendOperation,
-    ChunkReplacement,
-    CreateOperation,
-    DeleteOperation,
-    DeletionClockOperation,
-    MergeOperation,
-    ObjectsDeletedOperation,
-    Operation,
-    ReplaceChunksOperation,
-    SealOperation,
-    StorageUpdateOperation,
-    TruncateOperation,
-    UpdateAttributesOperation,
-)
+from durablelog.operations import AppendOperation, CreateOperation, Operation, segments_of
 from segmentstore.contracts.attribute_table import AttributeTable
-from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate, UpdateType
 from segmentstore.contracts.chunk_list import ChunkList
-from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import EVERYTHING, IDENTITY, all_of
 from tests.durablelog.catalog.key_store_writer import make
+from tests.durablelog.catalog.operations_machine import LINKED, NAMES, OperationsMachine
 from tests.support.suites import examples
 
 T = TypeVar("T")
-
-names = st.sampled_from(["a", "b", "c", "ä/ö"])
-attributes = st.dictionaries(
-    st.integers(0, 9), st.one_of(st.integers(-3, 3), st.just(ATTRIBUTE_UNSET)), max_size=6
-)
-
-
-def key_of(number: int) -> bytes:
-    return bytes([number]) * 16
-
-
-def updates_of(values: dict[int, int]) -> tuple[KeyedUpdate, ...]:
-    return tuple((key_of(key), UpdateType.REPLACE, value, None) for key, value in values.items())
 
 
 def canonical(metadata: ContainerMetadata) -> bytes:
     """As a checkpoint, with its tables in the order of the catalog's keys."""
     copy = decode_checkpoint(encode_checkpoint(metadata))
+    copy.segments = dict(sorted(copy.segments.items()))
     copy.objects = dict(sorted(copy.objects.items()))
     copy.garbage = dict(
         sorted(copy.garbage.items(), key=lambda item: (item[1].sequence_number, item[0]))
@@ -75,20 +59,51 @@ def canonical(metadata: ContainerMetadata) -> bytes:
     return encode_checkpoint(copy)
 
 
+def state_of(segment: SegmentMetadata) -> tuple[Any, ...]:
+    """All there is of a segment."""
+    return (segment_record(segment), list(segment.attributes.items()), list(segment.chunks))
+
+
 def written(frozen: FrozenMetadata, there: dict[bytes, bytes], keys_max: int = 7) -> None:
     while (batch := frozen.encode_some(keys_max)) is not None:
         make(there, batch)
+
+
+def totals_of(metadata: ContainerMetadata) -> CatalogTotals:
+    return CatalogTotals(metadata.segment_count)
 
 
 def full(metadata: ContainerMetadata) -> dict[bytes, bytes]:
     """What a catalog has that is written anew."""
     changes, there = MetadataChanges(), dict[bytes, bytes]()
     changes.begin(metadata)
-    written(changes.freeze(), there)
+    written(changes.freeze(totals_of(metadata)), there)
     return there
 
 
-class ChangesMachine(RuleBasedStateMachine):
+def together(metadata: ContainerMetadata, others: Iterable[SegmentMetadata]) -> ContainerMetadata:
+    """What is in memory, with other segments."""
+    whole = ContainerMetadata(metadata.container_id)
+    whole.adopt(metadata)
+    for segment in others:
+        assert segment.segment_id not in whole.segments
+        assert segment.flushed
+        whole.segments[segment.segment_id] = segment
+        whole.names[segment.name] = segment.segment_id
+        whole.idle -= 1
+    assert whole.idle == 0
+    return whole
+
+
+def chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[tuple[int, ChunkRecord]]]:
+    found: dict[str, list[tuple[int, ChunkRecord]]] = {name: [] for name in metadata.objects}
+    for segment_id, segment in sorted(metadata.segments.items()):
+        for chunk in segment.chunks:
+            found[chunk.object_name].append((segment_id, chunk))
+    return found
+
+
+class ChangesMachine(OperationsMachine):
     kind: type[MemoryKeyStore | RocksDbKeyStore]
 
     def __init__(self) -> None:
@@ -96,9 +111,15 @@ class ChangesMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="changes-"))
         self.runner = asyncio.Runner()
         self.updater = MetadataUpdater(ContainerMetadata(IDENTITY.container_id))
-        self.replayed = MetadataUpdater(ContainerMetadata(IDENTITY.container_id))
+        self.model = MetadataUpdater(ContainerMetadata(IDENTITY.container_id))
         self.frozen: FrozenMetadata | None = None
-        self.objects = self.stores = 0
+        self.stores = 0
+        self.ids: set[int] = set()
+        """Of all segments there ever were."""
+        self.touched: set[int] = set()
+        """Those that operations since the last freeze were about."""
+        self.touched_before: set[int] = set()
+        """The same before it, until that is written."""
         self.renew()
 
     # --- the catalog ------------------------------------------------------------------------------
@@ -108,7 +129,7 @@ class ChangesMachine(RuleBasedStateMachine):
 
     @property
     def metadata(self) -> ContainerMetadata:
-        return self.updater.metadata
+        return self.model.metadata
 
     def renew(self) -> None:
         """A new catalog; what was frozen is abandoned."""
@@ -116,8 +137,10 @@ class ChangesMachine(RuleBasedStateMachine):
         self.store: KeyStore = self.kind(str(self.folder / str(self.stores)), IDENTITY, Runtime())
         self.do(self.store.open())
         self.there = dict[bytes, bytes]()
-        self.updater.changes.begin(self.metadata)
-        self.replayed.changes.begin(self.replayed.metadata)
+        self.stored: dict[int, tuple[Any, ...]] = {}
+        """Segments as they were when what is written was frozen."""
+        self.updater.changes.begin(self.updater.metadata)
+        self.model.changes.begin(self.model.metadata)
         self.frozen = None
 
     @precondition(lambda self: self.frozen is None)
@@ -126,9 +149,17 @@ class ChangesMachine(RuleBasedStateMachine):
         self.number = self.metadata.sequence_number
         self.expected = canonical(self.metadata)
         self.expected_keys = full(self.metadata)
-        self.frozen = self.updater.changes.freeze()
-        written(self.replayed.changes.freeze(), self.there)
+        self.expected_chunks = chunks_by_object(self.metadata)
+        self.expected_states = {
+            key: state_of(segment) for key, segment in self.metadata.segments.items()
+        }
+        self.touched_before, self.touched = self.touched, set()
+        self.frozen = self.updater.changes.freeze(totals_of(self.updater.metadata))
+        assert not self.updater.changes.all_written
+        written(self.model.changes.freeze(totals_of(self.metadata)), self.there)
+        self.model.changes.written()
         assert self.there == self.expected_keys, "replay tracks the same"
+        self.find()
 
     @precondition(lambda self: self.frozen is not None)
     @rule(keys_max=st.integers(1, 20))
@@ -137,15 +168,42 @@ class ChangesMachine(RuleBasedStateMachine):
         batch = self.frozen.encode_some(keys_max)
         if batch is not None:
             self.do(self.store.apply(batch, self.store.sequence_number))
+            self.find()
             return
         assert not len(self.frozen)
         self.frozen = None
         self.do(self.store.apply(KeyBatch(), self.number))
+        writes = self.updater.changes.writes
+        self.updater.changes.written()
+        assert self.updater.changes.writes == writes + 1
+        assert self.updater.changes.all_written
+        self.stored, self.touched_before = self.expected_states, set()
+        self.check_store()
+        self.evict()
+        self.find()
+
+    def check_store(self) -> None:
         assert dict(self.do(all_of(self.store, EVERYTHING))) == self.expected_keys
         loaded = self.do(load_metadata(self.store, IDENTITY.container_id))
-        loaded.check()
+        assert_metadata_valid(loaded)
         assert canonical(loaded) == self.expected
         assert full(loaded) == self.expected_keys, "in the same pages"
+        unflushed = {key for key, each in loaded.segments.items() if not each.flushed}
+        listed = self.do(all_of(self.store, unflushed_range()))
+        assert listed == [(UnflushedKey(key).encode(), b"") for key in sorted(unflushed)]
+        totals = self.do(load_totals(self.store))
+        assert totals == totals_of(loaded)
+        assert TotalsKey().encode() in self.expected_keys
+        active = self.do(load_active(self.store, IDENTITY.container_id))
+        assert_metadata_valid(active)
+        assert active.segments.keys() == unflushed
+        assert active.segment_count == loaded.segment_count
+        others = self.do(load_segments(self.store, sorted(self.ids - unflushed), active.objects))
+        whole = together(active, [each for each in others if each is not None])
+        assert canonical(whole) == self.expected
+        assert full(whole) == self.expected_keys, "in the same pages"
+        for name, chunks in self.expected_chunks.items():
+            assert self.do(chunks_in(self.store, name)) == chunks
 
     @precondition(lambda self: self.frozen is not None)
     @rule()
@@ -154,35 +212,107 @@ class ChangesMachine(RuleBasedStateMachine):
             self.encode(20)
 
     @precondition(lambda self: self.frozen is None)
-    @rule()
-    def write(self) -> None:
-        self.write_all()
+    @rule(flush=st.booleans())
+    def write(self, flush: bool) -> None:
+        if flush:
+            self.upload_all()
+        self.settle()
+
+    def settle(self) -> None:
+        if self.frozen is None:
+            self.freeze()
+        self.encode_all()
 
     @precondition(lambda self: self.stores < 3 and self.frozen is not None)
     @rule()
     def abandon(self) -> None:
+        self.activate(self.metadata.segments)
         self.do(self.store.destroy())
         self.renew()
 
-    @rule()
-    def recover(self) -> None:
+    @rule(few=st.booleans())
+    def recover(self, few: bool) -> None:
         """As it is found by a restart: replay goes on from what the catalog has."""
-        if self.frozen is None:
-            self.freeze()
-        self.encode_all()
+        self.settle()
         if self.number != self.metadata.sequence_number:
-            self.freeze()
-            self.encode_all()
-        for name in ("updater", "replayed"):
-            loaded = self.do(load_metadata(self.store, IDENTITY.container_id))
-            updater = MetadataUpdater(loaded)
-            updater.changes.begin_from(loaded)
-            setattr(self, name, updater)
+            self.settle()
+        load = load_active if few else load_metadata
+        found = self.do(load(self.store, IDENTITY.container_id))
+        self.updater = MetadataUpdater(found)
+        whole = self.do(load_metadata(self.store, IDENTITY.container_id))
+        self.model = MetadataUpdater(whole)
+        self.updater.changes.begin_from(found)
+        self.model.changes.begin_from(whole)
+        self.touched.clear()
 
-    # --- operations -------------------------------------------------------------------------------
+    # --- active and idle segments -----------------------------------------------------------------
+
+    @initialize(seed=st.integers(0, 99), share=st.sampled_from([0.0, 0.5, 1.0]))
+    def begin(self, seed: int, share: float) -> None:
+        self.rng, self.share = random.Random(seed), share
+
+    @rule()
+    def evict(self) -> None:
+        """Some of those that may leave."""
+        for segment in list(self.updater.metadata.segments.values()):
+            if self.may_leave(segment) and self.rng.random() < self.share:
+                self.updater.evict(segment)
+
+    def may_leave(self, segment: SegmentMetadata) -> bool:
+        """Whether it may; that what is said to be written is, and what was not touched is, too."""
+        key, is_written = segment.segment_id, self.updater.changes.is_written(segment)
+        if is_written:
+            assert state_of(segment) == self.stored[key]
+        elif key in self.stored:
+            assert key in self.touched | self.touched_before
+        assert self.updater.may_evict(segment) == (is_written and segment.flushed)
+        return self.updater.may_evict(segment)
+
+    def is_idle(self, key: int | str) -> bool:
+        """Whether the catalog has to be asked."""
+        metadata = self.updater.metadata
+        there = key in metadata.names if isinstance(key, str) else key in metadata.segments
+        return bool(metadata.idle) and not there and not self.updater.changes.is_lost(key)
+
+    def activate(self, ids: Iterable[int]) -> None:
+        wanted = [key for key in ids if self.is_idle(key)]
+        found = self.do(load_segments(self.store, wanted, self.updater.metadata.objects))
+        for key, segment in zip(wanted, found, strict=True):
+            assert (segment is None) == (key not in self.metadata.segments)
+            if segment is not None:
+                self.updater.activate(segment)
+
+    @rule()
+    def find(self) -> None:
+        """What is in memory, and what the catalog has of that which is not lost, are all there are:
+        at any moment, while the catalog is written, too.
+        """
+        names, ids = (*NAMES, LINKED), sorted(self.ids)
+        metadata = self.updater.metadata
+        assert metadata.segment_count == self.metadata.segment_count
+        assert self.metadata.idle == 0
+        found = self.do(find_ids(self.store, names))
+        for name, key in zip(names, found, strict=True):
+            known = key if self.is_idle(name) else metadata.names.get(name)
+            assert known == self.metadata.names.get(name)
+        records = self.do(load_records(self.store, ids))
+        for key, record in zip(ids, records, strict=True):
+            there = key in metadata.segments or (record is not None and self.is_idle(key))
+            assert there == (key in self.metadata.segments)
+        idle = [key for key in self.metadata.segments if key not in metadata.segments]
+        others = self.do(load_segments(self.store, idle, metadata.objects))
+        whole = together(metadata, [each for each in others if each is not None])
+        assert canonical(whole) == canonical(self.metadata)
+        assert_metadata_valid(whole)
+        for segment in metadata.segments.values():
+            self.may_leave(segment)
 
     def put(self, operation: Operation) -> None:
         """Live, and in replay."""
+        self.activate(segments_of(operation))
+        if isinstance(operation, CreateOperation) and self.is_idle(operation.name):
+            (found,) = self.do(find_ids(self.store, [operation.name]))
+            self.activate([] if found is None else [found])
         if isinstance(operation, AppendOperation):
             operation.sequence_number = self.updater.take_sequence_numbers()
             self.updater.replay(operation)
@@ -192,173 +322,46 @@ class ChangesMachine(RuleBasedStateMachine):
             except SegmentError:
                 return
             self.updater.commit((operation,))
-        self.replayed.replay(operation)
-
-    def one(self, data: st.DataObject, *, open_only: bool = False) -> SegmentMetadata | None:
-        found = [
-            each
-            for each in self.metadata.segments.values()
-            if each.merged_into is None and not (open_only and each.sealed)
-        ]
-        return data.draw(st.sampled_from(found)) if found else None
-
-    @rule(name=names, values=attributes)
-    def create(self, name: str, values: dict[int, int]) -> None:
-        self.put(CreateOperation(name, updates=updates_of(values)))
-
-    @rule(data=st.data(), length=st.integers(1, 9), values=attributes)
-    def append(self, data: st.DataObject, length: int, values: dict[int, int]) -> None:
-        segment = self.one(data, open_only=True)
-        if segment is not None:
-            keyed = {
-                key_of(key): value
-                for key, value in values.items()
-                if value != ATTRIBUTE_UNSET or segment.attributes.get(key_of(key)) is not None
-            }
-            self.put(
-                AppendOperation(segment.segment_id, segment.length, bytes(length), keyed or None)
-            )
-
-    @rule(data=st.data(), values=attributes)
-    def update(self, data: st.DataObject, values: dict[int, int]) -> None:
-        segment = self.one(data)
-        if segment is not None:
-            self.put(UpdateAttributesOperation(segment.segment_id, updates=updates_of(values)))
-
-    @rule(data=st.data())
-    def seal(self, data: st.DataObject) -> None:
-        segment = self.one(data)
-        if segment is not None:
-            self.put(SealOperation(segment.segment_id))
-
-    @rule(data=st.data())
-    def truncate(self, data: st.DataObject) -> None:
-        segment = self.one(data)
-        if segment is not None:
-            offset = data.draw(st.integers(segment.start_offset, segment.length))
-            self.put(TruncateOperation(segment.segment_id, offset))
-
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
-        segment = self.one(data)
-        if segment is not None:
-            self.put(DeleteOperation(segment.segment_id))
-
-    @rule(data=st.data(), values=attributes)
-    def merge(self, data: st.DataObject, values: dict[int, int]) -> None:
-        source, target = self.one(data), self.one(data, open_only=True)
-        if source is not None and target is not None and source is not target:
-            self.put(SealOperation(source.segment_id))
-            target_id, source_id = target.segment_id, source.segment_id
-            self.put(MergeOperation(target_id, source_id, updates=updates_of(values)))
-
-    @precondition(lambda self: "linked" not in self.metadata.names)
-    @rule(data=st.data(), pieces=st.integers(1, 5))
-    def merge_whole(self, data: st.DataObject, pieces: int) -> None:
-        """A source that is whole in Tier 2 before it is merged: it is linked at once."""
-        target = self.one(data, open_only=True)
-        if target is None or target.merges:
-            return
-        self.put(CreateOperation("linked"))
-        source = self.metadata.segments[self.metadata.names["linked"]]
-        for _ in range(pieces):
-            self.put(AppendOperation(source.segment_id, source.length, bytes(2)))
-        record, found = self.new_object(), []
-        for segment in (source, target):
-            for start in range(segment.storage_length, segment.length):
-                chunk = ChunkRecord(start, 1, record.name, start, segment.segment_id, start)
-                found.append((segment.segment_id, chunk))
-        self.put(StorageUpdateOperation([record], found))
-        if data.draw(st.booleans()):
-            self.write_all()
-        self.put(SealOperation(source.segment_id))
-        self.put(MergeOperation(target.segment_id, source.segment_id))
-        if data.draw(st.booleans()):
-            self.write_all()
-        self.put(StorageUpdateOperation(links=[(target.segment_id, source.segment_id)]))
-
-    def write_all(self) -> None:
-        if self.frozen is None:
-            self.freeze()
-        self.encode_all()
-
-    def new_object(self) -> ObjectRecord:
-        self.objects += 1
-        # Neither the order of names nor that of time alone.
-        return ObjectRecord(f"{self.objects * 7 % 10}/{self.objects}", 10_000, self.objects)
-
-    @rule(data=st.data())
-    def upload(self, data: st.DataObject) -> None:
-        record = self.new_object()
-        found = []
-        for segment in self.metadata.segments.values():
-            start = segment.storage_length
-            if segment.find_merge(start) is not None:
-                continue
-            end = segment.own_end(start)
-            while start < end and data.draw(st.integers(0, 4)):
-                length = data.draw(st.integers(1, min(3, end - start)))
-                segment_id = segment.segment_id
-                chunk = ChunkRecord(start, length, record.name, start * 9, segment_id, start)
-                found.append((segment_id, chunk))
-                start += length
-        self.put(StorageUpdateOperation([record], found))
-
-    @rule()
-    def link(self) -> None:
-        links = []
-        for target in self.metadata.segments.values():
-            stored = target.storage_length
-            for merge in target.merges:
-                source = self.metadata.segments[merge.source_id]
-                if source.storage_length != source.length or not (
-                    merge.offset <= stored < merge.end_offset
-                ):
-                    break
-                links.append((target.segment_id, merge.source_id))
-                stored = merge.end_offset
-        if links:
-            # One target: those behind may be sources of it.
-            first = [each for each in links if each[0] == links[0][0]]
-            self.put(StorageUpdateOperation(links=first))
-
-    @rule(data=st.data(), stale=st.booleans())
-    def replace(self, data: st.DataObject, stale: bool) -> None:
-        found = [each for each in self.metadata.segments.values() if each.chunks]
-        if not found:
-            return
-        segment = data.draw(st.sampled_from(found))
-        chunks = list(segment.chunks)
-        first = data.draw(st.integers(0, len(chunks) - 1))
-        old = chunks[first : data.draw(st.integers(first, len(chunks) - 1)) + 1]
-        start, end = old[0].start_offset, old[-1].end_offset
-        record = self.new_object()
-        cut = data.draw(st.integers(start + 1, end))
-        new = [
-            ChunkRecord(low, high - low, record.name, low, segment.segment_id, low)
-            for low, high in ((start, cut), (cut, end))
-            if low < high
-        ]
-        if stale:
-            old[0] = old[0]._replace(block_offset=12345)
-        replacement = ChunkReplacement(segment.segment_id, tuple(old), tuple(new))
-        self.put(ReplaceChunksOperation([record], [replacement]))
-
-    @precondition(lambda self: self.metadata.garbage)
-    @rule(data=st.data())
-    def collect(self, data: st.DataObject) -> None:
-        garbage = st.sampled_from(list(self.metadata.garbage))
-        self.put(ObjectsDeletedOperation(data.draw(st.lists(garbage, max_size=3))))
-
-    @rule(clock_ms=st.integers(0, 100), back=st.integers(0, 9))
-    def read_clock(self, clock_ms: int, back: int) -> None:
-        through = max(0, self.metadata.sequence_number - back)
-        self.put(DeletionClockOperation(clock_ms, bytes(16), 5, through))
+        self.model.replay(operation)
+        self.touched.update(segments_of(operation))
+        if isinstance(operation, CreateOperation):
+            self.ids.add(operation.sequence_number)
+            self.touched.add(operation.sequence_number)
 
     def teardown(self) -> None:
         self.do(self.store.destroy())
         self.runner.close()
         shutil.rmtree(self.folder)
+
+
+def test_one_set_is_frozen_at_a_time_and_nothing_idle_is_forgotten() -> None:
+    metadata, totals = ContainerMetadata(IDENTITY.container_id), CatalogTotals(0)
+    changes = MetadataChanges()
+    seen = [changes.all_written]
+    changes.begin(metadata)
+    frozen = changes.freeze(totals)
+    for refused in (changes.written, lambda: changes.freeze(totals)):
+        with pytest.raises(AssertionError):
+            refused()
+    written(frozen, {})
+    with pytest.raises(AssertionError):
+        changes.freeze(totals)
+    seen.append(changes.all_written)
+    changes.written()
+    seen.append(changes.all_written)
+    with pytest.raises(AssertionError):
+        changes.written()
+    metadata.idle = 1
+    with pytest.raises(AssertionError, match="nowhere else"):
+        changes.begin(metadata)
+    metadata.idle = 0
+    changes.freeze(totals)
+    # The catalog's files failed: what was frozen is abandoned.
+    changes.begin(metadata)
+    seen.append(changes.all_written)
+    written(changes.freeze(totals), {})
+    changes.written()
+    assert seen == [False, False, True, False]
 
 
 @pytest.mark.parametrize("kind", [MemoryKeyStore, RocksDbKeyStore])
@@ -369,6 +372,9 @@ def test_a_frozen_set_makes_the_catalog_that_of_its_moment(
     monkeypatch.setattr(checkpoint_codec, "PAGE_CHUNKS_MAX", 3)
     monkeypatch.setattr(AttributeTable, "PAGE_MAX", 4)
     monkeypatch.setattr(metadata_changes, "SINGLE_DELETES_MAX", 1)
+    for module in (catalog_loading, segment_loading):
+        monkeypatch.setattr(module, "RECORDS_OF_A_PORTION", 5)
+        monkeypatch.setattr(module, "RECORDS_OF_A_SLICE", 3)
 
     class Machine(ChangesMachine):
         pass

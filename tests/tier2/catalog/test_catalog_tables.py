@@ -8,16 +8,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from tests.support.chunk_edits import edited_chunks
 from tests.tier2.catalog.metadata_maker import containers, make_metadata
+from tier2.catalog import catalog_tables
 from tier2.catalog.catalog_copy import copy_catalog
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_schema import ADDED_IN, CHUNKS, OBJECTS, SEGMENTS, check_version
-from tier2.catalog.catalog_tables import CatalogTables, build_tables, build_tables_of, conform
+from tier2.catalog.catalog_tables import (
+    CatalogTables,
+    TablesBuilder,
+    build_tables,
+    build_tables_of,
+    conform,
+)
 
 
 def rebuilt(tables: CatalogTables) -> dict[str, Any]:
@@ -127,9 +136,41 @@ def test_what_is_done_to_the_metadata_later_does_not_show_in_a_copy() -> None:
     assert copy.sequence_number == metadata.sequence_number - 1
 
 
+@settings(deadline=None)
+@given(containers(), st.integers(1, 5))
+def test_parts_make_the_tables_of_the_whole(metadata: ContainerMetadata, size: int) -> None:
+    copy = copy_catalog(metadata)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(catalog_tables, "RECORDS_OF_A_PART", size)
+        tables = build_tables_of(copy)
+    assert tables == build_tables_of(copy)
+    assert [column.num_chunks for table in tables for column in table.columns if len(column)] == [
+        1 for table in tables for column in table.columns if len(column)
+    ]
+
+
+def test_records_that_do_not_fit_together_are_refused() -> None:
+    metadata = make_metadata(random.Random(4), segments=9, chunks_max=5, objects=5)
+    first, second = list(metadata.objects.values())[:2]
+    first.live_chunks += 1
+    with pytest.raises(ValueError, match="more or fewer chunks"):
+        build_tables(metadata)
+    second.live_chunks -= 1
+    with pytest.raises(ValueError, match="other chunks"):
+        build_tables(metadata)
+    del metadata.objects[first.record.name]
+    with pytest.raises(ValueError, match=f"a chunk is in {first.record.name}, which is not known"):
+        build_tables(metadata)
+    builder = TablesBuilder()
+    builder.add_live([ObjectRecord("a", 1, 1)], [1], [1])
+    builder.add_chunks([7], [ChunkRecord(0, 1, "a", 0, 7, 0)])
+    with pytest.raises(ValueError, match="of a segment that is not known"):
+        builder.build()
+
+
 def test_ten_thousand_chunks_are_all_there() -> None:
     metadata = make_metadata(random.Random(4), segments=100, chunks_max=200, objects=2000)
-    metadata.check()
+    assert_metadata_valid(metadata)
     tables = build_tables(metadata)
     assert (
         tables.chunks.num_rows

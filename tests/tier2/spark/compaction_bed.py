@@ -13,6 +13,7 @@ from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import CODEC_NONE
@@ -116,7 +117,7 @@ class Bed:
             self.content[segment_id] += data
             live.live_chunks += 1
             live.live_bytes += len(data)
-        self.metadata.check()
+        assert_metadata_valid(self.metadata)
         return name
 
     def plan(self, chosen: CompactionOptions, now_ms: int = NOW_MS) -> list[Group]:
@@ -169,7 +170,7 @@ class Bed:
             replacements = [ChunkReplacement(*each) for each in proposal.replacements]
             operation = ReplaceChunksOperation((proposal.object,), replacements)
             apply_replace_chunks(self.metadata, MetadataChanges(), operation)
-            self.metadata.check()
+            assert_metadata_valid(self.metadata)
 
     async def check(self) -> None:
         """Every byte of every segment is what it was."""

@@ -22,6 +22,7 @@ from segmentstore.contracts.metadata import (
     LiveObject,
     SegmentMetadata,
 )
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_object import CODEC_NONE
 from tier2.catalog.catalog_snapshots import write_snapshot
@@ -196,7 +197,7 @@ class SourceWorld:
     def export(self, container_id: int = 0) -> None:
         """A snapshot of one container as it is now."""
         container = self._containers[container_id]
-        container.check()
+        assert_metadata_valid(container)
         self.run(
             lambda storage: write_snapshot(
                 storage,

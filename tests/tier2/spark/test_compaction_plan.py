@@ -17,6 +17,7 @@ from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from tests.support.suites import examples
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import block_prefix_length
@@ -105,7 +106,7 @@ class Catalog:
         )
         apply_replace_chunks(self.metadata, MetadataChanges(), operation)
         assert self.metadata.objects[name].live_chunks == len(replacements), "all of it was taken"
-        self.metadata.check()
+        assert_metadata_valid(self.metadata)
 
 
 def starts(plan: CompactionPlan) -> list[list[tuple[int, int]]]:
@@ -360,7 +361,7 @@ class TestProperties:
                 *[(segment, 10 * tens) for segment, tens, times in blocks for _ in range(times)],
                 dead=dead,
             )
-        c.metadata.check()
+        assert_metadata_valid(c.metadata)
         chosen = options(target, min_input_files=min_input_files, block_bytes=block_bytes)
         plan = c.plan(chosen)
         groups = [plan.group(planned) for planned in plan.groups]

@@ -1,0 +1,91 @@
+"""PendingSegment: a segment as it will be once all that was accepted is acknowledged. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from segmentstore.contracts.attribute_table import NO_ATTRIBUTES
+from segmentstore.contracts.attributes import (
+    AttributeConditionError,
+    AttributeKey,
+    KeyedUpdate,
+    resolve_updates,
+)
+from segmentstore.contracts.errors import BadAttributeUpdateError
+from segmentstore.contracts.metadata import SegmentMetadata
+
+
+class PendingSegment:
+    """A segment as it will be once everything accepted is acknowledged."""
+
+    __slots__ = (
+        "attribute_count",
+        "attributes",
+        "base",
+        "group_attributes",
+        "group_offset",
+        "in_flight",
+        "length",
+        "name",
+        "parts",
+        "removed",
+        "sealed",
+        "segment_id",
+        "start_offset",
+    )
+
+    def __init__(self, segment_id: int, name: str, base: SegmentMetadata | None) -> None:
+        self.segment_id = segment_id
+        self.name = name
+        self.base = base
+        """The committed record; None while the creation itself is pending."""
+        if base is None:
+            self.start_offset = self.length = 0
+            self.sealed = self.removed = False
+            self.attribute_count = 0
+        else:
+            self.start_offset = base.start_offset
+            self.length = base.length
+            self.sealed = base.sealed
+            self.removed = base.merged_into is not None
+            """Deleted or merged away."""
+            self.attribute_count = len(base.attributes)
+            """As it will be; not kept in replay, which has no bound."""
+        self.attributes: dict[AttributeKey, int] = {}
+        """Values accepted and not yet committed, ATTRIBUTE_UNSET for a removal; they hide the
+        committed ones.
+        """
+        self.in_flight = 0
+        """Operations accepted and not yet committed."""
+        self.parts: list[bytes] | None = None
+        """Appends gathered for the frame being packed, from `group_offset` on, with
+        `group_attributes` (the packer's).
+        """
+        self.group_offset = 0
+        self.group_attributes: dict[AttributeKey, int] | None = None
+
+    @property
+    def idle(self) -> bool:
+        """True if this view says what the committed record says."""
+        return not self.in_flight and self.parts is None
+
+    def resolve(self, updates: Sequence[KeyedUpdate]) -> tuple[dict[AttributeKey, int], int]:
+        """The values `updates` lead to on top of what is pending, and how many they add.
+
+        Raises BadAttributeUpdateError.
+        """
+        try:
+            return resolve_updates(
+                updates, self.base.attributes if self.base else NO_ATTRIBUTES, self.attributes
+            )
+        except AttributeConditionError as error:
+            raise BadAttributeUpdateError(
+                self.name, UUID(bytes=error.key), error.current, error.detail
+            ) from None
+
+    def take(self, attributes: dict[AttributeKey, int] | None, growth: int) -> None:
+        """Add accepted values to what is pending."""
+        if attributes:
+            self.attributes.update(attributes)
+            self.attribute_count += growth

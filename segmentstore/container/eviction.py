@@ -1,0 +1,234 @@
+"""Eviction: has segments leave memory that nobody uses, so that others find room.
+
+A segment may leave when the catalog has all there is of it: it is flushed, and did not change since
+what was last written into the catalog. Rules of this file:
+
+- one that is pinned stays: somebody has found it and works on it;
+- the first that came is the first to leave, but one that was used since it was last considered is
+  passed over (second chance, a clock);
+- where none may leave, a flush and a checkpoint are requested, for they let segments leave.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from durablelog.metadata_updater import MetadataUpdater
+from segmentstore.contracts.errors import TooManyActiveSegmentsError
+from segmentstore.contracts.metadata import SegmentMetadata
+
+CONSIDERED_IN_A_TURN: Final = 512
+"""Segments that are considered without letting others run: about 1 ms."""
+ROUNDS_OF_A_TRIM: Final = 8
+SPARE_MAX: Final = 256
+"""Segments that leave beyond those that must, while some leave anyway."""
+ROOM_TIMEOUT_S: Final = 10.0
+"""A caller is refused after so long a time in which no segment could leave."""
+
+
+class Eviction:
+    """Of one container; everything on its event loop.
+
+    `active_max` is the largest number of segments in memory; None: there is no bound.
+    `request_room(unflushed, unwritten)` says what keeps segments from leaving: bytes that are not
+    in Tier 2, changes that are not in the catalog. `on_evicted(segment_id)` follows each eviction.
+    """
+
+    def __init__(
+        self,
+        updater: MetadataUpdater,
+        active_max: int | None,
+        request_room: Callable[[bool, bool], None],
+        on_evicted: Callable[[int], None],
+    ) -> None:
+        self._updater = updater
+        self._metadata = updater.metadata
+        self.active_max = active_max
+        self._request_room = request_room
+        self._on_evicted = on_evicted
+        self.pins: dict[int, int] = {}
+        """Segment id to the number of those who work on the segment."""
+        self.creating: dict[str, int] = {}
+        """Names of segments that are being created: that they are free is known."""
+        self.recent: set[int] = set()
+        """Used since they were last considered."""
+        self._reserved = 0
+        """Room for segments that are being created."""
+        self._waiting = 0
+        self._turn = asyncio.Lock()
+        """One at a time makes room, for all."""
+        self._changed = asyncio.Event()
+        self._prepared = False
+        """Whether room was asked for early, and nothing has been written since."""
+        self._unflushed = self._unwritten = False
+        self._round: list[int] = []
+        """Ids of the segments as they were when this round over them began."""
+        self._place = 0
+        """Of the next one in it."""
+        self.evictions = 0
+
+    def pin(self, segment_id: int) -> None:
+        """Keep the segment in memory until it is unpinned as often."""
+        self.pins[segment_id] = self.pins.get(segment_id, 0) + 1
+
+    def unpin(self, segment_id: int) -> None:
+        """End a `pin`; the segment was used."""
+        count = self.pins[segment_id] - 1
+        if count:
+            self.pins[segment_id] = count
+            return
+        del self.pins[segment_id]
+        if segment_id in self._metadata.segments:
+            self.recent.add(segment_id)
+        if self._waiting:
+            self._changed.set()
+
+    def reserve(self) -> None:
+        """Count a segment that is being created, behind `make_room`."""
+        self._reserved += 1
+
+    def release(self) -> None:
+        """End a `reserve`: the segment is there, or was refused."""
+        self._reserved -= 1
+        if self._waiting:
+            self._changed.set()
+
+    def changed(self) -> None:
+        """Segments may leave that could not before. O(1)."""
+        self._changed.set()
+
+    def storage_advanced(self) -> None:
+        """Segments have been flushed: a checkpoint lets them leave, if somebody waits. O(1)."""
+        if self._waiting and self._unflushed:
+            self._request_room(False, True)  # noqa: FBT003
+
+    def written(self) -> None:
+        """What changed until the last checkpoint is in the catalog."""
+        self._prepared = False
+        self.recent.intersection_update(self._metadata.segments)
+        self.changed()
+        self.trim()
+
+    def close(self) -> None:
+        """Nobody waits for room any more, and nothing leaves: the container is about to end."""
+        self.active_max = None
+        self.changed()
+
+    def lacks(self, count: int) -> bool:
+        """Whether segments must leave before `count` more are in memory. O(1)."""
+        return self._excess(count) > 0
+
+    def prepare(self) -> None:
+        """Have a checkpoint let segments leave before room is needed: there is little. O(1)."""
+        if not self._prepared and self._excess(self.share(4)) > 0:
+            self._prepared = True
+            self._request_room(False, True)  # noqa: FBT003
+
+    async def make_room(self, count: int) -> None:
+        """Return when `count` segments more may be in memory.
+
+        Raises TooManyActiveSegmentsError when none could leave in a while.
+        """
+        self._waiting += 1
+        try:
+            async with self._turn:
+                await self._make_room(count)
+        finally:
+            self._waiting -= 1
+
+    async def _make_room(self, count: int) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ROOM_TIMEOUT_S
+        considered = 0
+        while (excess := self._excess(count)) > 0:
+            if not considered:
+                self._changed.clear()
+                self._unflushed = self._unwritten = False
+            # Twice: the first time may find that all were used.
+            there = len(self._metadata.segments)
+            if considered < 2 * there:
+                considered += min(there, CONSIDERED_IN_A_TURN)
+                if self._evict_some(excess + self._spare):
+                    considered, deadline = 0, loop.time() + ROOM_TIMEOUT_S
+                await asyncio.sleep(0)
+                continue
+            if self._reserved:
+                # What is being made has an end, which is waited for.
+                deadline = loop.time() + ROOM_TIMEOUT_S
+            elif loop.time() >= deadline:
+                raise self._too_many()
+            considered = 0
+            await self._wait(deadline - loop.time())
+
+    def trim(self) -> None:
+        """Have some of the segments above the bound leave, if they may. O(1)."""
+        for _ in range(ROUNDS_OF_A_TRIM):
+            excess = self._excess(0)
+            if excess > 0:
+                self._evict_some(excess + self._spare)
+
+    def describe(self) -> str | None:
+        """One sentence while somebody waits for room; None otherwise."""
+        if not self._waiting:
+            return None
+        return f"{self._too_many()}; calls wait for room"
+
+    def _excess(self, count: int) -> int:
+        if self.active_max is None:
+            return 0
+        return len(self._metadata.segments) + self._reserved + count - self.active_max
+
+    @property
+    def _spare(self) -> int:
+        return min(SPARE_MAX, self.share(8))
+
+    def share(self, part: int) -> int:
+        """One part of so many of the bound; 0: there is no bound."""
+        return (self.active_max or 0) // part
+
+    async def _wait(self, timeout_s: float) -> None:
+        self._request_room(self._unflushed, self._unwritten)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+
+    def _evict_some(self, count: int) -> int:
+        """Consider the next segments; the number of those that left."""
+        segments, evicted = self._metadata.segments, 0
+        for _ in range(CONSIDERED_IN_A_TURN):
+            if evicted == count:
+                break
+            if self._place == len(self._round):
+                self._round, self._place = list(segments), 0
+                if not self._round:
+                    break
+            segment = segments.get(self._round[self._place])
+            self._place += 1
+            if segment is not None and self._may_leave(segment):
+                self._updater.evict(segment)
+                self._on_evicted(segment.segment_id)
+                evicted += 1
+        self.evictions += evicted
+        return evicted
+
+    def _may_leave(self, segment: SegmentMetadata) -> bool:
+        if not segment.flushed:
+            self._unflushed = True
+            return False
+        segment_id = segment.segment_id
+        if segment_id in self.recent:
+            self.recent.discard(segment_id)
+            return False
+        if segment_id in self.pins or segment.name in self.creating:
+            return False
+        if not self._updater.may_evict(segment):
+            self._unwritten = True
+            return False
+        return True
+
+    def _too_many(self) -> TooManyActiveSegmentsError:
+        count = len(self._metadata.segments)
+        return TooManyActiveSegmentsError(self._metadata.container_id, count, self.active_max or 0)

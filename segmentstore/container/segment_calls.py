@@ -1,0 +1,176 @@
+"""SegmentCalls: what a container does for callers, about one segment or several.
+
+An idle segment comes into memory for a call, and stays there as long as that lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import cast
+
+from durablelog.catalog.metadata_catalog import MetadataCatalog
+from durablelog.frame_packer import Event
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_processor import OperationProcessor
+from durablelog.operations import (
+    CreateOperation,
+    DeleteOperation,
+    MergeOperation,
+    SealOperation,
+    TruncateOperation,
+    UpdateAttributesOperation,
+)
+from readindex.read_index import ReadIndex
+from segmentstore.container.active_segments import ActiveSegments
+from segmentstore.container.eviction import Eviction
+from segmentstore.container.segment_scan import SegmentScan
+from segmentstore.container.segment_waiters import SegmentKey
+from segmentstore.contracts.attributes import KeyedUpdate
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+
+
+class SegmentCalls(ABC):
+    """The calls of one container; everything on its event loop.
+
+    They raise ContainerStoppedError or NotPrimaryError unless the container runs.
+    """
+
+    metadata: ContainerMetadata
+    """The committed metadata, without the idle segments; read only."""
+    segments: Mapping[int, SegmentMetadata]
+    """The active segments by id, as committed. A live view."""
+    segment_ids: Mapping[str, int]
+    """Ids of the active segments that have a name: not merged, not deleted. A live view."""
+    _processor: OperationProcessor | None
+    """None: it does not run, or serves reads alone."""
+    _active: ActiveSegments
+    _eviction: Eviction
+    _read_index: ReadIndex
+    _updater: MetadataUpdater
+    _catalog: MetadataCatalog
+
+    @abstractmethod
+    def check_running(self) -> None:
+        """Raise ContainerStoppedError or NotPrimaryError unless the container serves."""
+
+    @abstractmethod
+    def _running(self) -> OperationProcessor:
+        """The processor. Raises as `check_running`."""
+
+    def peek(self, name: str) -> SegmentMetadata | None:
+        """The segment of this name if it is in memory; None if it may be idle.
+
+        Raises SegmentNotFoundError if there is none for sure.
+        """
+        segment_id = self.segment_ids.get(name)
+        if segment_id is not None:
+            return self.segments[segment_id]
+        if not self._active.may_be(name):
+            raise SegmentNotFoundError(name)
+        return None
+
+    def may_be(self, key: SegmentKey) -> bool:
+        """Whether there may be a segment of this id, or name: it is in memory, or perhaps idle."""
+        return self._active.may_be(key)
+
+    def segment(self, key: SegmentKey) -> AbstractAsyncContextManager[SegmentMetadata]:
+        """The segment of a name or an id, in memory meanwhile.
+
+        Entering it may read the catalog, and wait for room. Raises SegmentNotFoundError,
+        TooManyActiveSegmentsError, TierUnavailableError, DataCorruptionError.
+        """
+        self.check_running()
+        return self._active.found(key)
+
+    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+        """As `recovery.open_container.OpenContainer`."""
+        return self._active.held(ids, patient=True)
+
+    async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        """As `recovery.open_container.OpenContainer`."""
+        return await self._active.chunks_in(names)
+
+    def scan(self, prefix: str) -> SegmentScan:
+        """The segments whose names begin with `prefix` now, active and idle. O(active names)."""
+        return SegmentScan(
+            self.metadata, self._updater.changes, self._catalog, prefix, self.check_running
+        )
+
+    def append(
+        self,
+        key: SegmentKey,
+        data: bytes,
+        expected_offset: int | None = None,
+        updates: Sequence[KeyedUpdate] | None = None,
+        event: Event | None = None,
+    ) -> asyncio.Future[int | None]:
+        """Enqueue an append; the future gives its offset once durable (None for a repeated
+        event).
+
+        Appends to one segment take effect in the order of the calls, by its id or its name.
+        """
+        processor = self._running()
+        if type(key) is int:
+            segment_id = key if key in self.segments else None
+        else:
+            segment_id = self.segment_ids.get(cast("str", key))
+        if segment_id is None:
+            return self._active.append(key, data, expected_offset, updates, event)
+        return processor.append(segment_id, data, expected_offset, updates, event)
+
+    async def read(
+        self, key: SegmentKey, offset: int, length_max: int, wait: float | None
+    ) -> bytes:
+        """As `ReadIndex.read`, of an idle segment too."""
+        async with self.segment(key) as segment:
+            return await self._read_index.read(segment.segment_id, offset, length_max, wait)
+
+    async def create_segment(self, name: str, updates: Sequence[KeyedUpdate]) -> SegmentMetadata:
+        """Make an empty segment.
+
+        Raises SegmentExistsError, BadAttributeUpdateError, TooManyAttributesError.
+        """
+        processor = self._running()
+        async with self._active.creating(name):
+            segment_id = await processor.submit(CreateOperation(name, updates=updates))
+            segment = self.segments.get(cast("int", segment_id))
+        self._eviction.prepare()
+        if segment is None:
+            raise SegmentNotFoundError(name, "it was deleted at once")
+        return segment
+
+    async def seal(self, name: str) -> int:
+        """Allow no more appends; give the final length."""
+        async with self.segment(name) as segment:
+            return cast("int", await self._running().submit(SealOperation(segment.segment_id)))
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Drop the bytes below `offset`. Raises BadOffsetError."""
+        async with self.segment(name) as segment:
+            await self._running().submit(TruncateOperation(segment.segment_id, offset))
+
+    async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> int:
+        """Append the source to the target and delete it; give the offset at which it begins."""
+        async with self.segment(target) as its_target, self.segment(source) as its_source:
+            ids = (its_target.segment_id, its_source.segment_id)
+            operation = MergeOperation(*ids, updates=updates)
+            return cast("int", await self._running().submit(operation))
+
+    async def delete(self, name: str) -> None:
+        """Remove the segment and all its bytes."""
+        async with self.segment(name) as segment:
+            await self._running().submit(DeleteOperation(segment.segment_id))
+
+    async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
+        """Update attributes, all or none.
+
+        Raises BadAttributeUpdateError, TooManyAttributesError.
+        """
+        async with self.segment(name) as segment:
+            operation = UpdateAttributesOperation(segment.segment_id, updates=updates)
+            await self._running().submit(operation)

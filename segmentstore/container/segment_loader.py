@@ -1,0 +1,183 @@
+"""SegmentLoader: brings segments that are idle from the catalog into memory, many by one call.
+
+What the catalog says is used only if nothing was written into it meanwhile. What changes between
+two writes is in memory, or is lost: both are checked behind the reading.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Sequence
+from itertools import islice
+from operator import attrgetter
+from typing import Final
+
+from durablelog.catalog.catalog_errors import catalog_error
+from durablelog.catalog.catalog_keys import MetadataFormatError
+from durablelog.catalog.key_store import KeyStore, KeyStoreError
+from durablelog.catalog.metadata_catalog import MetadataCatalog
+from durablelog.catalog.segment_loading import chunks_in, find_ids, load_segments
+from durablelog.metadata_updater import MetadataUpdater
+from segmentstore.container.segment_waiters import SegmentKey
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.metadata import SegmentMetadata
+
+LOADED_AT_ONCE: Final = 128
+"""Names and ids of one reading of the catalog."""
+CHUNKS_OF_A_TURN: Final = 4096
+"""Passed over without letting others run."""
+TRIES_MAX: Final = 5
+"""Of gathering chunks, while the catalog is being written."""
+
+
+class SegmentLoader:
+    """Of one container. `on_active(segment)` is called in the turn in which one comes into memory.
+
+    Every method that reads may be called by several tasks at once.
+    """
+
+    def __init__(
+        self,
+        updater: MetadataUpdater,
+        catalog: MetadataCatalog,
+        on_active: Callable[[SegmentMetadata], None],
+    ) -> None:
+        self._updater = updater
+        self._metadata = updater.metadata
+        self._catalog = catalog
+        self._on_active = on_active
+        self.activations = 0
+
+    def in_memory(self, key: SegmentKey) -> SegmentMetadata | None:
+        """The segment if it is active. O(1)."""
+        segment_id = self._metadata.names.get(key) if isinstance(key, str) else key
+        return None if segment_id is None else self._metadata.segments.get(segment_id)
+
+    def may_be_idle(self, key: SegmentKey) -> bool:
+        """Whether the catalog has to be asked for a segment that is not in memory. O(1)."""
+        return bool(self._metadata.idle) and not self._updater.changes.is_lost(key)
+
+    async def load(
+        self, keys: Sequence[SegmentKey]
+    ) -> list[SegmentMetadata | SegmentStoreError | None]:
+        """For each key the segment, which was in memory meanwhile; None if there is none; or why
+        that is not known. At most `LOADED_AT_ONCE` keys.
+        """
+        try:
+            return [*await self._read(keys)]
+        except KeyStoreError as error:
+            failure = catalog_error(self._metadata.container_id, error)
+        except MetadataFormatError as error:
+            if len(keys) > 1:
+                # Not all of them suffer for one.
+                return [each for key in keys for each in await self.load([key])]
+            failure = catalog_error(self._metadata.container_id, error)
+        return [failure] * len(keys)
+
+    async def _read(self, keys: Sequence[SegmentKey]) -> list[SegmentMetadata | None]:
+        """The segments of the keys, now in memory if there are any."""
+        changes, store = self._updater.changes, self._catalog.store
+        while True:
+            writes = changes.writes
+            unknown = list(filter(self._is_stored, keys))
+            try:
+                ids = await self._ids_of(store, unknown)
+                wanted = list(dict.fromkeys(found for found in ids.values() if found is not None))
+                found = await load_segments(store, wanted, self._metadata.objects)
+            except MetadataFormatError:
+                # What changes while it is read may look like damage.
+                if writes == changes.writes and all(map(self._is_stored, unknown)):
+                    raise
+                continue
+            if writes == changes.writes and ids.keys() >= set(filter(self._is_stored, keys)):
+                loaded = dict(zip(wanted, found, strict=True))
+                return [self._activate(key, ids, loaded) for key in keys]
+
+    async def _ids_of(
+        self, store: KeyStore, keys: Sequence[SegmentKey]
+    ) -> dict[SegmentKey, int | None]:
+        names = [key for key in keys if isinstance(key, str)]
+        found: dict[SegmentKey, int | None] = {key: key for key in keys if isinstance(key, int)}
+        if names:
+            found.update(zip(names, await find_ids(store, names), strict=True))
+        return found
+
+    def _is_stored(self, key: SegmentKey) -> bool:
+        """Whether the catalog alone says what there is of it."""
+        return self.in_memory(key) is None and not self._updater.changes.is_lost(key)
+
+    def _activate(
+        self,
+        key: SegmentKey,
+        ids: dict[SegmentKey, int | None],
+        loaded: dict[int, SegmentMetadata | None],
+    ) -> SegmentMetadata | None:
+        segment = self.in_memory(key)
+        changes = self._updater.changes
+        if segment is not None or changes.is_lost(key):
+            return segment
+        segment_id = ids.get(key)
+        found = loaded.get(segment_id) if segment_id is not None else None
+        if found is None or changes.is_lost(found.segment_id):
+            return None
+        there = self._metadata.segments.get(found.segment_id)
+        if there is not None:
+            # Found by its id and by its name at once.
+            return there
+        if not found.flushed or (isinstance(key, str) and found.name != key):
+            raise MetadataFormatError(f"{found!r} cannot be idle, or have the name {key!r}")
+        self._updater.activate(found)
+        self.activations += 1
+        self._on_active(found)
+        return found
+
+    async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        """The chunks in the objects, by segment, of active and of idle segments.
+
+        Gathered in slices: a chunk that is moved or removed meanwhile may be among them or not.
+        O(active chunks + chunks in the objects). Raises TierUnavailableError, DataCorruptionError.
+        """
+        found: dict[int, list[ChunkRecord]] = {}
+        for _ in range(TRIES_MAX):
+            writes = self._updater.changes.writes
+            found = await self._stored_chunks(names) if self._metadata.idle else {}
+            await self._add_active_chunks(names, found)
+            if writes == self._updater.changes.writes:
+                # Else one that was active at first may have changed, been written, and have left.
+                break
+        for segment_id in [each for each in found if self._updater.changes.is_lost(each)]:
+            del found[segment_id]
+        for chunks in found.values():
+            chunks.sort(key=_start_of)
+        return found
+
+    async def _stored_chunks(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
+        found: dict[int, list[ChunkRecord]] = {}
+        try:
+            for name in names:
+                for segment_id, chunk in await chunks_in(self._catalog.store, name):
+                    found.setdefault(segment_id, []).append(chunk)
+        except (KeyStoreError, MetadataFormatError) as error:
+            raise catalog_error(self._metadata.container_id, error) from error
+        return found
+
+    async def _add_active_chunks(
+        self, names: Collection[str], found: dict[int, list[ChunkRecord]]
+    ) -> None:
+        """Put those of active segments in the place of what the catalog has: memory is newer."""
+        passed = 0
+        for segment in list(self._metadata.segments.values()):
+            found.pop(segment.segment_id, None)
+            for _, (records, count) in segment.chunks.page_contents():
+                chunks = [each for each in islice(records, count) if each.object_name in names]
+                if chunks:
+                    found.setdefault(segment.segment_id, []).extend(chunks)
+                passed += count
+                if passed >= CHUNKS_OF_A_TURN:
+                    passed = 0
+                    await asyncio.sleep(0)
+            passed += 1
+
+
+_start_of = attrgetter("start_offset")

@@ -1,0 +1,48 @@
+"""The invariants of metadata as assertions, for tests and tools."""
+
+from __future__ import annotations
+
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+
+
+def assert_segment_valid(segment: SegmentMetadata) -> None:
+    """The invariants of one record, which is in memory."""
+    assert 0 <= segment.start_offset <= segment.length, segment
+    assert 0 <= segment.storage_length <= segment.length, segment
+    segment.chunks.check()
+    if segment.start_offset < segment.storage_length:
+        assert segment.chunks, segment
+        assert segment.chunks.first.start_offset <= segment.start_offset, segment
+        assert segment.chunks.last.end_offset == segment.storage_length, segment
+    last_end = segment.storage_length
+    for merge in segment.merges:
+        assert merge.length > 0, (segment, merge)
+        assert merge.end_offset > last_end or merge.offset >= last_end, (segment, merge)
+        last_end = merge.end_offset
+    assert last_end <= segment.length or not segment.merges, segment
+
+
+def assert_metadata_valid(metadata: ContainerMetadata) -> None:
+    """The invariants of what is in memory. O(everything)."""
+    counts: dict[str, int] = {}
+    for segment_id, segment in metadata.segments.items():
+        assert segment.segment_id == segment_id, segment
+        assert segment_id <= metadata.sequence_number, segment
+        assert_segment_valid(segment)
+        if segment.merged_into is None:
+            assert metadata.names.get(segment.name) == segment_id, segment
+        else:
+            assert segment.sealed, segment
+        for chunk in segment.chunks:
+            counts[chunk.object_name] = counts.get(chunk.object_name, 0) + 1
+        for merge in segment.merges:
+            source = metadata.segments[merge.source_id]
+            assert source.merged_into == segment_id, (segment, source)
+            assert source.length == merge.length, (segment, source)
+    for name, live in metadata.objects.items():
+        found = counts.pop(name, 0)
+        assert found == live.live_chunks or (metadata.idle and found < live.live_chunks), live
+    assert not counts, counts
+    assert not metadata.objects.keys() & metadata.garbage.keys()
+    for name, segment_id in metadata.names.items():
+        assert metadata.segments[segment_id].name == name
