@@ -39,7 +39,7 @@ from recovery.harness.kills.files import (
 from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
 from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
 from recovery.harness.kills.process import Child, ChildHungError, attend
-from recovery.harness.runs.plan import draw_settings, draw_snapshots
+from recovery.harness.runs.plan import draw_active, draw_settings, draw_snapshots
 from recovery.harness.workloads.catalogue import BY_NAME
 
 if TYPE_CHECKING:
@@ -117,6 +117,7 @@ class KillRound:
             else {
                 **draw_settings(random.Random(f"{seed}/settings")),
                 **draw_snapshots(random.Random(f"{seed}/snapshots")),
+                **draw_active(random.Random(f"{seed}/active")),
             }
         )
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), process_runs)

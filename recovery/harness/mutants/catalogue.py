@@ -9,6 +9,7 @@ from recovery.harness.mutants.bookkeeper import BOOKKEEPER
 from recovery.harness.mutants.consolidation import CONSOLIDATION
 from recovery.harness.mutants.deletion import DELETION
 from recovery.harness.mutants.full_disk import FULL_DISK
+from recovery.harness.mutants.idle_segments import IDLE_SEGMENTS
 from recovery.harness.mutants.log import LOG
 from recovery.harness.mutants.mailbox import MAILBOX
 from recovery.harness.mutants.metadata import METADATA
@@ -33,6 +34,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *MAILBOX,
     *SHARED_FOLDERS,
     *SNAPSHOTS,
+    *IDLE_SEGMENTS,
     *READINDEX,
     *RUNNING,
     *FULL_DISK,
@@ -47,8 +49,6 @@ NOT_HERE: Final[Mapping[str, str]] = {
     "is bounded when the log is opened",
     "B11": "what Tier 2 holds is part of the container's own checkpoints: no segment must be "
     "recovered before another",
-    "B12": "metadata of segments are never evicted: the checkpoint replay begins with has every "
-    "segment there is",
     "B20": "the simulated world has no parts: an object is put by one request there. Uploads in "
     "parts, and what an abort that "
     "fails leaves of them, are tried against an S3 server: "

@@ -26,7 +26,7 @@ CONSOLIDATION: Final = (
         "fit what it wrote.",
         (
             Edit(
-                "storagewriter.consolidator:Consolidator._build",
+                "storagewriter.consolidator:Consolidator._write_run",
                 "for chunk in chunks for part",
                 "for chunk in reversed(chunks) for part",
             ),

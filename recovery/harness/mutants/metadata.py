@@ -96,7 +96,7 @@ METADATA: Final = (
         "that are on their way.",
         (
             Edit(
-                "durablelog.metadata_updater:PendingSegment.resolve",
+                "durablelog.pending_segment:PendingSegment.resolve",
                 "if self.base else NO_ATTRIBUTES, self.attributes",
                 "if self.base else NO_ATTRIBUTES, {}",
             ),

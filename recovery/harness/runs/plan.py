@@ -207,7 +207,7 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     plan = dataclasses.replace(plan, cycles=_behind_reads(plan))
     plan = dataclasses.replace(plan, cycles=_cancelled(plan))
     plan = dataclasses.replace(plan, cycles=_with_far_clocks(plan))
-    plan = _with_snapshots(plan)
+    plan = _with_few_active(_with_snapshots(plan))
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
     return _with_mailbox(plan) if workload == COMPACTION else plan
 
@@ -276,6 +276,14 @@ def _with_snapshots(plan: Plan) -> Plan:
             for cycle, point in zip(plan.cycles, drawn, strict=True)
         ),
     )
+
+
+def _with_few_active(plan: Plan) -> Plan:
+    """The same, in half of the plans that name snapshots with few segments in memory."""
+    if "inline_checkpoint_bytes_max" not in plan.settings:
+        return plan
+    drawn = draw_active(random.Random(f"{plan.seed}/active"))
+    return dataclasses.replace(plan, settings={**plan.settings, **drawn})
 
 
 def _with_mailbox(plan: Plan) -> Plan:
@@ -372,6 +380,11 @@ def draw_snapshots(rng: random.Random) -> dict[str, Any]:
     if rng.random() >= 0.33:
         return {}
     return {"inline_checkpoint_bytes_max": rng.choice([0, 0, 300, 1500])}
+
+
+def draw_active(rng: random.Random) -> dict[str, Any]:
+    """For half of all stores a bound of segments in memory that their workloads exceed."""
+    return {"active_segments_max": rng.choice([4, 5, 8])} if rng.random() < 0.5 else {}
 
 
 def _draw_rates(rng: random.Random) -> dict[str, float]:
