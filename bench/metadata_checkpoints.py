@@ -43,8 +43,8 @@ _TICK_S = 0.001
 _COPY_WAITS = 10_000
 _NEVER = 1 << 40
 WAYS: dict[str, dict[str, int]] = {
-    "inline": {"inline_checkpoint_bytes_max": _NEVER},
-    "by reference": {},
+    "inline": {"inline_checkpoint_bytes_max": _NEVER, "active_segments_max": _NEVER},
+    "by reference": {"active_segments_max": _NEVER},
 }
 
 

@@ -31,6 +31,7 @@ CASES = {
     "memory": "bench.memory",
     "many_segments": "bench.many_segments",
     "metadata_checkpoints": "bench.metadata_checkpoints",
+    "idle_segments": "bench.idle_segments",
     "isolation": "bench.isolation",
     "request_costs": "bench.request_costs",
     "cold_random_reads": "bench.cold_random_reads",

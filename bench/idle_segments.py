@@ -1,0 +1,187 @@
+"""What a store costs whose segments are mostly idle: in the catalog, and not in memory.
+
+A store gets its segments, 1,000 at a time, and each gets one append; all is flushed. Then 1,000
+callers append to random segments, one append in flight each. Nearly each of these segments is idle,
+and comes into memory by it. Then the store is opened again, in a fresh process: with its local
+catalog, and without. Floor: as many operations of their size by one producer who awaits nothing,
+written to a bare file and synced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import random
+import shutil
+import time
+from collections.abc import Awaitable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from bench import child, one_producer
+from bench.child import Measured
+from bench.engine import Store, open_store, sum_of
+from bench.loads import pipelined
+from bench.metadata_checkpoints import Blocks
+from bench.process import resident_bytes
+from bench.report import CaseResult, Row, Samples
+from bench.workspace import subfolder
+
+QUESTION = "a store whose segments are mostly idle, by the number of segments"
+SIZES = (100_000,)
+LARGE = 1_000_000
+"""`SEGMENTSTORE_BENCH_LARGE=1` adds it: it takes some ten minutes."""
+ACTIVE = 25_000
+CALLERS = 1_000
+APPENDS = 100_000
+_APPEND_BYTES = 100
+_RESIDENT_MIB_MAX = 400
+_BLOCK_MS_MAX = 20
+_CREATED_PER_S = 20_000
+_APPENDED_PER_S = 20_000
+_FIRST_APPEND_S = 2
+_FIRST_APPEND_LOST_S = 20
+
+
+def run(directory: Path, *, quick: bool) -> CaseResult:
+    """About a minute quick, with 50,000 segments."""
+    sizes: tuple[int, ...] = (50_000,) if quick else SIZES
+    if os.environ.get("SEGMENTSTORE_BENCH_LARGE"):
+        sizes = (*sizes, LARGE)
+    rows: list[Row] = []
+    for segments in sizes:
+        with subfolder(directory, f"idle-{segments}") as folder:
+            rows += _rows_of(segments, folder, APPENDS // 5 if quick else APPENDS)
+    return CaseResult(case="idle_segments", question=QUESTION, rows=rows)
+
+
+def _rows_of(segments: int, folder: Path, appends: int) -> list[Row]:
+    def call(function: str, **arguments: object) -> Measured:
+        return child.call(__name__, function, {"directory": str(folder), **arguments})
+
+    floor_arguments = {"directory": str(folder), "count": appends, "window": CALLERS}
+    floor = child.call(one_producer.__name__, "floor_round", floor_arguments)
+    made = call("engine_round", segments=segments, appends=appends)
+    whole = call("open_round", segments=segments)
+    shutil.rmtree(folder / "store" / "catalog")
+    lost = call("open_round", segments=segments)
+    name = f"{segments:,} segments, {ACTIVE:,} active"
+    return [
+        _rate(f"{name}: create", made["created_per_s"], _CREATED_PER_S, floor["value"]),
+        _rate(f"{name}: append to an idle one", made["value"], _APPENDED_PER_S, floor["value"]),
+        _bounded(f"{name}: longest block of the loop", "ms", made["block_ms"], _BLOCK_MS_MAX),
+        _bounded(f"{name}: resident", "MiB", made["resident_mib"], _RESIDENT_MIB_MAX),
+        _bounded(f"{name}: restart to first append", "s", whole["value"], _FIRST_APPEND_S, whole),
+        _bounded(f"{name}: restart, catalog lost", "s", lost["value"], _FIRST_APPEND_LOST_S, lost),
+    ]
+
+
+def _rate(name: str, rate: float, least: int, floor: float) -> Row:
+    return Row(
+        name=name,
+        unit="1/s",
+        floor=Samples((floor,)),
+        engine=Samples((rate,)),
+        ratio=rate / least,
+        bar=f"≥ {least:,}",
+        met=rate >= least,
+    )
+
+
+def _bounded(name: str, unit: str, value: float, most: int, of: Measured | None = None) -> Row:
+    return Row(
+        name=name,
+        unit=unit,
+        engine=Samples((value,)),
+        ratio=value / most,
+        bar=f"≤ {most:,}",
+        met=value <= most,
+        extra={key: of[key] for key in ("cpu_s", "block_ms", "resident_mib")} if of else {},
+    )
+
+
+def engine_round(directory: str, segments: int, appends: int) -> Measured:
+    """Rates of creations, and of appends to idle segments; the longest block of all of it, in CPU
+    time of the loop's thread; memory at the end.
+    """
+
+    async def measure() -> Measured:
+        async with open_store(Path(directory) / "store", active_segments_max=ACTIVE) as store:
+            names = [_name(number) for number in range(segments)]
+            with Blocks() as blocks:
+                created_s = await _create(store, names)
+                await _append(store, names)
+                await store.flush()
+                rng = random.Random(segments)
+                await _append(store, rng.choices(names, k=appends // 4))
+                before = _activations(store)
+                begun = time.perf_counter()
+                await _append(store, rng.choices(names, k=appends))
+                took = time.perf_counter() - begun
+                activations = _activations(store) - before
+            resident = resident_bytes() / (1 << 20)
+        return {
+            "value": appends / took,
+            "created_per_s": segments / created_s,
+            "activations": activations,
+            "block_ms": blocks.longest_ms,
+            "resident_mib": resident,
+        }
+
+    return asyncio.run(measure())
+
+
+def open_round(directory: str, segments: int) -> Measured:
+    """Seconds from opening the store to its first acknowledged append, to an idle segment."""
+
+    async def measure() -> Measured:
+        # Not the time that imports take.
+        importlib.import_module("segmentstore")
+        async with AsyncExitStack() as stack:
+            with Blocks() as blocks:
+                begun, cpu = time.perf_counter(), time.process_time()
+                store = await stack.enter_async_context(
+                    open_store(Path(directory) / "store", active_segments_max=ACTIVE)
+                )
+                await store.append(_name(segments // 2), bytes(_APPEND_BYTES))
+                taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
+            resident = resident_bytes() / (1 << 20)
+        return {
+            "value": taken,
+            "cpu_s": cpu,
+            "block_ms": blocks.longest_ms,
+            "resident_mib": resident,
+        }
+
+    return asyncio.run(measure())
+
+
+async def _create(store: Store, names: list[str]) -> float:
+    begun = time.perf_counter()
+    for first in range(0, len(names), CALLERS):
+        await asyncio.gather(*map(store.create_segment, names[first : first + CALLERS]))
+    return time.perf_counter() - begun
+
+
+async def _append(store: Store, names: list[str]) -> None:
+    data = bytes(_APPEND_BYTES)
+
+    def append(number: int) -> Awaitable[object]:
+        return store.append(names[number], data)
+
+    await pipelined(append, len(names), CALLERS)
+
+
+def _activations(store: Store) -> int:
+    return sum_of(store.stats(), "active_segments", "activations")
+
+
+def _name(number: int) -> str:
+    return f"bench/segment-{number:07}"
+
+
+if __name__ == "__main__":
+    from bench.suite import main
+
+    main("idle_segments")
