@@ -1,13 +1,17 @@
 """SegmentContainer, owner of a set of segments: all that others call, and its parts behind it.
 
 Split by kind of knowledge. `segment_container` is the façade, and starts and stops the parts;
-`commit_dispatch` passes committed operations to them. `write_throttle` says when writers wait,
+`segment_calls` has its calls on segments; `commit_dispatch` passes committed operations to the
+parts. `active_segments` and `eviction` say which segments are in memory, `segment_loader` brings
+them there, `segment_scan` and `written_catalog` pass over all of them. `metadata_checkpoints`
+writes the catalog and its snapshots. `write_throttle` says when writers wait,
 `log_truncation` what of the log may be deleted, `container_stats` what they count. Outside this
 package nobody imports another module of it, and no part is reached through the container.
 """
 
 from __future__ import annotations
 
-from segmentstore.container.segment_container import ContainerState, SegmentContainer
+from segmentstore.container.container_state import ContainerState
+from segmentstore.container.segment_container import SegmentContainer
 
 __all__ = ["ContainerState", "SegmentContainer"]

@@ -20,7 +20,6 @@ Life: new -> recovering -> running -> stopped; it never runs twice.
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -39,6 +38,7 @@ from recovery.recovery_processor import RecoveryReport, recover
 from segmentstore.config import StoreConfig
 from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.commit_dispatch import CommitDispatch
+from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.eviction import Eviction
 from segmentstore.container.log_truncation import LogTruncation
@@ -76,15 +76,6 @@ _DRAIN_TIMEOUT_S = 5.0
 """Longest that an ordinary close waits for uploads on their way, and as long again for a copy of
 the metadata.
 """
-
-
-class ContainerState(enum.Enum):
-    """Where a container is in its lifetime."""
-
-    NEW = "new"
-    RECOVERING = "recovering"
-    RUNNING = "running"
-    STOPPED = "stopped"
 
 
 class SegmentContainer(SegmentCalls):

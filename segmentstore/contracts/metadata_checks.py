@@ -41,6 +41,7 @@ def assert_metadata_valid(metadata: ContainerMetadata) -> None:
             assert source.length == merge.length, (segment, source)
     for name, live in metadata.objects.items():
         found = counts.pop(name, 0)
+        assert live.live_chunks > 0, live
         assert found == live.live_chunks or (metadata.idle and found < live.live_chunks), live
     assert not counts, counts
     assert not metadata.objects.keys() & metadata.garbage.keys()

@@ -101,6 +101,12 @@ def test_other_invariants() -> None:
     assert kinds(metadata) == [("metadata", "container 0")]
 
 
+def test_an_object_without_chunks_is_garbage_and_not_live() -> None:
+    metadata = container((0, 30))
+    metadata.objects["x"] = LiveObject(ObjectRecord("x", 1, 0))
+    assert kinds(metadata) == [("metadata", "container 0")]
+
+
 def test_differences_name_what_differs() -> None:
     one, other = container((0, 30)), container((0, 30))
     assert differences(one, other) == []
