@@ -38,7 +38,7 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
-from segmentstore.contracts.segments import SegmentInfo, check_segment_name
+from segmentstore.contracts.segments import SegmentInfo, check_segment_name, may_be_stored
 from segmentstore.garbage import GarbageReport, collect_garbage
 from segmentstore.segment_listing import listed_segments
 from segmentstore.segment_mapper import container_of
@@ -215,7 +215,7 @@ class SegmentStore:
         TooManyAttributesError.
         """
         home = self._home(name)
-        segment = await home.create_segment(name, checked_updates(attributes))
+        segment = await home.create_segment(check_segment_name(name), checked_updates(attributes))
         return _info(segment, home.container_id)
 
     async def get_info(self, name: str) -> SegmentInfo:
@@ -486,18 +486,21 @@ class SegmentStore:
             # nothing.
             self._birth.check()
             try:
-                name = check_segment_name(name)
+                name, is_valid = check_segment_name(name), True
             except InvalidNameError:
                 # A restore of an earlier version may have made such a segment: it can be read, and
                 # deleted.
-                if not isinstance(name, str) or not any(
+                if not (isinstance(name, str) and may_be_stored(name)) or not any(
                     container.may_be(name) for container in self._containers
                 ):
                     raise
+                is_valid = False
             container_id = container_of(name, self._config.containers)
             home = self._by_id.get(container_id)
             if home is None:
                 raise ContainerNotServedError(container_id, self._config.serve)
+            if not is_valid:
+                return home
             if len(self._homes) >= _HOMES_MAX:
                 self._homes.clear()
             self._homes[name] = home

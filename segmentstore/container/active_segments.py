@@ -82,7 +82,7 @@ class ActiveSegments:
         self._on_failure = on_failure
         self.queue: AppendQueue
         """Set before the first append."""
-        self._wanted: dict[SegmentKey, list[tuple[int, Waiter]]] = {}
+        self.wanted: dict[SegmentKey, list[tuple[int, Waiter]]] = {}
         """With the number of the waiter, in the order in which they came."""
         self._waiters = 0
         self._roomy: dict[SegmentKey, None] = {}
@@ -151,8 +151,16 @@ class ActiveSegments:
                 del eviction.creating[name]
 
     @asynccontextmanager
-    async def held(self, ids: Iterable[int], *, patient: bool) -> AsyncIterator[None]:
-        """Those of the segments that there are, in memory meanwhile.
+    async def held(self, ids: Iterable[int]) -> AsyncIterator[None]:
+        """Those of the segments that there are, in memory meanwhile. As `hold`, and patient."""
+        pinned = await self.hold(ids, patient=True)
+        try:
+            yield
+        finally:
+            self.release(pinned)
+
+    async def hold(self, ids: Iterable[int], *, patient: bool) -> list[int]:
+        """Pin those of the segments that there are, until they are released; their ids.
 
         For the engine's own operations. A patient one waits for room first, and does without in the
         end; one that makes room itself must not wait for it. Raises TierUnavailableError,
@@ -172,10 +180,15 @@ class ActiveSegments:
                 found = await self._load_all(wanted)
                 pairs = zip(wanted, found, strict=True)
                 left = {each for each, segment in pairs if segment is not None}
-            yield
-        finally:
-            for segment_id in pinned:
-                self.eviction.unpin(segment_id)
+        except BaseException:
+            self.release(pinned)
+            raise
+        return pinned
+
+    def release(self, pinned: Iterable[int]) -> None:
+        """End a `hold`."""
+        for segment_id in pinned:
+            self.eviction.unpin(segment_id)
 
     async def _make_room_for(self, ids: Collection[int]) -> None:
         missing = sum(map(self._loader.may_be_idle, ids))
@@ -186,6 +199,15 @@ class ActiveSegments:
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """As `SegmentLoader.chunks_in`."""
         return await self._loader.chunks_in(names)
+
+    def goes_first(self, segment_id: int) -> bool:
+        """Whether an append to the segment waits here, though that is in memory. O(1)."""
+        wanted, segment = self.wanted, self._metadata.segments[segment_id]
+        return segment_id in wanted or segment.name in wanted
+
+    def evicted(self, segment: SegmentMetadata) -> None:
+        """The segment has left memory."""
+        self._loader.touched(segment)
 
     def may_be(self, key: SegmentKey) -> bool:
         """Whether there may be such a segment: it is in memory, or perhaps idle. O(1)."""
@@ -215,7 +237,7 @@ class ActiveSegments:
         """An append whose segment is not in memory; its future."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
         size = len(data) + REQUEST_BYTES
-        if not self._loader.may_be_idle(key):
+        if not self.may_be(key):
             future.set_exception(not_found(key))
             return future
         if self._bytes_waiting + size > self._queue_bytes_max and self._bytes_waiting:
@@ -252,7 +274,7 @@ class ActiveSegments:
             len(self._metadata.segments),
             self._loader.activations,
             self.eviction.evictions,
-            sum(map(len, self._wanted.values())),
+            sum(map(len, self.wanted.values())),
         )
 
     # --- life -------------------------------------------------------------------------------------
@@ -292,7 +314,7 @@ class ActiveSegments:
                 task.cancel()
                 await asyncio.wait((task,))
         self._task = self._roomy_task = None
-        self._fail(list(self._wanted), refusal())
+        self._fail(list(self.wanted), refusal())
 
     async def _load_all(self, keys: Collection[SegmentKey]) -> list[SegmentMetadata | None]:
         """As `SegmentLoader.load`, of however many keys. Raises what stands in the way."""
@@ -314,7 +336,7 @@ class ActiveSegments:
             waiter.fail(self._refusal())
             return
         self._waiters += 1
-        self._wanted.setdefault(key, []).append((self._waiters, waiter))
+        self.wanted.setdefault(key, []).append((self._waiters, waiter))
         name = f"idle segments {self._metadata.container_id}"
         if roomy:
             self._roomy[key] = None
@@ -333,7 +355,7 @@ class ActiveSegments:
         # Others of the same turn come into the first reading.
         await asyncio.sleep(0)
         while True:
-            others = (key for key in self._wanted if key not in self._roomy)
+            others = (key for key in self.wanted if key not in self._roomy)
             keys = list(islice(others, LOADED_AT_ONCE))
             if not keys:
                 break
@@ -353,14 +375,14 @@ class ActiveSegments:
             keys = list(islice(self._roomy, LOADED_AT_ONCE))
             await self._answer(keys)
             for key in keys:
-                if key not in self._wanted:
+                if key not in self.wanted:
                     del self._roomy[key]
         self._roomy_task = None
 
     async def _answer(self, keys: Sequence[SegmentKey]) -> None:
         for key, found in zip(keys, await self._loader.load(keys), strict=True):
             if isinstance(found, SegmentStoreError):
-                if any(waiter.deferred for _, waiter in self._wanted.get(key, ())):
+                if any(waiter.deferred for _, waiter in self.wanted.get(key, ())):
                     # It was accepted, and so may be others of its writer behind it.
                     self._on_failure(found)
                 self._fail([key], found)
@@ -379,10 +401,10 @@ class ActiveSegments:
         self._resolve(segment.segment_id, segment)
 
     def _resolve(self, key: SegmentKey, segment: SegmentMetadata | None) -> None:
-        waiters = self._wanted.pop(key, [])
+        waiters = self.wanted.pop(key, [])
         if segment is not None:
             other = segment.segment_id if isinstance(key, str) else segment.name
-            waiters += self._wanted.pop(other, [])
+            waiters += self.wanted.pop(other, [])
             waiters.sort(key=_number_of)
         # Those that were queued before the segment left go before all others, which may be written
         # as soon as they are queued.
@@ -398,7 +420,7 @@ class ActiveSegments:
 
     def _fail(self, keys: Iterable[SegmentKey], error: BaseException) -> None:
         for key in keys:
-            for _, waiter in self._wanted.pop(key, ()):
+            for _, waiter in self.wanted.pop(key, ()):
                 waiter.fail(error)
 
 

@@ -34,7 +34,7 @@ class Eviction:
 
     `active_max` is the largest number of segments in memory; None: there is no bound.
     `request_room(unflushed, unwritten)` says what keeps segments from leaving: bytes that are not
-    in Tier 2, changes that are not in the catalog. `on_evicted(segment_id)` follows each eviction.
+    in Tier 2, changes that are not in the catalog. `on_evicted(segment)` follows each eviction.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Eviction:
         updater: MetadataUpdater,
         active_max: int | None,
         request_room: Callable[[bool, bool], None],
-        on_evicted: Callable[[int], None],
+        on_evicted: Callable[[SegmentMetadata], None],
     ) -> None:
         self._updater = updater
         self._metadata = updater.metadata
@@ -64,6 +64,10 @@ class Eviction:
         self._prepared = False
         """Whether room was asked for early, and nothing has been written since."""
         self._unflushed = self._unwritten = False
+        self._in_use = False
+        """Whether the last round met one that could leave, but for a pin."""
+        self._last_left = 0.0
+        """When a segment left last, of those that somebody waited for."""
         self._round: list[int] = []
         """Ids of the segments as they were when this round over them began."""
         self._place = 0
@@ -83,7 +87,8 @@ class Eviction:
         del self.pins[segment_id]
         if segment_id in self._metadata.segments:
             self.recent.add(segment_id)
-        if self._waiting:
+        if self._in_use:
+            self._in_use = False
             self._changed.set()
 
     def reserve(self) -> None:
@@ -133,35 +138,37 @@ class Eviction:
         Raises TooManyActiveSegmentsError when none could leave in a while.
         """
         self._waiting += 1
+        begun = asyncio.get_running_loop().time()
         try:
             async with self._turn:
-                await self._make_room(count)
+                await self._make_room(count, begun)
         finally:
             self._waiting -= 1
 
-    async def _make_room(self, count: int) -> None:
+    async def _make_room(self, count: int, begun: float) -> None:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + ROOM_TIMEOUT_S
         considered = 0
         while (excess := self._excess(count)) > 0:
             if not considered:
+                if not self._reserved and loop.time() >= self._deadline(begun):
+                    raise self._too_many()
                 self._changed.clear()
-                self._unflushed = self._unwritten = False
+                self._unflushed = self._unwritten = self._in_use = False
             # Twice: the first time may find that all were used.
             there = len(self._metadata.segments)
             if considered < 2 * there:
                 considered += min(there, CONSIDERED_IN_A_TURN)
                 if self._evict_some(excess + self._spare):
-                    considered, deadline = 0, loop.time() + ROOM_TIMEOUT_S
+                    considered, self._last_left = 0, loop.time()
                 await asyncio.sleep(0)
                 continue
-            if self._reserved:
-                # What is being made has an end, which is waited for.
-                deadline = loop.time() + ROOM_TIMEOUT_S
-            elif loop.time() >= deadline:
-                raise self._too_many()
             considered = 0
-            await self._wait(deadline - loop.time())
+            # What is being made has an end, which is waited for.
+            left_s = ROOM_TIMEOUT_S if self._reserved else self._deadline(begun) - loop.time()
+            await self._wait(max(0.0, left_s))
+
+    def _deadline(self, begun: float) -> float:
+        return max(begun, self._last_left) + ROOM_TIMEOUT_S
 
     def trim(self) -> None:
         """Have some of the segments above the bound leave, if they may. O(1)."""
@@ -209,7 +216,7 @@ class Eviction:
             self._place += 1
             if segment is not None and self._may_leave(segment):
                 self._updater.evict(segment)
-                self._on_evicted(segment.segment_id)
+                self._on_evicted(segment)
                 evicted += 1
         self.evictions += evicted
         return evicted
@@ -222,10 +229,11 @@ class Eviction:
         if segment_id in self.recent:
             self.recent.discard(segment_id)
             return False
-        if segment_id in self.pins or segment.name in self.creating:
-            return False
         if not self._updater.may_evict(segment):
             self._unwritten = True
+            return False
+        if segment_id in self.pins or segment.name in self.creating:
+            self._in_use = True
             return False
         return True
 

@@ -91,7 +91,7 @@ class SegmentCalls(ABC):
 
     def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
         """As `recovery.open_container.OpenContainer`."""
-        return self._active.held(ids, patient=True)
+        return self._active.held(ids)
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """As `recovery.open_container.OpenContainer`."""
@@ -124,7 +124,7 @@ class SegmentCalls(ABC):
             segment_id = key if key in self.segments else None
         else:
             segment_id = self.segment_ids.get(cast("str", key))
-        if segment_id is None:
+        if segment_id is None or (self._active.wanted and self._active.goes_first(segment_id)):
             return self._active.append(key, data, expected_offset, updates, event)
         return processor.append(segment_id, data, expected_offset, updates, event)
 

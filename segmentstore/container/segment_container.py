@@ -56,7 +56,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
     describe,
 )
-from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
@@ -147,7 +147,7 @@ class SegmentContainer(SegmentCalls):
             self._updater,
             active_segments_max(config),
             self._request_room,
-            self._read_index.evicted,
+            self._evicted,
         )
         self._active = ActiveSegments(
             self._updater,
@@ -525,6 +525,10 @@ class SegmentContainer(SegmentCalls):
             self._checkpoints.make_evictable()
             # What was replayed is not in the catalog, though a checkpoint followed it.
             self._processor.checkpoint_soon(even_if_empty=True)
+
+    def _evicted(self, segment: SegmentMetadata) -> None:
+        self._read_index.evicted(segment.segment_id)
+        self._active.evicted(segment)
 
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""

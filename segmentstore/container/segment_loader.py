@@ -1,7 +1,7 @@
 """SegmentLoader: brings segments that are idle from the catalog into memory, many by one call.
 
-What the catalog says is used only if nothing was written into it meanwhile. What changes between
-two writes is in memory, or is lost: both are checked behind the reading.
+What the catalog has of a segment changes only while that is in memory, or after it was deleted
+there. So what was read is used of those that were not in memory meanwhile, and are not lost.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ class SegmentLoader:
         self._metadata = updater.metadata
         self._catalog = catalog
         self._on_active = on_active
+        self._readings: dict[int, set[SegmentKey]] = {}
+        """Of each reading under way, what came into memory or left it since it began."""
         self.activations = 0
 
     def in_memory(self, key: SegmentKey) -> SegmentMetadata | None:
@@ -57,6 +59,12 @@ class SegmentLoader:
     def may_be_idle(self, key: SegmentKey) -> bool:
         """Whether the catalog has to be asked for a segment that is not in memory. O(1)."""
         return bool(self._metadata.idle) and not self._updater.changes.is_lost(key)
+
+    def touched(self, segment: SegmentMetadata) -> None:
+        """The segment has come into memory, or left it: what was being read of it may be old."""
+        for reading in self._readings.values():
+            reading.add(segment.segment_id)
+            reading.add(segment.name)
 
     async def load(
         self, keys: Sequence[SegmentKey]
@@ -77,9 +85,19 @@ class SegmentLoader:
 
     async def _read(self, keys: Sequence[SegmentKey]) -> list[SegmentMetadata | None]:
         """The segments of the keys, now in memory if there are any."""
-        changes, store = self._updater.changes, self._catalog.store
+        store = self._catalog.store
+        touched: set[SegmentKey] = set()
+        self._readings[id(touched)] = touched
+        try:
+            return await self._read_untouched(store, keys, touched)
+        finally:
+            del self._readings[id(touched)]
+
+    async def _read_untouched(
+        self, store: KeyStore, keys: Sequence[SegmentKey], touched: set[SegmentKey]
+    ) -> list[SegmentMetadata | None]:
         while True:
-            writes = changes.writes
+            touched.clear()
             unknown = list(filter(self._is_stored, keys))
             try:
                 ids = await self._ids_of(store, unknown)
@@ -87,10 +105,11 @@ class SegmentLoader:
                 found = await load_segments(store, wanted, self._metadata.objects)
             except MetadataFormatError:
                 # What changes while it is read may look like damage.
-                if writes == changes.writes and all(map(self._is_stored, unknown)):
+                if not touched and all(map(self._is_stored, unknown)):
                     raise
                 continue
-            if writes == changes.writes and ids.keys() >= set(filter(self._is_stored, keys)):
+            read = {*ids, *wanted}
+            if not touched & read and ids.keys() >= set(filter(self._is_stored, keys)):
                 loaded = dict(zip(wanted, found, strict=True))
                 return [self._activate(key, ids, loaded) for key in keys]
 
@@ -128,6 +147,7 @@ class SegmentLoader:
         if not found.flushed or (isinstance(key, str) and found.name != key):
             raise MetadataFormatError(f"{found!r} cannot be idle, or have the name {key!r}")
         self._updater.activate(found)
+        self.touched(found)
         self.activations += 1
         self._on_active(found)
         return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
@@ -54,12 +55,19 @@ class WriterSource:
 
     async def commit(self, operation: OwnersOperation) -> None:
         """An operation of the storage writer, through the log, past the throttle."""
-        async with self._active.held(segments_of(operation), patient=False):
-            await self._processor().submit(operation, own=True)
+        pinned = await self._active.hold(segments_of(operation), patient=False)
+        try:
+            future = self._processor().submit(operation, own=True)
+        except BaseException:
+            self._active.release(pinned)
+            raise
+        # They stay in memory until it is committed, though nobody may wait for that any more.
+        future.add_done_callback(lambda _: self._active.release(pinned))
+        await asyncio.shield(future)
 
     def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
         """Those of the segments that there are, in memory meanwhile."""
-        return self._active.held(ids, patient=True)
+        return self._active.held(ids)
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """The chunks in the objects, by segment."""

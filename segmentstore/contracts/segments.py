@@ -35,6 +35,14 @@ class SegmentInfo:
     container_id: int
 
 
+def may_be_stored(name: str) -> bool:
+    """Whether a segment of a restored store may have the name, though none is created with it."""
+    try:
+        return 1 <= len(name.encode()) <= NAME_BYTES_MAX and "\0" not in name
+    except UnicodeEncodeError:
+        return False
+
+
 def may_name_a_segment(name: str) -> bool:
     """Whether `check_segment_name` takes it."""
     try:
