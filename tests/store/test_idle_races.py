@@ -1,0 +1,195 @@
+"""Races of segments that leave memory, or come back, with what else goes on in a store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from durablelog.catalog.key_store import KeyStore
+from durablelog.catalog.segment_loading import load_segments
+from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
+from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore import (
+    InvalidNameError,
+    SegmentNotFoundError,
+    TooManyActiveSegmentsError,
+)
+from segmentstore.container import eviction, segment_loader
+from segmentstore.container.eviction import Eviction
+from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.runtime import Runtime
+from tests.store.harness import WorldDisk, open_lazy, open_tiny, run, until
+from tests.store.test_idle_segments import FEW, NAMES, content, made, make_idle
+
+WAIT_S = 60
+
+
+class BlockedDisk(WorldDisk):
+    """The log's syncs wait for `release` once `slow` is set."""
+
+    def __init__(self, slow: threading.Event, release: threading.Event) -> None:
+        super().__init__()
+        self._slow = slow
+        self._release = release
+
+    def reach(self, call: str, path: str) -> None:
+        if self._slow.is_set() and call == "sync" and "/log/" in path:
+            assert self._release.wait(WAIT_S)
+        super().reach(call, path)
+
+
+def test_an_invalid_name_is_refused_while_segments_are_idle(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", **FEW) as store:
+            await made(store)
+            for name in ("", "a\nb", "\0", "y" * 3000, "\ud800"):
+                for call in (store.create_segment, store.get_info, store.delete):
+                    # Two times: what is invalid is not remembered.
+                    for _ in range(2):
+                        with pytest.raises((InvalidNameError, SegmentNotFoundError)):
+                            await call(name)
+                with pytest.raises(InvalidNameError):
+                    await store.create_segment(name)
+                with pytest.raises((InvalidNameError, SegmentNotFoundError)):
+                    await store.append(name, b"x")
+
+    run(main())
+
+
+def test_an_append_by_name_stays_behind_one_that_waits_while_it_is_created(tmp_path: Path) -> None:
+    release, slow = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        disk = BlockedDisk(slow, release)
+        options = {**FEW, "active_segments_max": 4}
+        async with open_tiny(tmp_path / "s", runtime=Runtime(disk=disk), **options) as store:
+            await made(store, NAMES[:12])
+            await store.flush()
+            await store.checkpoint()
+            container = store._containers[0]
+            # What is followed stays in memory: there is room for the new one alone.
+            followers = [
+                asyncio.ensure_future(anext(store.reader(name, follow=True))) for name in NAMES[:3]
+            ]
+            await until(lambda: len(container._eviction.pins) == 3)
+            slow.set()
+            creating = asyncio.ensure_future(store.create_segment("new"))
+            await until(lambda: "new" in container._updater._pending_names)
+            first = store.append("new", b"first;")
+            release.set()
+            await creating
+            assert not first.done()
+            second = store.append("new", b"second;")
+            for follower in followers:
+                follower.cancel()
+            assert await first == 0
+            assert await second == 6
+            await asyncio.wait(followers)
+            assert await content(store, "new") == b"first;second;"
+
+    run(main())
+
+
+@pytest.mark.parametrize("touched", [False, True])
+def test_a_reading_is_repeated_only_if_its_segment_was_in_memory_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, touched: bool
+) -> None:
+    """Checkpoints one after another would keep a large segment from ever being loaded."""
+    readings: list[Sequence[int]] = []
+
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", **FEW) as store:
+            await made(store)
+            await store.append("s001", b"abc")
+            await make_idle(store, "s001")
+            container = store._containers[0]
+            segment_id = (await container._active._loader.load(["s001"]))[0]
+            assert isinstance(segment_id, SegmentMetadata)
+            await make_idle(store, "s001")
+
+            async def slow(
+                keys: KeyStore, ids: Sequence[int], objects: Mapping[str, LiveObject]
+            ) -> list[SegmentMetadata | None]:
+                found = await load_segments(keys, ids, objects)
+                if segment_id.segment_id in ids:
+                    readings.append(ids)
+                    if len(readings) == 1:
+                        for name in ("s002", "s003"):
+                            await store.append(name, b"x")
+                            await store.checkpoint()
+                        if touched:
+                            await store.append("s001", b"def")
+                            await make_idle(store, "s001")
+                return found
+
+            monkeypatch.setattr(segment_loader, "load_segments", slow)
+            async with container.held([segment_id.segment_id]):
+                length = container.segments[segment_id.segment_id].length
+            assert length == (6 if touched else 3)
+            assert len(readings) == (1 if not touched else 3)
+
+    run(main())
+
+
+def test_all_who_wait_for_room_are_refused_at_the_same_time() -> None:
+    async def main() -> None:
+        updater = MetadataUpdater(ContainerMetadata(0))
+        for number in (1, 2):
+            segment = SegmentMetadata(number, f"s{number}", 0)
+            segment.length = 5
+            updater.metadata.segments[number] = segment
+        asked: list[tuple[bool, bool]] = []
+        room = Eviction(updater, 2, lambda *keeps: asked.append(keeps), lambda _: None)
+        loop = asyncio.get_running_loop()
+        begun, refused = loop.time(), list[float]()
+
+        async def wait() -> None:
+            with pytest.raises(TooManyActiveSegmentsError):
+                await room.make_room(1)
+            refused.append(loop.time() - begun)
+
+        await asyncio.gather(*(wait() for _ in range(5)))
+        assert refused == [pytest.approx(eviction.ROOM_TIMEOUT_S)] * 5
+        assert asked
+        assert set(asked) == {(True, False)}
+
+    run_virtual(main())
+
+
+def test_segments_of_a_commit_stay_in_memory_though_its_caller_is_cancelled(tmp_path: Path) -> None:
+    """Live the operation would be passed over, and not in replay."""
+    release, slow = threading.Event(), threading.Event()
+
+    async def main() -> None:
+        disk = BlockedDisk(slow, release)
+        options = {**FEW, "inline_checkpoint_bytes_max": 0, "consolidation": False}
+        async with open_lazy(tmp_path / "s", runtime=Runtime(disk=disk), **options) as store:
+            await made(store, NAMES[:5])
+            for piece in (b"one", b"two"):
+                await store.append("s000", piece)
+                await store.flush("s000")
+            await store.checkpoint()
+            container = store._containers[0]
+            segment = container.segments[container.segment_ids["s000"]]
+            chunks = tuple(segment.chunks)
+            replacement = ChunkReplacement(segment.segment_id, chunks, chunks)
+            slow.set()
+            source = container._writer._source
+            commit = asyncio.ensure_future(
+                source.commit(ReplaceChunksOperation((), (replacement,)))
+            )
+            await until(lambda: bool(container._eviction.pins))
+            commit.cancel()
+            await asyncio.wait([commit])
+            assert commit.cancelled()
+            assert container._eviction.pins == {segment.segment_id: 1}
+            release.set()
+            await until(lambda: not container._eviction.pins)
+            assert container.metadata.sequence_number > 0
+
+    run(main())
