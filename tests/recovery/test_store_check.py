@@ -388,7 +388,7 @@ def test_orphans_and_what_is_not_ours(store: Path) -> None:
     rng = random.Random(1)
     for container_id in (0, 0, 7):
         file = store / "tier2" / object_name(container_id, 1, "flush", new_unique_id(rng))
-        file.parent.mkdir(parents=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(b"xyz")
     (store / "tier2" / "notes.txt").write_bytes(b"1234")
     findings = check(store)
