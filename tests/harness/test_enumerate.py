@@ -50,6 +50,8 @@ STATES_OF_A_SLICE = 2000
 """About; what is expected at the least."""
 SELDOM = ("ledger.append", "ledger.open", "ledger.truncate")
 """Effects of parts that short workloads do not have, or of retries they never need."""
+REFUSED = {"idle/claim": ["SegmentExistsError"]}
+"""By workload of one operation; all the others do what they ask for."""
 OTHER_TIER1 = ("bookkeeper.", "node.")
 """Short workloads have their log in files."""
 
@@ -63,7 +65,7 @@ def test_few_crash_points_lose_nothing() -> None:
     assert result.recoveries > 0
 
 
-@slow(40)
+@slow(50)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(SLICES))
 def test_no_crash_point_of_any_short_workload_loses_anything(number: int) -> None:
@@ -102,11 +104,11 @@ def test_every_operation_does_its_work_and_every_effect_is_a_crash_point() -> No
     met: dict[str, None] = {}
     for stage in STAGES:
         base = prepare(stage)
-        for workload in [each for each in workloads(1, tuple(OPERATIONS)) if each.stage == stage]:
+        for workload in [each for each in workloads(1) if each.stage == stage]:
             recording = record(workload, base)
-            assert all(call.outcome is CallOutcome.OK for call in recording.history.calls), str(
-                workload
-            )
+            calls = recording.history.calls
+            errors = [call.error for call in calls if call.outcome is not CallOutcome.OK]
+            assert errors == REFUSED.get(str(workload), []), str(workload)
             met |= dict.fromkeys(instant.before for instant in recording.instants)
     missed = [
         effect for effect in EFFECTS if effect not in met and not effect.startswith(OTHER_TIER1)

@@ -32,11 +32,15 @@ from multiprocessing import get_context
 from typing import Final
 
 from recovery.harness.checkers.all_checks import raised
-from recovery.harness.enumeration.instants import Instant, Recording, State, states
+from recovery.harness.enumeration.instants import (
+    Instant,
+    Recording,
+    SegmentMoves,
+    State,
+    states,
+)
 from recovery.harness.enumeration.recovery import Recovered, StateRecovery
 from recovery.harness.enumeration.workloads import (
-    OPERATIONS,
-    STAGES,
     Base,
     EnumeratedWorkload,
     prepare,
@@ -53,6 +57,7 @@ CAPS: Final[Mapping[str, Sequence[int]]] = {
     "files": (12, 12, 4),
     "spare": (64, 64, 12),
     "snapshots": (12, 12, 4),
+    "idle": (12, 12, 4, 4),
 }
 """Outcomes tried of one power cut, by the stage and the number of operations (more: the last one).
 
@@ -65,8 +70,11 @@ DEEPER_OF: Final = 16
 """Of workloads of at most one operation: one recovery of so many is crashed at each of its own
 effects.
 """
-DEEPER_OF_FILES: Final = 8
-"""Where objects are files, a recovery has many effects: of these recoveries only one of so many."""
+LONG_STAGES: Final = ("files", "idle")
+DEEPER_OF_LONG: Final = 8
+"""Where objects are files, or segments idle, a recovery has many effects: of these recoveries only
+one of so many.
+"""
 FOUND_MAX: Final = 20
 """Broken states kept; more would only say the same."""
 
@@ -102,6 +110,8 @@ class EnumerationResult:
     """States left by a crash during a recovery, among `states`."""
     sampled: int = 0
     """Instants with more outcomes than were tried."""
+    moves: SegmentMoves = field(default_factory=SegmentMoves)
+    """Of the stores that these opened."""
     longest_recovery_s: float = 0.0
     """Virtual."""
     violations: list[BrokenState] = field(default_factory=list)
@@ -119,6 +129,7 @@ class EnumerationResult:
         self.recoveries += other.recoveries
         self.during_recovery += other.during_recovery
         self.sampled += other.sampled
+        self.moves = self.moves.plus(other.moves)
         self.longest_recovery_s = max(self.longest_recovery_s, other.longest_recovery_s)
         self.violations = [*self.violations, *other.violations][:FOUND_MAX]
         self.broken += other.broken
@@ -169,9 +180,9 @@ def enumerate_all(
 
 def groups(depth: int = 3, operations: Sequence[str] | None = None) -> list[Group]:
     """All workloads, those that differ in the last operation together."""
-    all_of_them = workloads(depth, tuple(operations if operations is not None else OPERATIONS))
     keyed = itertools.groupby(
-        all_of_them, key=lambda each: (each.stage, each.together, each.operations[:-1])
+        workloads(depth, operations),
+        key=lambda each: (each.stage, each.together, each.operations[:-1]),
     )
     return [tuple(group) for _, group in keyed]
 
@@ -279,8 +290,8 @@ class _Group:
         for workload in group:
             self._result.workloads += 1
             deeper = self._deeper_of if len(workload.operations) <= 1 else 0
-            if STAGES[workload.stage].tier2 == "file":
-                deeper *= DEEPER_OF_FILES
+            if workload.stage in LONG_STAGES:
+                deeper *= DEEPER_OF_LONG
             self._all_states(
                 str(workload), record(workload, base), _cap(workload, self._cap), deeper=deeper
             )
@@ -336,6 +347,7 @@ class _Group:
             if self._created % COLLECTED_AFTER == 0:
                 gc.collect()
             result.recoveries += recovered.openings
+            result.moves = result.moves.plus(recovered.moves)
             result.longest_recovery_s = max(result.longest_recovery_s, recovered.opening_us / 1e6)
             violations = recovered.check_own()
             if watched:

@@ -25,6 +25,7 @@ from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.object_storage import SimulatedBucket
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
+from segmentstore.service import SegmentStore
 
 RECOVERED_AT_US: Final = 3_600_000_000
 """Every recovery begins an hour after the world did, whenever the crash was: equal states, equal
@@ -117,6 +118,32 @@ class State:
     """Killed, and not all that is seen is durable."""
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentMoves:
+    """How often segments moved between memory and the catalog alone."""
+
+    activations: int = 0
+    evictions: int = 0
+
+    def since(self, before: SegmentMoves) -> SegmentMoves:
+        """Without those that were before."""
+        return SegmentMoves(
+            self.activations - before.activations, self.evictions - before.evictions
+        )
+
+    def plus(self, other: SegmentMoves) -> SegmentMoves:
+        """Both."""
+        return SegmentMoves(self.activations + other.activations, self.evictions + other.evictions)
+
+
+def moves_of(store: SegmentStore) -> SegmentMoves:
+    """Of an open store, since it was opened."""
+    parts = [each["active_segments"] for each in store.stats()["containers"].values()]
+    return SegmentMoves(
+        sum(part["activations"] for part in parts), sum(part["evictions"] for part in parts)
+    )
+
+
 @dataclass(slots=True)
 class Recording:
     """A history, and the instants of its last process run."""
@@ -125,6 +152,8 @@ class Recording:
     history: History
     instants: list[Instant]
     trace: list[str] | None = None
+    moves: SegmentMoves = SegmentMoves()
+    """Between these instants."""
 
     def history_at(self, instant: Instant, ending: str) -> History:
         """What was known when the last process run ended so, at this instant: what had not ended

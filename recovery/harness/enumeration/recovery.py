@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.enumeration.instants import RECOVERED_AT_US, Camera, Instant, State
+from recovery.harness.enumeration.instants import (
+    RECOVERED_AT_US,
+    Camera,
+    Instant,
+    SegmentMoves,
+    State,
+    moves_of,
+)
 from recovery.harness.enumeration.workloads import TARGET, make_world
 from recovery.harness.history import History, Observation, ProcessRun, Violation
 from recovery.harness.observer import observe
@@ -60,6 +67,8 @@ class Recovered:
     history: History
     """All of it, with the work that may have followed."""
     openings: int
+    moves: SegmentMoves
+    """While everything was read, in all openings."""
     opening_us: int
     """Virtual time of the first opening."""
     effects: int
@@ -122,6 +131,7 @@ class StateRecovery:
         self._draw = zlib.crc32(state.key.encode())
         self._unforeseen: list[Violation] = []
         self._openings = self._opening_us = 0
+        self._moves = SegmentMoves()
         self._store: SegmentStore
 
     def run(self) -> Recovered:
@@ -163,6 +173,7 @@ class StateRecovery:
             self._unforeseen,
             history,
             self._openings,
+            self._moves,
             self._opening_us,
             world.effects,
             world.trace.digest(),
@@ -193,6 +204,7 @@ class StateRecovery:
             self._opening_us = world.time.now_us - begun_us
         self._openings += 1
         await observe(self._store, history, process_run.number, again=again, findings=findings)
+        self._moves = self._moves.plus(moves_of(self._store))
 
     async def _work(self, process: SimulatedProcess) -> None:
         """What is not refused is durable, and all is observed at the end."""

@@ -15,14 +15,28 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import UUID
 
-from recovery.harness.enumeration.instants import Camera, CopiedBucket, Recording
+from recovery.harness.enumeration.instants import (
+    Camera,
+    CopiedBucket,
+    Recording,
+    SegmentMoves,
+    moves_of,
+)
 from recovery.harness.history import History, ProcessRun, Update
-from recovery.harness.recorder import RecordedStore
+from recovery.harness.recorder import RecordedStore, RecordedWriter
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
@@ -51,6 +65,8 @@ asked, or by age.
 TARGET: Final = "target"
 SPENT: Final = "spent"
 SOURCES: Final = ("source-0", "source-1", "source-2")
+OTHERS: Final = ("other-0", "other-1", "other-2", "other-3")
+"""As many as may be in memory: all the rest leaves when they are used."""
 WRITER: Final = 1
 COUNTER: Final = UUID(int=0xC0)
 LATEST: Final = UUID(int=0x1A)
@@ -69,6 +85,13 @@ class Actor:
     def __init__(self, recorded: RecordedStore) -> None:
         self.recorded = recorded
         self._asked: dict[str, int] = {}
+        self._session: RecordedWriter | None = None
+
+    async def session(self) -> RecordedWriter:
+        """An exactly-once session that stays open, whatever becomes of its segment."""
+        if self._session is None:
+            self._session = await self.recorded.writer(TARGET, WRITER)
+        return self._session
 
     def next(self, what: str) -> int:
         """0, 1, 2, ... for the same words."""
@@ -129,6 +152,44 @@ async def _roll(actor: Actor) -> None:
     await actor.recorded.append(TARGET, (LARGE,))
 
 
+async def _load(actor: Actor) -> None:
+    await actor.recorded.read(TARGET, 0, SMALL)
+
+
+async def _claim(actor: Actor) -> None:
+    await actor.recorded.create(TARGET)
+
+
+async def _visit(actor: Actor) -> None:
+    for name in OTHERS:
+        await actor.recorded.store.get_info(name)
+
+
+async def _leave(actor: Actor) -> None:
+    # What only the log has, and what the catalog has not, keeps segments in memory.
+    await actor.recorded.flush()
+    await actor.recorded.checkpoint()
+    await _visit(actor)
+
+
+async def _crowd(actor: Actor) -> None:
+    await _all_answered(
+        actor.recorded.append(name, (SMALL,)) for name in (TARGET, *SOURCES, *OTHERS)
+    )
+
+
+async def _stream(actor: Actor) -> None:
+    session = await actor.session()
+    first = session.last_event_number + 1
+    await _all_answered(session.append(first + place, SMALL) for place in range(3))
+
+
+async def _all_answered(asked: Iterable[Awaitable[object]]) -> None:
+    for answer in await asyncio.gather(*asked, return_exceptions=True):
+        if isinstance(answer, BaseException):
+            raise answer
+
+
 OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
     "append": _append,
     "batch": _batch,
@@ -146,6 +207,19 @@ OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
 truncation by half; a seal; a merge. Then a deletion (each second time: the name is created again);
 a flush; a checkpoint; an append that needs the next log file.
 """
+IDLE_OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
+    "load": _load,
+    "claim": _claim,
+    "visit": _visit,
+    "leave": _leave,
+    "crowd": _crowd,
+    "stream": _stream,
+}
+"""Where segments are idle: a read; a creation that is refused, for the name is taken; the use of
+the other segments, for which those in memory leave. Then a flush, a checkpoint, and the same: what
+changed leaves, too. Appends at once to more segments than may be in memory; and events at once of a
+session that stays open while its segment leaves.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +233,10 @@ class StartingStage:
     """Segments with content in both tiers are there; else not even a store is."""
     warm: tuple[str, ...] = ()
     """Operations this very opening has done before."""
+    own: Mapping[str, Callable[[Actor], Awaitable[None]]] = field(default_factory=dict)
+    """Operations beside OPERATIONS."""
+    others: tuple[str, ...] = ()
+    """Further segments. All are flushed then, and in a checkpoint."""
 
 
 STAGES: Final[Mapping[str, StartingStage]] = {
@@ -167,10 +245,24 @@ STAGES: Final[Mapping[str, StartingStage]] = {
     "files": StartingStage("file"),
     "spare": StartingStage("object", warm=("roll", "flush", "roll", "flush", "checkpoint")),
     "snapshots": StartingStage("object", settings={"inline_checkpoint_bytes_max": 0}),
+    "idle": StartingStage(
+        "object",
+        settings={"inline_checkpoint_bytes_max": 0, "active_segments_max": len(OTHERS)},
+        # Memory is full: whatever comes into it needs another one to leave.
+        warm=("visit",),
+        own=IDLE_OPERATIONS,
+        others=OTHERS,
+    ),
 }
 """Nothing; objects in an object storage; objects as files; a log that keeps truncated files for use
-again; and checkpoints that name snapshots of the metadata.
+again; and checkpoints that name snapshots of the metadata. Then idle segments: the catalog alone
+has all but four. To these no operation but `crowd` writes.
 """
+
+
+def operations_of(stage: str) -> Mapping[str, Callable[[Actor], Awaitable[None]]]:
+    """The operations that are tried on a stage, by name."""
+    return {**OPERATIONS, **STAGES[stage].own}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +285,7 @@ class EnumeratedWorkload:
         stage, _, text = name.partition("/")
         together = "+" in text
         operations = tuple(text.split("+" if together else ",")) if text else ()
-        if stage not in STAGES or any(operation not in OPERATIONS for operation in operations):
+        if stage not in STAGES or any(each not in operations_of(stage) for each in operations):
             raise ValueError(f"no such workload: {name}")
         return cls(stage, operations, together)
 
@@ -205,25 +297,57 @@ PAIRED: Final[Mapping[str, tuple[str, ...]]] = {
 """Those whose pairs are tried where objects are files, and where checkpoints name snapshots: the
 rest does nothing else to Tier 2, or to the metadata.
 """
+CHAINS: Final[Sequence[Sequence[tuple[str, ...]]]] = (
+    (
+        ("append", "batch", "event", "update", "truncate", "seal", "merge", "delete", "crowd"),
+        ("leave",),
+    ),
+    (("delete",), ("append", "merge", "delete")),
+    (("append", "delete"), ("checkpoint", "crowd")),
+    (("append", "merge", "delete", "crowd"), ("leave",), ("append", "merge", "delete")),
+    (("stream",), ("leave",), ("stream",)),
+)
+"""What is tried in sequence where segments are idle, one of each place: what changed leaves memory
+again. A deletion that the catalog does not have yet, and what follows it; a creation of the name
+too. Checkpoints and a lack of room while one has changes that only the log has. And what has left
+again is used.
+"""
 
 
-def workloads(depth: int, operations: tuple[str, ...]) -> Iterator[EnumeratedWorkload]:
+def workloads(
+    depth: int, operations: Collection[str] | None = None
+) -> Iterator[EnumeratedWorkload]:
     """All up to `depth` operations on the stage "object"; up to two on the others; pairs that are
-    asked for together.
+    asked for together; CHAINS. Of `operations` alone, if they are given.
 
     Those that differ in the last operation alone stand together.
     """
     yield EnumeratedWorkload("new", ())
     for stage in ("object", "files", "spare", "snapshots"):
-        for count in range((depth if stage == "object" else min(depth, 2)) + 1):
-            among = operations
-            if stage in PAIRED and count > 1:
-                among = tuple(operation for operation in operations if operation in PAIRED[stage])
-            for chosen in itertools.product(among, repeat=count):
-                yield EnumeratedWorkload(stage, chosen)
+        yield from _of_stage(stage, depth if stage == "object" else min(depth, 2), operations)
     if depth > 1:
-        for chosen in itertools.product(operations, repeat=2):
+        for chosen in itertools.product(_asked("object", 2, operations), repeat=2):
             yield EnumeratedWorkload("object", chosen, together=True)
+    yield from _of_stage("idle", min(depth, 1), operations)
+    for chain in CHAINS:
+        if len(chain) <= depth:
+            for chosen in itertools.product(*chain):
+                if operations is None or set(chosen) <= set(operations):
+                    yield EnumeratedWorkload("idle", chosen)
+
+
+def _of_stage(
+    stage: str, depth: int, operations: Collection[str] | None
+) -> Iterator[EnumeratedWorkload]:
+    for count in range(depth + 1):
+        for chosen in itertools.product(_asked(stage, count, operations), repeat=count):
+            yield EnumeratedWorkload(stage, chosen)
+
+
+def _asked(stage: str, count: int, operations: Collection[str] | None) -> list[str]:
+    """The operations of which a workload of so many on a stage may consist."""
+    among = PAIRED[stage] if stage in PAIRED and count > 1 else operations_of(stage)
+    return [each for each in among if operations is None or each in operations]
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,22 +373,22 @@ def record(workload: EnumeratedWorkload, base: Base, *, keep_trace: bool = False
     )
     camera = Camera(world, history)
     process = world.process("owner")
-    world.run_task(process, _live(world, process, workload, history, camera))
+    moves = world.run_task(process, _live(world, process, workload, history, camera))
     camera.take(process, "")
     world.close()
-    return Recording(stage, history, camera.instants, world.trace.lines)
+    return Recording(stage, history, camera.instants, world.trace.lines, moves)
 
 
 def prepare(stage: str) -> Base:
     """What workloads of a stage begin with: segments whose bytes lie in Tier 2, in the log, and in
-    both; closed.
+    both, or all in Tier 2 and the catalog; closed.
     """
     history, bucket = History(), CopiedBucket()
     if not STAGES[stage].prepared:
         return Base(DiskImage(), bucket, 0, history)
     world = make_world(f"short/{stage}", stage, DiskImage(), bucket, 0)
     process = world.process("maker")
-    world.run_task(process, _prepare(world, process, history))
+    world.run_task(process, _prepare(world, process, history, STAGES[stage].others))
     world.kill(process)
     bucket.settle_all()
     return Base(world.image, bucket, world.time.now_us, history)
@@ -287,7 +411,8 @@ async def _live(
     workload: EnumeratedWorkload,
     history: History,
     camera: Camera,
-) -> None:
+) -> SegmentMoves:
+    """Returns what moved while the camera watched."""
     process_run = ProcessRun(len(history.process_runs), process.name, history.next_stamp())
     history.process_runs.append(process_run)
     if not workload.operations:
@@ -295,28 +420,35 @@ async def _live(
     store = await world.open_store(process)
     process_run.opened = history.next_stamp()
     actor = Actor(RecordedStore(store, history, process_run.number, "short"))
+    before = SegmentMoves()
     for operation in STAGES[workload.stage].warm:
-        await OPERATIONS[operation](actor)
+        await operations_of(workload.stage)[operation](actor)
     await asyncio.sleep(_SETTLED_S)
     if workload.together:
+        before = moves_of(store)
         camera.watch(process)
-        await asyncio.gather(*(_try(operation, actor) for operation in workload.operations))
+        asked = (operations_of(workload.stage)[each] for each in workload.operations)
+        await asyncio.gather(*(_try(operation, actor) for operation in asked))
     else:
         for place, operation in enumerate(workload.operations):
             if place == len(workload.operations) - 1:
+                before = moves_of(store)
                 camera.watch(process)
-            await _try(operation, actor)
+            await _try(operations_of(workload.stage)[operation], actor)
     await asyncio.sleep(IDLE_S)
+    return moves_of(store).since(before)
 
 
-async def _try(operation: str, actor: Actor) -> None:
+async def _try(operation: Callable[[Actor], Awaitable[None]], actor: Actor) -> None:
     try:
-        await OPERATIONS[operation](actor)
+        await operation(actor)
     except SegmentError:
         pass  # refused, and written down as such
 
 
-async def _prepare(world: StoreWorld, process: SimulatedProcess, history: History) -> None:
+async def _prepare(
+    world: StoreWorld, process: SimulatedProcess, history: History, others: tuple[str, ...]
+) -> None:
     process_run = ProcessRun(0, process.name, history.next_stamp())
     history.process_runs.append(process_run)
     store = await world.open_store(process)
@@ -331,6 +463,14 @@ async def _prepare(world: StoreWorld, process: SimulatedProcess, history: Histor
     await recorded.flush()
     for name in (TARGET, *SOURCES[1:]):
         await recorded.append(name, (SMALL,))
+    if others:
+        for name in others:
+            await recorded.create(name)
+            await recorded.append(name, (SMALL,))
+        await recorded.flush()
+        await recorded.checkpoint()
+        # The log begins with that checkpoint once its snapshot is in Tier 2.
+        await asyncio.sleep(IDLE_S)
     await store.close()
     process_run.ended = history.next_stamp()
     process_run.ending = "closed"
