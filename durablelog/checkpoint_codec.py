@@ -27,7 +27,6 @@ from segmentstore.contracts.attribute_pages import AttributePage
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.collector_pause import collector_paused
 from segmentstore.contracts.metadata import (
@@ -65,7 +64,7 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
     parts.append(_COUNT.pack(len(metadata.garbage)))
     for garbage in metadata.garbage.values():
         parts += (_encode_object(garbage.record), _TIME.pack(garbage.unreferenced_ms))
-    assert not metadata.idle, "a checkpoint has all segments in itself, or names a snapshot"
+    assert metadata.whole, "a checkpoint has all segments in itself, or names a snapshot"
     parts.append(_COUNT.pack(len(metadata.segments)))
     for segment in metadata.segments.values():
         encoded = segment.encoded
@@ -269,9 +268,10 @@ def _decode_chunks(
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     pages = []
-    for first in range(0, count, PAGE_CHUNKS_MAX):
+    page_chunks = segment.chunks.page_chunks
+    for first in range(0, count, page_chunks):
         page, begin = [], position
-        for _ in range(min(PAGE_CHUNKS_MAX, count - first)):
+        for _ in range(min(page_chunks, count - first)):
             start, length, block_offset, block_segment_id, block_start = _CHUNK.unpack_from(
                 data, position
             )

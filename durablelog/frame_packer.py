@@ -11,6 +11,9 @@ Invariant: the open groups plus what the builder holds fit the current frame. An
 not fit begins a new frame; one that fits no frame is an operation of its own that spans several. A
 large append is an operation of its own as well: gathering it would only copy it.
 
+A request may need attributes or chunks that memory lacks. It stays in the queue then, and so does
+all behind it, until somebody has brought them: `lacks` says which.
+
 Pure: futures are carried, and only failed, never awaited.
 """
 
@@ -18,10 +21,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_builder import DataFrameBuilder
+from durablelog.metadata_needs import AttributeNeed, Need, keys_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import (
     APPEND_HEAD_LENGTH,
@@ -32,6 +37,7 @@ from durablelog.operation_codec import (
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
 from durablelog.pending_segment import PendingSegment
+from segmentstore.contracts.attribute_table import UnknownAttributeError
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
@@ -72,6 +78,8 @@ Request = AppendRequest | OperationRequest
 
 REQUEST_BYTES = 256
 """What a request that waits takes in memory beside its data, about."""
+REQUESTS_AHEAD = 1024
+"""Requests whose missing metadata are read together."""
 LARGE_APPEND_BYTES = 16 * 1024
 """From here on an append is an operation of its own."""
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
@@ -126,6 +134,8 @@ class FramePacker:
         self._timestamp_ms = 0
         self._serving: Request | None = None
         """The request last checked."""
+        self.stalled = False
+        """Whether the head of the queue that was packed last needs what memory lacks."""
         self.bytes_taken = 0
         """Bytes of throttled requests taken from the queue so far; the processor's queue
         accounting.
@@ -147,18 +157,46 @@ class FramePacker:
         """Take requests until the queue is empty or `frames_max` frames are full; return the full
         ones.
 
-        Refused requests have their futures failed; nothing else is changed by them.
+        Refused requests have their futures failed; nothing else is changed by them. It may end
+        early: `stalled`.
         """
         self._timestamp_ms = timestamp_ms
-        while queue and len(self._full) < frames_max:
+        self.stalled = False
+        while queue and len(self._full) < frames_max and not self.stalled:
             head = queue[0]
             if isinstance(head, tuple):
                 self._pack_appends(queue, frames_max)
+            elif self._updater.unknown(head.operation):
+                self.stalled = True
             else:
                 queue.popleft()
                 self._pack_operation(head)
         full, self._full = self._full, []
         return full
+
+    def lacks(self, queue: deque[Request]) -> list[Need]:
+        """What its next requests need of what memory has in part, as far as it is not there."""
+        needs: dict[Need, None] = {}
+        for request in islice(queue, REQUESTS_AHEAD):
+            if isinstance(request, tuple):
+                needs.update(dict.fromkeys(self._lacks_for(request)))
+            else:
+                needs.update(dict.fromkeys(self._updater.unknown(request.operation)))
+        return list(needs)
+
+    def _lacks_for(self, item: AppendRequest) -> Iterator[Need]:
+        segment_id, _, _, _, updates, event = item
+        if segment_id not in self._updater.metadata.partial:
+            return
+        pending = self._updater.find(segment_id)
+        if pending is None or pending.base is None:
+            return
+        keys = keys_of(updates or ())
+        if event is not None:
+            keys.append(event[0])
+        for key in keys:
+            if key not in pending.attributes and not pending.base.attributes.knows(key):
+                yield AttributeNeed(segment_id, key)
 
     def seal(self) -> PackedFrame | None:
         """End the current frame; None if it is empty.
@@ -209,76 +247,86 @@ class FramePacker:
         room = self._room
         taken = 0
         popleft, find = queue.popleft, self._updater.find
-        while queue:
-            item = self._serving = queue[0]
-            if not isinstance(item, tuple):
-                break
-            segment_id, data, future, expected, updates, event = item
-            pending = pendings.get(segment_id) or find(segment_id)
-            size = len(data)
-            if (
-                pending is None
-                or pending.sealed
-                or pending.removed
-                or (event is None and future.cancelled())
-            ):
+        try:
+            while queue:
+                item = self._serving = queue[0]
+                if not isinstance(item, tuple):
+                    break
+                segment_id, data, future, expected, updates, event = item
+                pending = pendings.get(segment_id) or find(segment_id)
+                size = len(data)
+                if (
+                    pending is None
+                    or pending.sealed
+                    or pending.removed
+                    or (event is None and future.cancelled())
+                ):
+                    popleft()
+                    taken += size + REQUEST_BYTES
+                    self._refuse(pending, item)
+                    continue
+                parts = pending.parts
+                need = size if parts is not None else size + _GROUP_OVERHEAD
+                if updates is not None or event is not None:
+                    need += ATTRIBUTE_LENGTH * (
+                        (len(updates) if updates else 0) + (1 if event else 0)
+                    )
+                if need > room:
+                    self._room = room
+                    if room == self._room_of_empty:
+                        popleft()
+                        taken += size + REQUEST_BYTES
+                        self._append_alone(pending, item)
+                    elif need <= self._room_of_empty:
+                        self._end_frame()
+                    else:
+                        self._close_groups()
+                        popleft()
+                        taken += size + REQUEST_BYTES
+                        self._append_alone(pending, item)
+                    room = self._room
+                    futures, values = self._frame.futures, self._frame.values
+                    if len(self._full) >= frames_max:
+                        break
+                    continue
                 popleft()
                 taken += size + REQUEST_BYTES
-                self._refuse(pending, item)
-                continue
-            parts = pending.parts
-            need = size if parts is not None else size + _GROUP_OVERHEAD
-            if updates is not None or event is not None:
-                need += ATTRIBUTE_LENGTH * ((len(updates) if updates else 0) + (1 if event else 0))
-            if need > room:
-                self._room = room
-                if room == self._room_of_empty:
-                    popleft()
-                    taken += size + REQUEST_BYTES
-                    self._append_alone(pending, item)
-                elif need <= self._room_of_empty:
-                    self._end_frame()
-                else:
+                if size >= LARGE_APPEND_BYTES:
+                    # Gathering would copy it; what it costs as an operation of its own is nothing
+                    # beside its bytes.
+                    self._room = room
                     self._close_groups()
-                    popleft()
-                    taken += size + REQUEST_BYTES
                     self._append_alone(pending, item)
-                room = self._room
-                futures, values = self._frame.futures, self._frame.values
-                if len(self._full) >= frames_max:
-                    break
-                continue
-            popleft()
-            taken += size + REQUEST_BYTES
-            if size >= LARGE_APPEND_BYTES:
-                # Gathering would copy it; what it costs as an operation of its own is nothing
-                # beside its bytes.
-                self._room = room
-                self._close_groups()
-                self._append_alone(pending, item)
-                room = self._room
-                continue
-            if expected is not None or updates is not None or event is not None:
-                accepted, attributes = self._check(pending, item)
-                if not accepted:
+                    room = self._room
                     continue
-                if attributes:
-                    if pending.group_attributes is None:
-                        pending.group_attributes = attributes
-                    else:
-                        pending.group_attributes.update(attributes)
-            offset = pending.length
-            if parts is None:
-                pending.parts = [data]
-                pending.group_offset = offset
-                groups.append(pending)
-            else:
-                parts.append(data)
-            pending.length = offset + size
-            room -= need
-            # A future of int | None is resolved with those alone.
-            futures.append(future)  # type: ignore[arg-type]
-            values.append(offset)
+                if expected is not None or updates is not None or event is not None:
+                    accepted, attributes = self._check(pending, item)
+                    if not accepted:
+                        continue
+                    if attributes:
+                        if pending.group_attributes is None:
+                            pending.group_attributes = attributes
+                        else:
+                            pending.group_attributes.update(attributes)
+                offset = pending.length
+                if parts is None:
+                    pending.parts = [data]
+                    pending.group_offset = offset
+                    groups.append(pending)
+                else:
+                    parts.append(data)
+                pending.length = offset + size
+                room -= need
+                # A future of int | None is resolved with those alone.
+                futures.append(future)  # type: ignore[arg-type]
+                values.append(offset)
+        except UnknownAttributeError:
+            # Nothing of it was taken.
+            head = self._serving
+            assert isinstance(head, tuple), head
+            queue.appendleft(head)
+            taken -= len(head[1]) + REQUEST_BYTES
+            self.stalled = True
         self._room = room
         self.bytes_taken += taken
 

@@ -25,6 +25,7 @@ from collections.abc import Callable, Sequence
 from durablelog import storage_metadata
 from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.checkpoint_codec import decode_checkpoint
+from durablelog.metadata_needs import Need, chunks_needed, is_known, needs_of
 from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import (
     AnyCheckpoint,
@@ -87,6 +88,8 @@ class MetadataUpdater:
         append.
         """
         self._pending_names: dict[str, int | None] = {}
+        self._chunk_users: dict[int, int] = {}
+        """Segment id to the number of accepted operations that need chunks of it."""
         self._sequence_number = metadata.sequence_number
         self._timestamp_ms = 0
         self._accept: dict[type[Operation], Callable[..., object]] = {
@@ -136,6 +139,9 @@ class MetadataUpdater:
         """
         # One shape for the table.
         result = self._accept[type(operation)](operation, False)  # noqa: FBT003
+        for need in chunks_needed(operation):
+            users = self._chunk_users
+            users[need.segment_id] = users.get(need.segment_id, 0) + 1
         if not operation.sequence_number:
             operation.sequence_number = self.take_sequence_numbers()
         operation.timestamp_ms = timestamp_ms
@@ -150,12 +156,15 @@ class MetadataUpdater:
                 self._commit_append(operation)
             else:
                 self._commit[type(operation)](operation)
+                if self._chunk_users:
+                    self._release_chunks(operation)
             metadata.sequence_number = operation.sequence_number
 
     def rollback(self) -> None:
         """Forget everything accepted and not committed."""
         self.pending.clear()
         self._pending_names.clear()
+        self._chunk_users.clear()
 
     def replay(self, operation: Operation) -> None:
         """Accept and commit an operation read from the log.
@@ -226,6 +235,8 @@ class MetadataUpdater:
         assert segment.name not in metadata.names, segment
         metadata.segments[segment.segment_id] = segment
         metadata.names[segment.name] = segment.segment_id
+        if not segment.whole:
+            metadata.partial.add(segment.segment_id)
         metadata.idle -= 1
         assert metadata.idle >= 0, segment
 
@@ -242,8 +253,51 @@ class MetadataUpdater:
         metadata = self.metadata
         del metadata.segments[segment.segment_id]
         del metadata.names[segment.name]
+        metadata.partial.discard(segment.segment_id)
         self.pending.pop(segment.segment_id, None)
         metadata.idle += 1
+
+    def unknown(self, operation: Operation) -> list[Need]:
+        """What a live operation needs, and memory has not: nothing, or it cannot be accepted."""
+        metadata = self.metadata
+        if not metadata.partial:
+            return []
+        return [need for need in needs_of(operation) if not is_known(metadata, need)]
+
+    def may_forget_chunks(self, segment: SegmentMetadata) -> bool:
+        """Whether pages of a segment may leave memory that the catalog has.
+
+        Not those of a source of a merge, and not while an operation that needs some is on its way.
+        """
+        return segment.merged_into is None and segment.segment_id not in self._chunk_users
+
+    def forget_pages(self, segment: SegmentMetadata, keys: Sequence[int]) -> None:
+        """Have pages of chunks in the catalog alone, which has them as they are."""
+        assert self.may_forget_chunks(segment), segment
+        segment.chunks.forget(keys)
+        if not segment.chunks.whole:
+            self.metadata.partial.add(segment.segment_id)
+
+    def forget_attributes(self, segment: SegmentMetadata) -> None:
+        """Have the attributes in the catalog alone that did not change of late. O(those that
+        did). What was frozen last has been written.
+        """
+        assert self.changes.all_written, segment
+        keep = self.changes.attributes_in_use(segment.segment_id)
+        pending = self.pending.get(segment.segment_id)
+        if pending is not None:
+            keep.update(pending.attributes)
+        segment.attributes.make_partial(keep)
+        self.metadata.partial.add(segment.segment_id)
+
+    def _release_chunks(self, operation: Operation) -> None:
+        users = self._chunk_users
+        for need in chunks_needed(operation):
+            left = users.get(need.segment_id, 0) - 1
+            if left > 0:
+                users[need.segment_id] = left
+            else:
+                users.pop(need.segment_id, None)
 
     # --- what is pending --------------------------------------------------------------------------
 

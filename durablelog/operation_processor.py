@@ -37,6 +37,7 @@ from durablelog.frame_packer import (
     Request,
 )
 from durablelog.log_positions import LogPositions
+from durablelog.metadata_lookup import Learn, MetadataLookup
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import encode_operation
 from durablelog.operations import (
@@ -46,6 +47,7 @@ from durablelog.operations import (
     commit_runs,
 )
 from durablelog.processor_config import ProcessorConfig, ProcessorStatistics
+from durablelog.throttle_pauses import ThrottlePauses
 from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
 from segmentstore.contracts.errors import (
@@ -89,9 +91,11 @@ class OperationProcessor:
         unflushed_of: Callable[[int], int] = lambda _segment_id: 0,
         checkpoints: CheckpointSource | None = None,
         defer: Callable[[AppendRequest], bool] | None = None,
+        learn: Learn | None = None,
     ) -> None:
         """Without `checkpoints` each has all metadata in itself. `defer` takes a queued append to a
-        segment that is not in memory, for `put_back`; or says False: there is none.
+        segment that is not in memory, for `put_back`; or says False: there is none. `learn` brings
+        what memory lacks of one that it has in part.
         """
         self._log = log
         self._updater = updater
@@ -100,11 +104,12 @@ class OperationProcessor:
         self._clock = clock
         self._on_commit = on_commit
         self._on_failure = on_failure
-        self._throttle = throttle
+        self._pauses = ThrottlePauses(throttle, self.throttle_changed)
         self._source = InlineCheckpoints(updater) if checkpoints is None else checkpoints
         self._container_id = updater.metadata.container_id
         self._loop = asyncio.get_running_loop()
         self._defer = defer
+        self._lookup = MetadataLookup(learn, self._pump, self.fail)
         self._packer = FramePacker(updater, log.payload_bytes_max, self._defer_append)
         self._policy = CheckpointPolicy(config.checkpoint_operations, config.checkpoint_bytes)
         self._queue: deque[Request] = deque()
@@ -120,15 +125,10 @@ class OperationProcessor:
         """Bytes of requests ever enqueued; minus the packer's `bytes_taken` = what waits."""
         self._in_flight: deque[_Shipped] = deque()
         self._bytes_in_flight = 0
-        self._scheduled = False
-        self._timer: asyncio.TimerHandle | None = None
-        self._throttled_by = ""
-        self._throttled_s = 0.0
+        self._scheduled = self._checkpoint_wanted = self._closing = False
         self._checkpoint_waiters: list[asyncio.Future[object]] = []
-        self._checkpoint_wanted = False
         self._checkpoint_start: LogAddress | None = None
         self._drained: asyncio.Future[None] | None = None
-        self._closing = False
         self._failure: BaseException | None = None
         self._close_cause: BaseException | None = None
         log.on_settled = self._frames_done
@@ -248,10 +248,8 @@ class OperationProcessor:
         self._schedule()
 
     def throttle_changed(self) -> None:
-        """Something that throttles may have eased: check again now."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Something that throttles may have eased, or the pause is over: check again now."""
+        if self._pauses.end():
             self._schedule()
 
     # --- the pump ---------------------------------------------------------------------------------
@@ -271,13 +269,9 @@ class OperationProcessor:
             # Any bug here must stop the container, not hang its callers.
             self.fail(error)
             return
-        if (
-            self._drained is not None
-            and not self._in_flight
-            and self._all_empty()
-            and not self._drained.done()
-        ):
-            self._drained.set_result(None)
+        drained = self._drained
+        if drained is not None and not (self._in_flight or drained.done()) and self._all_empty():
+            drained.set_result(None)
 
     def _all_empty(self) -> bool:
         return (
@@ -302,13 +296,15 @@ class OperationProcessor:
                 if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
                     self._ship_part_filled()
                 return
-            queue = self._own_queue
-            if not queue:
-                queue = self._requests()
+            if self._lookup.in_progress:
+                break
+            queue = self._own_queue or self._requests()
             if not queue:
                 break
             for frame in packer.pack(queue, now, 1):
                 self._ship(frame)
+            if packer.stalled:
+                self._lookup.begin(packer.lacks(queue))
         if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
             self._ship_part_filled()
 
@@ -335,32 +331,17 @@ class OperationProcessor:
         """True while the throttle asks callers to wait; it is asked once per frame, not per
         append.
         """
-        if self._timer is not None:
+        if self._pauses.in_progress:
             return True
         if self._closing and not (self._log.short and self._log.full):
             # On a full disk callers would take the room that the next owner needs to make room.
             return False
-        throttle = self._throttle()
-        if not throttle.delay_s:
-            self._throttled_by = ""
+        throttle = self._pauses.begin()
+        if throttle is None:
             return False
-        if throttle.full or throttle.source != self._throttled_by:
-            self._throttled_by = throttle.source
-            self._throttled_s += throttle.delay_s
-            self._timer = self._loop.call_later(throttle.delay_s, self._pause_over)
-            self._fair.begin(
-                throttle.room_bytes - self._bytes_in_flight,
-                throttle.fair_bytes,
-                throttle.relief_bytes,
-            )
-            return True
-        # The pause asked for has been made: let one round through, then ask anew.
-        self._throttled_by = ""
-        return False
-
-    def _pause_over(self) -> None:
-        self._timer = None
-        self._schedule()
+        room_bytes = throttle.room_bytes - self._bytes_in_flight
+        self._fair.begin(room_bytes, throttle.fair_bytes, throttle.relief_bytes)
+        return True
 
     def _ship_part_filled(self) -> None:
         frame = self._packer.seal()
@@ -425,15 +406,7 @@ class OperationProcessor:
             # Whatever it is, nothing behind it may be acknowledged.
             self.fail(error)
             return
-        if not self._scheduled and (
-            self._queue
-            or self._returned
-            or self._own_queue
-            or self._fair
-            or self._checkpoint_wanted
-            or self._drained is not None
-            or not self._packer.idle
-        ):
+        if not self._scheduled and (self._drained is not None or not self._all_empty()):
             self._pump()
 
     def _commit(self, frame: PackedFrame, address: LogAddress) -> None:
@@ -478,9 +451,10 @@ class OperationProcessor:
             return NotPrimaryError(self._container_id, "this owner was fenced")
         if failure is not None or self._closing:
             return ContainerStoppedError(self._container_id, failure or self._close_cause)
-        why = f" (held back by {self._throttled_by})" if self._throttled_by else ""
+        throttled_by = self._pauses.source
+        why = f" (held back by {throttled_by})" if throttled_by else ""
         return TierUnavailableError(
-            "tier2" if self._throttled_by in {"unflushed", "cache"} else "tier1",
+            "tier2" if throttled_by in {"unflushed", "cache"} else "tier1",
             f"{self._config.queue_bytes_max} bytes of appends are waiting already{why}; "
             "nothing of this call was taken",
         )
@@ -531,9 +505,8 @@ class OperationProcessor:
         self._failure = error
         self._closing = True
         self._updater.rollback()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._lookup.stop()
+        self._pauses.end()
         for shipped in self._in_flight:
             shipped.acknowledged.add_done_callback(_note_end)
         unknown = [future for shipped in self._in_flight for future in shipped.frame.futures]
@@ -567,8 +540,8 @@ class OperationProcessor:
             operations_committed=self._operations_committed,
             frames_committed=self._frames_committed,
             checkpoints=self._checkpoints,
-            throttled_by=self._throttled_by if self._timer is not None else "",
-            throttled_s=self._throttled_s,
+            throttled_by=self._pauses.source if self._pauses.in_progress else "",
+            throttled_s=self._pauses.total_s,
         )
 
 

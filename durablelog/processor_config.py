@@ -30,6 +30,10 @@ class ProcessorConfig:
     """Segments of a container whose metadata are in memory. The others are in the metadata catalog
     alone, and come back when they are used. A log in memory has no catalog, and no bound.
     """
+    active_metadata_bytes_max: int = whole(128 * MIB)
+    """What these metadata may take in memory, about. Beyond it, chunks and attributes of long
+    segments leave memory after a checkpoint, and then segments. What is used meanwhile stays.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,6 +122,7 @@ def discard(
         each = left.pop()
         changes.remove(each)
         del metadata.segments[each.segment_id]
+        metadata.partial.discard(each.segment_id)
         for chunk in each.chunks:
             _release(metadata, changes, each.segment_id, chunk, operation)
         left += [metadata.segments[merge.source_id] for merge in reversed(each.merges)]
@@ -237,6 +238,7 @@ def _link(
         source.chunks = ChunkList()
         target.storage_length = merge.end_offset
         del metadata.segments[source.segment_id]
+        metadata.partial.discard(source.segment_id)
     del target.merges[: len(sources)]
 
 

@@ -12,8 +12,9 @@ from readindex.fetched_extents import FetchedExtents
 from readindex.log_rescanner import LogRescanner
 from readindex.logged_bytes import LoggedBytes
 from readindex.places import Place
-from readindex.prefetcher import Prefetcher
+from readindex.prefetcher import KnowChunk, Prefetcher
 from readindex.spiller import Spiller
+from segmentstore.contracts.chunk_list import UnknownChunksError
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.metadata import SegmentMetadata
@@ -48,6 +49,7 @@ class Loader:
         log_rescanner: LogRescanner,
         spiller: Spiller,
         refill_bytes_max: int,
+        know_chunk: KnowChunk,
     ) -> None:
         self._cached = cached
         self._logged = logged
@@ -56,6 +58,7 @@ class Loader:
         self._log_rescanner = log_rescanner
         self._spiller = spiller
         self._refill_bytes_max = refill_bytes_max
+        self._know_chunk = know_chunk
 
     async def load(self, place: Place, attempt: Attempt) -> bytes | None:
         """Bytes from the place on, from wherever they are; None if the place must be determined
@@ -95,7 +98,11 @@ class Loader:
     async def _load_stored(
         self, segment: SegmentMetadata, offset: int, length: int, attempt: Attempt
     ) -> bytes | None:
-        chunk = segment.find_chunk(offset)
+        try:
+            chunk = segment.find_chunk(offset)
+        except UnknownChunksError:
+            await self._know_chunk(segment.segment_id, offset)
+            return None
         where = f"segment {segment.name!r} offset {offset}"
         if chunk is None:
             raise DataCorruptionError(

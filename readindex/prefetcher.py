@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 
 from readindex.block_source import BlockSource
 from readindex.config import ReadIndexConfig
@@ -26,10 +27,18 @@ from readindex.fair_delivery import FairDelivery
 from readindex.fetched_extents import FetchedExtents
 from readindex.fetches import Fetch, Fetches
 from readindex.segment_read_index import SegmentIndexes
+from segmentstore.contracts.chunk_list import UnknownChunksError
 from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
+
+KnowChunk = Callable[[int, int], Awaitable[None]]
+"""Has the chunk of a segment with an offset in memory, which may be in the catalog alone. Raises
+TierUnavailableError, DataCorruptionError.
+"""
 
 _BUDGET_GETS_PER_S = 8
 """Under a budget GETs are so small that no reader pays for another's for longer than this part of a
@@ -49,6 +58,7 @@ class Prefetcher:
         source: BlockSource,
         config: ReadIndexConfig,
         runtime: Runtime,
+        know_chunk: KnowChunk,
     ) -> None:
         self._metadata = metadata
         self._indexes = indexes
@@ -62,6 +72,9 @@ class Prefetcher:
         )
         self._ahead_max = max(1, config.fetches_in_flight_max * 3 // 4)
         self._hungry: OrderedDict[SequentialReader, None] = OrderedDict()
+        self._know_chunk = know_chunk
+        self._lookups: dict[int, asyncio.Task[None]] = {}
+        """By segment, for readers that came to chunks that are not in memory."""
         self._idle_timer: asyncio.TimerHandle | None = None
         self._limit_timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -124,6 +137,11 @@ class Prefetcher:
         for timer in (self._idle_timer, self._limit_timer):
             if timer is not None:
                 timer.cancel()
+        lookups = list(self._lookups.values())
+        for task in lookups:
+            task.cancel()
+        if lookups:
+            await asyncio.wait(lookups)
         await self.fetches.close()
 
     # --- what to ask for ---
@@ -157,7 +175,11 @@ class Prefetcher:
         while reader.ahead_end < target:
             start = self.fetches.first_missing(segment.segment_id, reader.ahead_end, target)
             reader.ahead_end = start
-            chunk = segment.find_chunk(start) if start < target else None
+            try:
+                chunk = segment.find_chunk(start) if start < target else None
+            except UnknownChunksError:
+                self._request_chunk(segment.segment_id, start, reader)
+                return
             if chunk is None:
                 return
             position = start - chunk.start_offset
@@ -173,6 +195,24 @@ class Prefetcher:
             fetch = self.fetches.start(segment.segment_id, chunk, start, end, ahead=True)
             self._charge(fetch, reader)
             reader.ahead_end = end
+
+    def _request_chunk(self, segment_id: int, offset: int, reader: SequentialReader) -> None:
+        """Read ahead again once the chunk is in memory."""
+        self._hungry[reader] = None
+        if segment_id not in self._lookups:
+            self._lookups[segment_id] = own_task(
+                self._know(segment_id, offset), name=f"chunk lookup {segment_id}"
+            )
+
+    async def _know(self, segment_id: int, offset: int) -> None:
+        try:
+            await self._know_chunk(segment_id, offset)
+        except SegmentStoreError:
+            # The reader gets the error when it comes there.
+            return
+        finally:
+            del self._lookups[segment_id]
+        self._feed()
 
     def _get_bytes_max(self) -> int:
         rate = self._config.catch_up_bytes_per_s

@@ -32,7 +32,7 @@ from readindex.log_rescanner import LogRescanner
 from readindex.logged_bytes import LoggedBytes, ReadLog, read_nothing
 from readindex.merged_sources import MergedSources
 from readindex.places import Places
-from readindex.prefetcher import Prefetcher
+from readindex.prefetcher import KnowChunk, Prefetcher
 from readindex.segment_read_index import UNKNOWN, SegmentIndexes, SegmentReadIndex, index_of
 from readindex.spiller import Spiller
 from readindex.statistics import ReadIndexStatistics
@@ -67,6 +67,10 @@ def _nothing() -> None:
     pass
 
 
+async def _is_known(_segment_id: int, _offset: int) -> None:
+    pass
+
+
 class ReadIndex:
     """One container's read index. All calls on one event loop.
 
@@ -76,7 +80,8 @@ class ReadIndex:
     and `addresses` may be shared with other containers. `unflushed_bytes()` gives all un-flushed
     bytes there are, those included that are not held. `on_spilled()` is called, soon and often,
     when some of the tail has been moved to the cache. `read_log` gives the bytes at places in the
-    log (address, length, CRC32C), None for each that is not there whole.
+    log (address, length, CRC32C), None for each that is not there whole. `know_chunk` has a chunk
+    in memory that the metadata lack.
     """
 
     def __init__(
@@ -92,6 +97,7 @@ class ReadIndex:
         unflushed_bytes: Callable[[], int] = _none_known,
         on_spilled: Callable[[], None] = _nothing,
         read_log: ReadLog = read_nothing,
+        know_chunk: KnowChunk = _is_known,
     ) -> None:
         self._metadata = metadata
         self._config = config
@@ -112,7 +118,14 @@ class ReadIndex:
         self._spiller = Spiller(self._cache_manager, self._cached, config, on_spilled)
         self._pacer = FairDelivery(config.turn_bytes, lambda: self._tail.position)
         self._fetcher = Prefetcher(
-            metadata, self._indexes, self._fetched, self._pacer, storage, config, runtime
+            metadata,
+            self._indexes,
+            self._fetched,
+            self._pacer,
+            storage,
+            config,
+            runtime,
+            know_chunk,
         )
         self._log_rescanner = LogRescanner(refill, metadata.container_id)
         self._places = Places(metadata, self._indexes)
@@ -124,6 +137,7 @@ class ReadIndex:
             self._log_rescanner,
             self._spiller,
             config.tail_bytes_max,
+            know_chunk,
         )
         self._unflushed = UnflushedReads(
             metadata, self._cache_manager, self._places, self._loader, self._log_rescanner

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Final, Protocol
 
+from durablelog.metadata_needs import ChunkNeed
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -24,9 +25,11 @@ class OpenContainer(Protocol):
     def metadata(self) -> ContainerMetadata:
         """The committed metadata, without the idle segments; read only."""
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
         """Those of the segments that there are, in memory meanwhile: in `metadata`, which lacks
-        idle ones.
+        idle ones. Of long ones, these chunks: others may not be in memory.
 
         Entering it may read the catalog. Raises TierUnavailableError, DataCorruptionError.
         """
@@ -43,7 +46,7 @@ class WholeMetadata(OpenContainer):
     """Of a stopped store: they do not change, and no segment is idle."""
 
     def __init__(self, metadata: ContainerMetadata) -> None:
-        assert not metadata.idle, metadata.idle
+        assert metadata.whole, (metadata.idle, metadata.partial)
         self._metadata = metadata
         self._by_object: dict[str, list[tuple[int, ChunkRecord]]] | None = None
         """Every chunk, with the id of its segment; None: nobody has asked."""
@@ -53,9 +56,11 @@ class WholeMetadata(OpenContainer):
         """As they were read."""
         return self._metadata
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
         """All are in memory."""
-        del ids
+        del ids, chunks
         return nullcontext()
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from durablelog.metadata_needs import ChunkNeed
 from recovery.open_container import OpenContainer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
@@ -128,7 +129,7 @@ class SeenLosses:
     def prune(self) -> bool:
         """Forget what nobody wants any more, as far as memory has it; whether anything was.
 
-        O(places), and O(chunks) after a merge while no segment is idle.
+        O(places), and O(chunks) after a merge while all of them are in memory.
         """
         gone = [place for place in self.places.values() if self._is_wanted(place) is False]
         missing = [place for place in gone if self._is_missing(place)]
@@ -146,7 +147,10 @@ class SeenLosses:
         missing: list[LostPlace] = []
         for first in range(0, len(unclear), PLACES_HELD):
             some = unclear[first : first + PLACES_HELD]
-            async with self._container.held({place.segment_id for place in some}):
+            chunks = [
+                ChunkNeed(place.segment_id, place.start_offset, place.end_offset) for place in some
+            ]
+            async with self._container.held({place.segment_id for place in some}, chunks):
                 self._note_names(some)
                 # What is not in memory now is missing.
                 gone += (place for place in some if not self._is_wanted(place))
@@ -198,7 +202,7 @@ class SeenLosses:
             )
 
     def _is_wanted(self, place: LostPlace) -> bool | None:
-        """Whether somebody wants the bytes; None: their segment is not in memory, and may be idle.
+        """Whether somebody wants the bytes; None: memory does not have the segment, or the chunk.
 
         O(log chunks).
         """
@@ -206,10 +210,13 @@ class SeenLosses:
             return False
         segment = self._metadata.segments.get(place.segment_id)
         if segment is None:
-            return None if self._metadata.idle else False
+            # A merge may have given its chunks to a segment that is known in part.
+            return False if self._metadata.whole else None
         start = max(place.start_offset, segment.start_offset)
         if start >= place.end_offset or start >= segment.storage_length:
             return False
+        if not segment.chunks.knows(start, start + 1):
+            return None
         chunk = segment.find_chunk(start)
         return chunk is not None and _block(chunk) == _block(place.chunk)
 

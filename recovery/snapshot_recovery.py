@@ -11,7 +11,7 @@ import uuid
 from typing import Final
 
 from durablelog.catalog.catalog_keys import MetadataFormatError
-from durablelog.catalog.catalog_loading import load_active, load_metadata, load_totals
+from durablelog.catalog.catalog_loading import load_bounded, load_metadata, load_totals
 from durablelog.catalog.key_store import (
     CheckpointFile,
     ForeignKeyStoreError,
@@ -59,11 +59,13 @@ class SnapshotRecovery:
         catalog: MetadataCatalog,
         storage: ObjectStorage,
         runtime: Runtime,
-        active_max: int | None = None,
+        bounds: tuple[int, int] | None = None,
     ) -> None:
-        """With more segments than `active_max`, those that may be idle are left in the catalog."""
+        """With more segments than the first of `bounds`, or more bytes of metadata in memory than
+        the second, segments that may be idle are left in the catalog.
+        """
         self._container_id = container_id
-        self._active_max = active_max
+        self._bounds = bounds
         self._store_id = uuid.UUID(store_id)
         self._catalog = catalog
         self._storage = storage
@@ -135,9 +137,9 @@ class SnapshotRecovery:
         store = self._catalog.store
         totals = await load_totals(store)
         self.is_old = totals is None
-        if totals is None or self._active_max is None or totals.segments <= self._active_max:
+        if totals is None or self._bounds is None:
             return await load_metadata(store, self._container_id)
-        return await load_active(store, self._container_id)
+        return await load_bounded(store, self._container_id, *self._bounds)
 
     async def _read(self, sequence_number: int) -> ContainerMetadata:
         checkpoint = await self._catalog.open_checkpoint(sequence_number)

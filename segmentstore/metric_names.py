@@ -130,6 +130,10 @@ CONTAINER_METRICS = [
         active_segments.count | active_segments | Segments whose metadata are in memory.
         active_segments.waiting | active_segments_waiting | \
             Calls that wait for a segment to come into memory.
+        active_segments.partial | active_segments_partial | \
+            Segments in memory without some of their chunks or attributes.
+        active_segments.bytes | active_metadata_bytes | \
+            What metadata took in memory after the last checkpoint by reference, about.
         snapshots.by_reference | snapshots_by_reference | \
             Containers whose checkpoints name metadata snapshots.
         snapshots.in_progress | snapshots_in_progress | \
@@ -240,6 +244,10 @@ CONTAINER_METRICS = [
             Idle segments that came into memory.
         active_segments.evictions | segment_evictions | \
             Segments that left memory: their metadata are in the catalog alone.
+        active_segments.pages_read | chunk_pages_read | \
+            Pages of chunks that memory lacked, read from the catalog.
+        active_segments.attributes_read | attributes_read | \
+            Attributes that memory lacked, looked up in the catalog.
         snapshots.completed | snapshots | Metadata snapshots made durable in Tier 2.
         snapshots.bytes_put | snapshots_put_bytes | Bytes put to Tier 2 for them.
         snapshots.objects_deleted | snapshots_deleted_objects | \

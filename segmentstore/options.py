@@ -36,6 +36,7 @@ class StoreOptions(TypedDict, total=False):
     checkpoint_bytes: int
     inline_checkpoint_bytes_max: int
     active_segments_max: int
+    active_metadata_bytes_max: int
 
     # Tier 2.
     flush_bytes: int

@@ -24,7 +24,12 @@ from segmentstore.catalog_export import CatalogExport
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
-from segmentstore.contracts.attributes import AttributeUpdate, KeyedUpdate
+from segmentstore.contracts.attributes import (
+    AttributeKey,
+    AttributeUpdate,
+    KeyedUpdate,
+    next_key,
+)
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ContainerMismatchError,
@@ -54,6 +59,7 @@ from segmentstore.stats_types import StoreStats
 from segmentstore.store_parts import StoreParts
 
 _HOMES_MAX = 100_000
+_ATTRIBUTES_AT_ONCE = 1_000
 
 
 class SegmentStore:
@@ -303,16 +309,22 @@ class SegmentStore:
         """The segment's attributes in order of id, or those of `ids` that have a value.
 
         Without `ids` it costs the event loop about 2 ms for each 1,000 attributes, in one piece:
-        `iterate_attributes` is for segments that have many. Raises SegmentNotFoundError.
+        `iterate_attributes` is for segments that have many. Of those that are not all in memory it
+        reads parts, each as of its moment. Raises SegmentNotFoundError.
         """
         home = self._home(name)
         wanted = None if ids is None else _checked_ids(ids)
         async with home.segment(name) as segment:
-            values = segment.attributes
-            if wanted is None:
-                return {uuid.UUID(bytes=key): value for key, value in values.items()}
-            found = ((each, values.get(each.bytes)) for each in wanted)
-            return {attribute_id: value for attribute_id, value in found if value is not None}
+            if wanted is not None:
+                found = await home.attributes(segment, [each.bytes for each in wanted])
+                return {each: found[each.bytes] for each in wanted if each.bytes in found}
+            values: dict[uuid.UUID, int] = {}
+            start: AttributeKey | None = bytes(16)
+            while start is not None:
+                items, last = await home.attributes_from(segment, start, _ATTRIBUTES_AT_ONCE)
+                values.update((uuid.UUID(bytes=key), value) for key, value in items)
+                start = None if last is None else next_key(last)
+            return values
 
     def iterate_attributes(
         self, name: str, from_id: uuid.UUID | None = None, to_id: uuid.UUID | None = None

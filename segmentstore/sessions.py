@@ -10,13 +10,13 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 from segmentstore.arguments import checked_offset, running_loop
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
+from segmentstore.contracts.attributes import AttributeKey, next_key
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
@@ -59,6 +59,12 @@ class _Bound:
             if segment.merged_into is not None:
                 raise self.missing()
             yield segment
+
+    async def attributes_from(
+        self, segment: SegmentMetadata, start: AttributeKey
+    ) -> tuple[list[tuple[AttributeKey, int]], AttributeKey | None]:
+        """A slice of the segment's attributes, as `PartialSegments.attributes_from`."""
+        return await self._container.attributes_from(segment, start, _SLICE)
 
     @property
     def is_idle(self) -> bool:
@@ -162,8 +168,9 @@ class SegmentWriter:
     Every later append fails with the same error, and the writer opens a new one. Cancelling an
     append gives up waiting for it, not the append.
 
-    Enter it by `async with`, or `await open()`: that brings an idle segment into memory. On one
-    that is idle, a session that was not entered raises WriterNotOpenError.
+    Enter it by `async with`, or `await open()`: that brings an idle segment into memory, and of one
+    with many writers what it has of this one. Where that is needed, a session that was not entered
+    raises WriterNotOpenError.
     """
 
     def __init__(
@@ -187,8 +194,9 @@ class SegmentWriter:
         """The last append that was sent while the segment was idle: of several they fail all."""
         self._refusal: BaseException | None = None
         segment = container.peek(name)
-        if segment is not None:
-            self._open(segment)
+        if segment is not None and segment.attributes.knows(self._key):
+            last = segment.attributes.get(self._key)
+            self._last = -1 if last is None else last
 
     async def open(self) -> Self:
         """Have the segment in memory, and find the writer's last event. Idempotent.
@@ -199,12 +207,11 @@ class SegmentWriter:
         _check_loop(self._loop, self._birth)
         if self._last is None:
             async with self._bound.segment() as segment:
-                self._open(segment)
+                found = await self._container.attributes(segment, (self._key,))
+            # Another call may have opened it meanwhile, and events may have been sent since.
+            if self._last is None:
+                self._last = found.get(self._key, -1)
         return self
-
-    def _open(self, segment: SegmentMetadata) -> None:
-        last = segment.attributes.get(self._key)
-        self._last = -1 if last is None else last
 
     @property
     def last_event_number(self) -> int:
@@ -281,7 +288,7 @@ class AttributeIterator:
         keeps: object,
     ) -> None:
         self._bound = _Bound(container, name)
-        self._start = b"" if from_id is None else from_id.bytes
+        self._start = bytes(16) if from_id is None else from_id.bytes
         self._last = _LAST_KEY if to_id is None else to_id.bytes
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
@@ -316,14 +323,16 @@ class AttributeIterator:
         ContainerStoppedError, and as `SegmentWriter.open`.
         """
         _check_loop(self._loop, self._birth)
-        start = self._start if behind is None else behind.bytes
+        start: AttributeKey | None = self._start if behind is None else next_key(behind.bytes)
         async with self._bound.segment() as segment:
-            items = segment.attributes.items(start, exclusive=behind is not None)
-            return [
-                (uuid.UUID(bytes=key), value)
-                for key, value in islice(items, _SLICE)
-                if key <= self._last
-            ]
+            while start is not None and start <= self._last:
+                items, last = await self._bound.attributes_from(segment, start)
+                found = [(uuid.UUID(bytes=key), value) for key, value in items if key <= self._last]
+                if found:
+                    return found
+                # All of this part were removed, and the catalog does not know it yet.
+                start = None if last is None else next_key(last)
+        return []
 
 
 def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:

@@ -161,6 +161,10 @@ class ActiveSegmentsStats(TypedDict):
     activations: int
     evictions: int
     waiting: int
+    partial: int
+    bytes: int
+    pages_read: int
+    attributes_read: int
 
 
 class SnapshotStats(TypedDict):

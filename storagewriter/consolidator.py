@@ -29,6 +29,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
+from durablelog.metadata_needs import ChunkNeed
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.checksum import Buffer
@@ -402,7 +403,11 @@ class Consolidator:
         failure: Exception | None = None
         try:
             for some in batches_of(placed, OPERATION_CHUNKS):
-                async with self._source.held({run.segment_id for run, _ in some}):
+                chunks = [
+                    ChunkNeed(run.segment_id, run.chunks[0].start_offset, run.chunks[-1].end_offset)
+                    for run, _ in some
+                ]
+                async with self._source.held({each.segment_id for each in chunks}, chunks):
                     batch = [
                         replacement
                         for run, place in some

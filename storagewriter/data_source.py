@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from durablelog.metadata_needs import ChunkNeed
 from durablelog.operations import OwnersOperation
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
@@ -46,9 +47,11 @@ class WriterDataSource(Protocol):
         then.
         """
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
         """Those of the segments that there are, in memory meanwhile: in `metadata`, which lacks
-        idle ones.
+        idle ones. Of long ones, these chunks: others may not be in memory.
 
         Entering it may read the catalog. Raises TierUnavailableError, DataCorruptionError.
         """

@@ -197,7 +197,7 @@ class MetadataBackup:
     async def _put_newest(self) -> None:
         metadata, epoch = self._source.metadata, self._source.epoch
         sequence_number = metadata.sequence_number
-        if sequence_number == self._saved_sequence or metadata.idle:
+        if sequence_number == self._saved_sequence or not metadata.whole:
             return
         unique_id = new_copy_id(self._store_id, self._random)
         name = checkpoint_name(metadata.container_id, epoch, sequence_number, unique_id)

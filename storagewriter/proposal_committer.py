@@ -33,6 +33,7 @@ from storagewriter.proposal_rules import (
     answer_to,
     batches,
     check_chunks,
+    chunks_in,
     find_fault,
     fitting,
     refusal,
@@ -111,7 +112,7 @@ class ProposalCommitter:
             ObjectRecord(name, stored.size, self._clock.time_ms()) if live is None else live.record
         )
         for batch in batches(fits, OPERATION_CHUNKS):
-            async with self._source.held(segments_in(batch)):
+            async with self._source.held(segments_in(batch), chunks_in(batch)):
                 replacements = still_fitting(metadata, batch, name)
                 if replacements:
                     await self._source.commit(ReplaceChunksOperation((record,), replacements))
@@ -124,7 +125,7 @@ class ProposalCommitter:
         """
         checked: list[CheckedReplacement] = []
         for some in batches(proposal.replacements, OPERATION_CHUNKS):
-            async with self._source.held(segments_in(some)):
+            async with self._source.held(segments_in(some), chunks_in(some)):
                 checked += check_chunks(self._source.metadata, some, proposal.object.name)
             await asyncio.sleep(0)
         return checked

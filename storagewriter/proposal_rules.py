@@ -27,6 +27,7 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from durablelog.metadata_needs import ChunkNeed
 from durablelog.operations import ChunkReplacement
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -146,7 +147,7 @@ def check_chunks(
 ) -> list[CheckedReplacement]:
     """How replacements by the object of this name stand, in their order. O(chunks).
 
-    Those of their segments that there are must be in memory.
+    Those of their segments that there are must be in memory, with the chunks in question.
     """
     checked = [
         _check_one(metadata.segments.get(each.segment_id), each, name) for each in replacements
@@ -207,6 +208,14 @@ def still_fitting(
 def segments_in(replacements: Iterable[Replacement]) -> set[int]:
     """The ids that they name."""
     return {each.segment_id for each in replacements}
+
+
+def chunks_in(replacements: Iterable[Replacement]) -> list[ChunkNeed]:
+    """Where they are to replace chunks."""
+    return [
+        ChunkNeed(segment_id, old[0].start_offset, old[-1].end_offset)
+        for segment_id, old, _ in replacements
+    ]
 
 
 def batches(replacements: Iterable[Replacement], chunks_max: int) -> Iterator[list[Replacement]]:

@@ -33,6 +33,7 @@ from durablelog.catalog.catalog_keys import (
 )
 from durablelog.catalog.catalog_records import (
     CatalogTotals,
+    LongChunks,
     decode_attribute,
     decode_deletion_clock,
     decode_garbage,
@@ -47,6 +48,7 @@ from durablelog.catalog.segment_loading import (
     RECORDS_OF_A_PORTION,
     RECORDS_OF_A_SLICE,
     add_page,
+    check_long_chunks,
     check_merges,
     check_segment,
     decoded,
@@ -60,6 +62,7 @@ from durablelog.catalog.segment_loading import (
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.collector_pause import collector_paused
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata_sizes import metadata_bytes
 
 
 async def load_metadata(store: KeyStore | KeySnapshot, container_id: int) -> ContainerMetadata:
@@ -85,6 +88,23 @@ async def load_active(store: KeyStore, container_id: int) -> ContainerMetadata:
     return loading.metadata
 
 
+async def load_bounded(
+    store: KeyStore, container_id: int, segments_max: int, bytes_max: int
+) -> ContainerMetadata:
+    """All of them if they are of at most so many segments and take at most so many bytes in memory;
+    else as `load_active`.
+
+    In the latter case, if they are so few segments, O(their records) on top.
+    """
+    totals = await load_totals(store)
+    if totals is not None and totals.segments <= segments_max:
+        loading = _Loading(store, container_id)
+        with collector_paused():
+            if await loading.load_if_within(bytes_max):
+                return loading.metadata
+    return await load_active(store, container_id)
+
+
 async def load_totals(store: KeyStore | KeySnapshot) -> CatalogTotals | None:
     """The numbers of what the catalog has; None: it is of version 1, which has none."""
     portion = await store.scan(prefix_range(TOTALS), 1)
@@ -100,12 +120,27 @@ class _Loading:
         self.metadata.sequence_number = store.sequence_number
         self._store = store
         self._attribute_counts: dict[int, int] = {}
+        self._long_chunks: dict[int, LongChunks] = {}
         self._live_chunks: Counter[str] = Counter()
         self._live_bytes: Counter[str] = Counter()
 
     async def load(self) -> None:
         await self._load_objects()
         await self._load_segments()
+        await self._load_parts()
+
+    async def load_if_within(self, bytes_max: int) -> bool:
+        """Load all of it, unless it takes more bytes: False, and it is of no use."""
+        await self._load_objects()
+        await self._load_segments()
+        chunks = sum(live.live_chunks for live in self.metadata.objects.values())
+        attributes = sum(self._attribute_counts.values())
+        if metadata_bytes(len(self.metadata.segments), chunks, attributes) > bytes_max:
+            return False
+        await self._load_parts()
+        return True
+
+    async def _load_parts(self) -> None:
         await self._load_names()
         await self._load_pages()
         await self._load_attributes()
@@ -139,6 +174,8 @@ class _Loading:
                 raise wrong(f"segment {segment_id}", f"it is listed as unflushed, and is {there}")
             self._check_age(segment_id)
             self.metadata.segments[segment_id] = segment
+            if not segment.whole:
+                self.metadata.partial.add(segment_id)
             if segment.merged_into is None:
                 named.append(segment)
         known = await find_ids(store, [segment.name for segment in named])
@@ -200,6 +237,8 @@ class _Loading:
                 record = decode_segment(decoded_key(SegmentIdKey, key).segment_id, value)
                 self._check_age(record.segment_id)
                 self._attribute_counts[record.segment_id] = record.attribute_count
+                if record.long_chunks is not None:
+                    self._long_chunks[record.segment_id] = record.long_chunks
                 self.metadata.segments[record.segment_id] = segment_of(record)
 
     async def _load_names(self) -> None:
@@ -263,9 +302,11 @@ class _Loading:
                 await asyncio.sleep(0)
 
     async def _check_segments(self) -> None:
-        named = 0
+        named, is_old = 0, await load_totals(self._store) is None
         for number, segment in enumerate(self.metadata.segments.values()):
             check_segment(segment, self._attribute_counts[segment.segment_id])
+            if not is_old:
+                check_long_chunks(segment, self._long_chunks.get(segment.segment_id))
             named += segment.merged_into is None
             if _is_pause(number):
                 await asyncio.sleep(0)

@@ -24,6 +24,7 @@ from segmentstore.contracts.metadata import (
 
 _SEGMENT = struct.Struct(">QQQQQBQQI")
 _MERGE = struct.Struct(">QQQ")
+_LONG = struct.Struct(">QQ")
 _ID = struct.Struct(">Q")
 _ATTRIBUTE = struct.Struct(">q")
 _PAGE = struct.Struct(">QHH")
@@ -36,10 +37,20 @@ _TOTALS = struct.Struct(">Q")
 
 _SEALED = 1
 _MERGED = 2
+_PAGED = 4
 _NOT_COUNTED = (1 << 64) - 1
 
 # A context manager for each record would take a third of the time to load a catalog.
 _MALFORMED = (struct.error, UnicodeDecodeError, IndexError, MetadataFormatError)
+
+
+class LongChunks(NamedTuple):
+    """What is known of chunks that take several pages, without reading them."""
+
+    chunks: int
+    """Their number."""
+    start_offset: int
+    """Of the first one."""
 
 
 class SegmentRecord(NamedTuple):
@@ -57,6 +68,8 @@ class SegmentRecord(NamedTuple):
     attribute_count: int
     """Its records in the table of attributes: their number has a bound, and is not counted out."""
     merges: tuple[MergeRecord, ...]
+    long_chunks: LongChunks | None = None
+    """None: the chunks take one page, or there are none. Version 1 had it of no segment."""
 
     @property
     def flushed(self) -> bool:
@@ -97,13 +110,16 @@ def encode_segment(segment: SegmentRecord) -> bytes:
         segment.start_offset,
         segment.length,
         segment.storage_length,
-        (_SEALED if segment.sealed else 0) | (_MERGED if merged else 0),
+        (_SEALED if segment.sealed else 0)
+        | (_MERGED if merged else 0)
+        | (_PAGED if segment.long_chunks is not None else 0),
         segment.merged_into or 0,
         segment.attribute_count,
         len(segment.merges),
     )
     merges = (_MERGE.pack(*merge) for merge in segment.merges)
-    return b"".join((fixed, encode_text(segment.name), *merges))
+    long = b"" if segment.long_chunks is None else _LONG.pack(*segment.long_chunks)
+    return b"".join((fixed, encode_text(segment.name), *merges, long))
 
 
 def decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
@@ -126,13 +142,19 @@ def _decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
         attributes,
         merge_count,
     ) = _SEGMENT.unpack_from(value)
-    if flags & ~(_SEALED | _MERGED) or (merged_into and not flags & _MERGED):
+    if flags & ~(_SEALED | _MERGED | _PAGED) or (merged_into and not flags & _MERGED):
         raise MetadataFormatError(f"flags {flags:#x} with {merged_into}")
     name, position = decode_text(value, _SEGMENT.size)
     merges = []
     for _ in range(merge_count):
         merges.append(MergeRecord(*_MERGE.unpack_from(value, position)))
         position += _MERGE.size
+    long = None
+    if flags & _PAGED:
+        long = LongChunks(*_LONG.unpack_from(value, position))
+        position += _LONG.size
+        if long.chunks < 2:
+            raise MetadataFormatError(f"{long.chunks} chunks in several pages")
     _check_end(value, position)
     return SegmentRecord(
         segment_id,
@@ -146,6 +168,7 @@ def _decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
         merged_into if flags & _MERGED else None,
         attributes,
         tuple(merges),
+        long,
     )
 
 

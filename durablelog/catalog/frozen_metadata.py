@@ -28,6 +28,7 @@ from durablelog.catalog.catalog_records import (
     CatalogTotals,
     ChunkPlace,
     LiveObjectRecord,
+    LongChunks,
     SegmentRecord,
     encode_attribute,
     encode_chunk_page,
@@ -68,6 +69,7 @@ FrozenSegment: TypeAlias = SegmentMetadata | SegmentRecord | WholeSegment | None
 
 def segment_record(segment: SegmentMetadata) -> SegmentRecord:
     """The segment's record in the catalog. O(merges)."""
+    chunks = segment.chunks
     return SegmentRecord(
         segment.segment_id,
         segment.name,
@@ -80,6 +82,7 @@ def segment_record(segment: SegmentMetadata) -> SegmentRecord:
         segment.merged_into,
         len(segment.attributes),
         tuple(segment.merges),
+        LongChunks(len(chunks), chunks.start_offset) if chunks.paged else None,
     )
 
 
@@ -112,7 +115,8 @@ class ChangedRecords:
         self.emptied: set[int] = set()
         """Deleted segments whose pages and attributes go by ranges."""
         self.names: dict[str, int | None] = {}
-        self.attributes: dict[tuple[int, AttributeKey], int] = {}
+        self.attributes: dict[int, dict[AttributeKey, int]] = {}
+        """By segment."""
         self.pages: dict[tuple[int, int], PageContent | None] = {}
         self.places: dict[tuple[str, int, int], ChunkRecord | None] = {}
         self.objects: dict[str, LiveObjectRecord | None] = {}
@@ -143,6 +147,7 @@ class FrozenMetadata:
         tables = self._tables
         return (
             len(self._whole or ())
+            + sum(map(len, tables.attributes.values()))
             + sum(
                 map(
                     len,
@@ -150,7 +155,6 @@ class FrozenMetadata:
                         tables.segments,
                         tables.emptied,
                         tables.names,
-                        tables.attributes,
                         tables.pages,
                         tables.places,
                         tables.objects,
@@ -234,10 +238,12 @@ class FrozenMetadata:
         """Attributes, pages and places of chunks; of `emptied` segments the places alone."""
         tables = self._tables
         while tables.attributes:
-            (segment_id, attribute_id), value = tables.attributes.popitem()
-            if segment_id not in emptied:
+            segment_id, values = tables.attributes.popitem()
+            if segment_id in emptied:
+                continue
+            for attribute_id, value in values.items():
                 self._set_attribute(segment_id, attribute_id, value)
-            yield 1
+                yield 1
         while tables.pages:
             (segment_id, page_key), content = tables.pages.popitem()
             if segment_id not in emptied:

@@ -56,13 +56,15 @@ class MetadataChanges:
         """Ids and names that segments had, and none has, since the last freeze."""
         self._lost_before: set[int | str] = set()
         """The same of what is being written."""
+        self._recent: Mapping[int, Mapping[AttributeKey, int]] = {}
+        """Attributes of what was frozen last."""
 
     def begin(self, metadata: ContainerMetadata) -> None:
         """Track from now on: the catalog is empty, all of `metadata` is to be written. O(1).
 
         What was frozen before is abandoned.
         """
-        assert not metadata.idle, "idle segments are nowhere else"
+        assert metadata.whole, "the rest is nowhere else"
         self.end()
         self.tracking = True
         self._whole = metadata
@@ -80,6 +82,7 @@ class MetadataChanges:
         self._whole = self._frozen = None
         self._written_generation = -1
         self._lost_before = set()
+        self._recent = {}
         self._renew()
 
     def freeze(self, totals: CatalogTotals) -> FrozenMetadata:
@@ -98,6 +101,7 @@ class MetadataChanges:
             frozen = FrozenMetadata(_beside_segments(self._whole), totals, segments)
         self._frozen = frozen
         self._frozen_generation = self.generation
+        self._recent = dict(self._tables.attributes)
         self._lost_before = self._lost
         self._whole = None
         self.by_key = True
@@ -128,6 +132,18 @@ class MetadataChanges:
         """Whether the catalog has the segment as it is now."""
         return segment.generation <= self._written_generation
 
+    def is_page_written(self, segment_id: int, key: int) -> bool:
+        """Whether the catalog has a page of chunks as it is now."""
+        return self.all_written and (segment_id, key) not in self._tables.pages
+
+    def attributes_in_use(self, segment_id: int) -> set[AttributeKey]:
+        """The attributes that changed since the freeze before the last one. O(those).
+
+        The catalog has the others as they are now, if what was frozen has been written.
+        """
+        now = self._tables.attributes.get(segment_id, {})
+        return {*now, *self._recent.get(segment_id, {})}
+
     def is_lost(self, key: int | str) -> bool:
         """Whether no idle segment has the id, or the name, though the catalog may still say so."""
         return key in self._lost or key in self._lost_before
@@ -155,7 +171,7 @@ class MetadataChanges:
     def remove(self, segment: SegmentMetadata) -> None:
         """The segment is deleted, with its pages and attributes. Before they are taken from it.
 
-        O(pages), and attributes if they are few.
+        All its chunks are in memory. O(pages), and attributes if they are few.
         """
         if segment.generation != self.generation:
             self.note(segment)
@@ -165,7 +181,7 @@ class MetadataChanges:
         self._lost.add(segment_id)
         page_keys, count = segment.chunks.page_keys, len(segment.attributes)
         tables.segments[segment_id] = None
-        if len(page_keys) + count > SINGLE_DELETES_MAX:
+        if len(page_keys) + count > SINGLE_DELETES_MAX or not segment.attributes.whole:
             tables.emptied.add(segment_id)
             return
         there = [each for page in segment.attributes.pages() for each in page.values]
@@ -174,8 +190,7 @@ class MetadataChanges:
             self._created.remove(segment_id)
             for key in page_keys:
                 tables.pages.pop((segment_id, key), None)
-            for attribute_id in there:
-                tables.attributes.pop((segment_id, attribute_id), None)
+            tables.attributes.pop(segment_id, None)
         else:
             self.set_pages(segment_id, dict.fromkeys(page_keys))
             self.set_attributes(segment_id, dict.fromkeys(there, ATTRIBUTE_UNSET))
@@ -188,10 +203,12 @@ class MetadataChanges:
 
     def set_attributes(self, segment_id: int, values: Mapping[AttributeKey, int]) -> None:
         """Attributes have new values; ATTRIBUTE_UNSET: they are removed."""
-        if self.by_key:
-            attributes = self._tables.attributes
-            for attribute_id, value in values.items():
-                attributes[segment_id, attribute_id] = value
+        if self.by_key and values:
+            there = self._tables.attributes.get(segment_id)
+            if there is None:
+                self._tables.attributes[segment_id] = dict(values)
+            else:
+                there.update(values)
 
     def set_pages(self, segment_id: int, pages: Mapping[int, PageContent | None]) -> None:
         """Pages have new contents, by key; None: they are removed."""

@@ -24,6 +24,7 @@ from durablelog.catalog.catalog_keys import (
     decode_key,
 )
 from durablelog.catalog.catalog_records import (
+    LongChunks,
     SegmentRecord,
     decode_attribute,
     decode_chunk_page,
@@ -33,7 +34,9 @@ from durablelog.catalog.catalog_records import (
 )
 from durablelog.catalog.key_ranges import StoreKeyRange
 from durablelog.catalog.key_store import KeyPair, KeyStore
+from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 
@@ -78,25 +81,122 @@ async def load_segments(
     """The segments with their chunks and attributes; None where there is none. `objects`, if they
     are given, are those that chunks may be in.
 
-    Two calls of the store, more where there is much; O(chunks + attributes), decoded in slices.
-    `ids` are no more than RECORDS_OF_A_SLICE. Raises as `find_ids`.
+    Of several pages of chunks the last one alone is read, and of many attributes none: they are
+    partial (docs/decisions/0060). Sources of merges have all their chunks. Two or three calls of
+    the store, more for such sources. `ids` are no more than RECORDS_OF_A_SLICE. Raises as
+    `find_ids`.
     """
     records = await load_records(store, ids)
     there = {record.segment_id: record for record in records if record is not None}
     segments = {segment_id: segment_of(record) for segment_id, record in there.items()}
+    long = [each for each in there.values() if _is_loaded_in_part(each)]
     ranges = [
-        *(
-            chunk_page_range(segment_id)
-            for segment_id, record in there.items()
-            if record.start_offset < record.storage_length
-        ),
-        *(attribute_range(each.segment_id) for each in there.values() if each.attribute_count),
+        chunk_page_range(segment_id)
+        for segment_id, record in there.items()
+        if record.start_offset < record.storage_length and not _is_loaded_in_part(record)
     ]
+    for segment_id, record in there.items():
+        if record.attribute_count > AttributeTable.PAGE_MAX:
+            segments[segment_id].attributes = AttributeTable.partial(record.attribute_count)
+        elif record.attribute_count:
+            ranges.append(attribute_range(segment_id))
+    if long:
+        await _load_last_pages(store, long, segments, objects)
     async for pairs in _slices(store, ranges):
         _add_pairs(segments, pairs, objects)
     for segment_id, record in there.items():
         check_segment(segments[segment_id], record.attribute_count)
+        if segments[segment_id].chunks.whole:
+            check_long_chunks(segments[segment_id], record.long_chunks)
     return [segments.get(segment_id) for segment_id in ids]
+
+
+def _is_loaded_in_part(record: SegmentRecord) -> bool:
+    """Whether the segment comes into memory without some of its chunks.
+
+    A source of a merge needs all of them when that is linked.
+    """
+    long = record.long_chunks
+    return long is not None and long.chunks > ChunkList.page_chunks and record.merged_into is None
+
+
+async def _load_last_pages(
+    store: KeyStore,
+    records: Sequence[SegmentRecord],
+    segments: Mapping[int, SegmentMetadata],
+    objects: Mapping[str, LiveObject] | None,
+) -> None:
+    """Give segments their chunks, of which the last page alone is known."""
+    last = await store.find_last([chunk_page_range(each.segment_id) for each in records])
+    for record, pair in zip(records, last, strict=True):
+        long = record.long_chunks
+        assert long is not None, record
+        where = f"segment {record.segment_id}"
+        if pair is None:
+            raise wrong(where, f"none of {long.chunks} chunks are there")
+        key = decoded_key(ChunkPageKey, pair[0])
+        chunks = decode_page(key, pair[1], objects)
+        try:
+            known = ChunkList.partial(long.chunks, long.start_offset, chunks)
+        except ValueError as error:
+            raise wrong(where, f"{error}") from error
+        segments[record.segment_id].chunks = known
+
+
+async def load_pages(
+    store: KeyStore,
+    gaps: Sequence[tuple[int, int, int]],
+    objects: Mapping[str, LiveObject] | None,
+) -> AsyncIterator[list[tuple[int, int, list[ChunkRecord]]]]:
+    """The pages with a byte of these stretches, (segment, start, end): id, key and chunks of each.
+
+    In slices, between which others run. Two calls of the store, and one more for each
+    RECORDS_OF_A_PORTION pages. Raises as `find_ids`, and if no page begins at or before a stretch.
+    """
+    firsts = [chunk_page_range(segment_id, start) for segment_id, start, _ in gaps]
+    ranges = []
+    for (segment_id, start, end), pair in zip(gaps, await store.find_last(firsts), strict=True):
+        if pair is None:
+            raise wrong(f"segment {segment_id}", f"no page has its offset {start}")
+        ranges.append(StoreKeyRange(pair[0], chunk_page_range(segment_id, end - 1).end))
+    async for pairs in _slices(store, ranges):
+        keys = [decoded_key(ChunkPageKey, data) for data, _ in pairs]
+        yield [
+            (key.segment_id, key.first_offset, decode_page(key, value, objects))
+            for key, (_, value) in zip(keys, pairs, strict=True)
+        ]
+
+
+async def load_attributes(
+    store: KeyStore, keys: Sequence[tuple[int, AttributeKey]]
+) -> list[int | None]:
+    """The values of attributes by segment and id; None where there is none.
+
+    One call of the store; decoded in slices. Raises as `find_ids`.
+    """
+    wanted = [CatalogAttributeKey(*key) for key in keys]
+    found: list[int | None] = []
+    values = await store.get([key.encode() for key in wanted])
+    for number, (key, value) in enumerate(zip(wanted, values, strict=True)):
+        found.append(None if value is None else decoded(decode_attribute, key, value))
+        if number % RECORDS_OF_A_SLICE == RECORDS_OF_A_SLICE - 1:
+            await asyncio.sleep(0)
+    return found
+
+
+async def scan_attributes(
+    store: KeyStore, segment_id: int, start: AttributeKey, limit: int
+) -> tuple[dict[AttributeKey, int], bool]:
+    """The first attributes of a segment from `start` on, and whether there may be more.
+
+    One call of the store. `limit` is at most RECORDS_OF_A_PORTION. Raises as `find_ids`.
+    """
+    portion = await store.scan(attribute_range(segment_id, start), limit)
+    found = {}
+    for data, value in portion.pairs:
+        key = decoded_key(CatalogAttributeKey, data)
+        found[key.attribute_id] = decoded(decode_attribute, key, value)
+    return found, portion.rest is not None
 
 
 def _add_pairs(
@@ -168,21 +268,28 @@ def add_page(
     """Add a page behind the others of the segment; its chunks. `objects` as decode_chunk_page has
     them. Raises MetadataFormatError.
     """
-    try:
-        chunks = decode_chunk_page(value, objects)
-    except MetadataFormatError as error:
-        raise wrong(f"{page}", f"{error}") from error
-    there = segment.chunks
-    if chunks[0].start_offset != page.first_offset:
-        raise wrong(f"{page}", f"it begins at {chunks[0].start_offset}")
+    chunks, there = decode_page(page, value, objects), segment.chunks
     if there and there.last.end_offset != page.first_offset:
         raise wrong(f"{page}", f"the page before ends at {there.last.end_offset}")
     there.extend_pages([(chunks, None)])
     return chunks
 
 
+def decode_page(
+    page: ChunkPageKey, value: bytes, objects: Mapping[str, LiveObject] | None
+) -> list[ChunkRecord]:
+    """The chunks of a page. Raises MetadataFormatError, which names it."""
+    try:
+        chunks = decode_chunk_page(value, objects)
+    except MetadataFormatError as error:
+        raise wrong(f"{page}", f"{error}") from error
+    if chunks[0].start_offset != page.first_offset:
+        raise wrong(f"{page}", f"it begins at {chunks[0].start_offset}")
+    return chunks
+
+
 def check_segment(segment: SegmentMetadata, attributes: int) -> None:
-    """Raise MetadataFormatError if the parts of a segment are not what its record says.
+    """Raise MetadataFormatError if the parts of a segment in memory are not what its record says.
 
     `attributes` is the number that it says.
     """
@@ -193,10 +300,18 @@ def check_segment(segment: SegmentMetadata, attributes: int) -> None:
         raise wrong(where, "it begins, or is stored, behind its end")
     if segment.start_offset < segment.storage_length and not (
         segment.chunks
-        and segment.chunks.first.start_offset <= segment.start_offset
+        and segment.chunks.start_offset <= segment.start_offset
         and segment.chunks.last.end_offset == segment.storage_length
     ):
         raise wrong(where, f"{segment.chunks!r} are not what it stores")
+
+
+def check_long_chunks(segment: SegmentMetadata, long: LongChunks | None) -> None:
+    """Raise MetadataFormatError if a segment with all its chunks is not what its record says."""
+    chunks = segment.chunks
+    there = LongChunks(len(chunks), chunks.start_offset) if chunks.paged else None
+    if there != long:
+        raise wrong(f"segment {segment.segment_id}", f"{chunks!r}, and its record says {long}")
 
 
 def check_merges(segment: SegmentMetadata, segments: Mapping[int, SegmentMetadata]) -> None:

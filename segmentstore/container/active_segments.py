@@ -22,9 +22,11 @@ from typing import Any
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.frame_packer import REQUEST_BYTES, AppendRequest, Event
+from durablelog.metadata_needs import ChunkNeed, needs_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CreateOperation, Operation, segments_of
 from segmentstore.container.eviction import Eviction
+from segmentstore.container.partial_segments import PartialSegments
 from segmentstore.container.segment_loader import LOADED_AT_ONCE, SegmentLoader
 from segmentstore.container.segment_waiters import (
     AppendQueue,
@@ -57,13 +59,21 @@ class ActiveSegmentsStatistics:
     """Segments that left it."""
     waiting: int
     """Calls that wait for a segment now."""
+    partial: int
+    """In memory now without some of their chunks or attributes."""
+    bytes: int
+    """What metadata took in memory after the last checkpoint by reference, about; 0 before one."""
+    pages_read: int
+    """Pages of chunks that memory lacked, and the catalog had."""
+    attributes_read: int
+    """Attributes that memory lacked, whether the catalog had them or not."""
 
 
 class ActiveSegments:
     """Of one container; everything on its event loop.
 
     `queue_bytes_max` bounds the bytes of appends that wait here. `on_failure(error)`: the container
-    must stop.
+    must stop. `partial` has what memory lacks of those that are active.
     """
 
     def __init__(
@@ -71,6 +81,7 @@ class ActiveSegments:
         updater: MetadataUpdater,
         catalog: MetadataCatalog,
         eviction: Eviction,
+        partial: PartialSegments,
         queue_bytes_max: int,
         on_failure: Callable[[BaseException], None],
     ) -> None:
@@ -78,6 +89,7 @@ class ActiveSegments:
         self._metadata = updater.metadata
         self._loader = SegmentLoader(updater, catalog, self._came_into_memory)
         self.eviction = eviction
+        self.partial = partial
         self._queue_bytes_max = queue_bytes_max
         self._on_failure = on_failure
         self.queue: AppendQueue
@@ -151,11 +163,14 @@ class ActiveSegments:
                 del eviction.creating[name]
 
     @asynccontextmanager
-    async def held(self, ids: Iterable[int]) -> AsyncIterator[None]:
-        """Those of the segments that there are, in memory meanwhile. As `hold`, and patient."""
+    async def held(self, ids: Iterable[int], chunks: Iterable[ChunkNeed]) -> AsyncIterator[None]:
+        """Those of the segments that there are, in memory meanwhile, and these chunks of them. As
+        `hold`, and patient.
+        """
         pinned = await self.hold(ids, patient=True)
         try:
-            yield
+            async with self.partial.known(chunks):
+                yield
         finally:
             self.release(pinned)
 
@@ -275,6 +290,10 @@ class ActiveSegments:
             self._loader.activations,
             self.eviction.evictions,
             sum(map(len, self.wanted.values())),
+            len(self._metadata.partial),
+            self.partial.bytes_counted,
+            self.partial.pages_read,
+            self.partial.attributes_read,
         )
 
     # --- life -------------------------------------------------------------------------------------
@@ -285,8 +304,13 @@ class ActiveSegments:
         Raises TierUnavailableError, DataCorruptionError.
         """
         metadata = self._metadata
-        if not metadata.idle:
-            return
+        if metadata.idle:
+            await self._load_segments_of(operations)
+        if metadata.partial:
+            await self.partial.learn(need for each in operations for need in needs_of(each))
+
+    async def _load_segments_of(self, operations: Sequence[Operation]) -> None:
+        metadata = self._metadata
         wanted: dict[SegmentKey, None] = {}
         for operation in operations:
             if isinstance(operation, CreateOperation):
@@ -309,6 +333,7 @@ class ActiveSegments:
         """Read nothing more; all who wait get the refusal. Idempotent."""
         self._refusal, self._stopped = refusal, True
         self.eviction.close()
+        await self.partial.stop()
         for task in (self._task, self._roomy_task):
             if task is not None:
                 task.cancel()

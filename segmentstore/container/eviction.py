@@ -23,6 +23,8 @@ from segmentstore.contracts.metadata import SegmentMetadata
 CONSIDERED_IN_A_TURN: Final = 512
 """Segments that are considered without letting others run: about 1 ms."""
 ROUNDS_OF_A_TRIM: Final = 8
+SEGMENTS_MIN: Final = 4
+"""May be in memory, whatever they take."""
 SPARE_MAX: Final = 256
 """Segments that leave beyond those that must, while some leave anyway."""
 ROOM_TIMEOUT_S: Final = 10.0
@@ -47,6 +49,8 @@ class Eviction:
         self._updater = updater
         self._metadata = updater.metadata
         self.active_max = active_max
+        self._crowd_max: int | None = None
+        """How many segments there may be because of what their metadata take; None: no matter."""
         self._request_room = request_room
         self._on_evicted = on_evicted
         self.pins: dict[int, int] = {}
@@ -117,6 +121,15 @@ class Eviction:
         self.changed()
         self.trim()
 
+    def crowded(self, share: float) -> None:
+        """The metadata of this share of the segments in memory would fit; 1: they all do."""
+        if share < 1.0:
+            self._crowd_max = max(SEGMENTS_MIN, int(len(self._metadata.segments) * share))
+            self.trim()
+        else:
+            self._crowd_max = None
+        self.changed()
+
     def close(self) -> None:
         """Nobody waits for room any more, and nothing leaves: the container is about to end."""
         self.active_max = None
@@ -186,7 +199,12 @@ class Eviction:
     def _excess(self, count: int) -> int:
         if self.active_max is None:
             return 0
-        return len(self._metadata.segments) + self._reserved + count - self.active_max
+        return len(self._metadata.segments) + self._reserved + count - self._max
+
+    @property
+    def _max(self) -> int:
+        """How many segments there may be in memory; there is a bound."""
+        return min(self.active_max or 0, self._crowd_max or self.active_max or 0)
 
     @property
     def _spare(self) -> int:
@@ -194,7 +212,7 @@ class Eviction:
 
     def share(self, part: int) -> int:
         """One part of so many of the bound; 0: there is no bound."""
-        return (self.active_max or 0) // part
+        return self._max // part
 
     async def _wait(self, timeout_s: float) -> None:
         self._request_room(self._unflushed, self._unwritten)
@@ -239,4 +257,4 @@ class Eviction:
 
     def _too_many(self) -> TooManyActiveSegmentsError:
         count = len(self._metadata.segments)
-        return TooManyActiveSegmentsError(self._metadata.container_id, count, self.active_max or 0)
+        return TooManyActiveSegmentsError(self._metadata.container_id, count, self._max)

@@ -87,6 +87,11 @@ def active_segments_max(config: StoreConfig) -> int | None:
     return config.processor.active_segments_max if config.tier1 != "memory" else None
 
 
+def active_metadata_bytes_max(config: StoreConfig) -> int | None:
+    """What the metadata of active segments may take in memory; None: as `active_segments_max`."""
+    return config.processor.active_metadata_bytes_max if config.tier1 != "memory" else None
+
+
 class MetadataCheckpoints:
     """The CheckpointSource of one container, and the copies of its metadata in Tier 2. Everything
     on its event loop.
@@ -114,6 +119,8 @@ class MetadataCheckpoints:
         self._positions = positions
         self._inline_bytes_max = config.processor.inline_checkpoint_bytes_max
         self._active_max = active_segments_max(config)
+        bytes_max = active_metadata_bytes_max(config)
+        bounds = None if self._active_max is None else (self._active_max, bytes_max or 0)
         self._on_snapshot = on_snapshot
         self._on_written = on_written
         self._on_failure = on_failure
@@ -124,7 +131,7 @@ class MetadataCheckpoints:
             source, storage, containers, runtime, config.writer.deletion_lag_s
         )
         self._recovery = SnapshotRecovery(
-            self._container_id, store_id, catalog, storage, runtime, self._active_max
+            self._container_id, store_id, catalog, storage, runtime, bounds
         )
         self._backoff = Backoff(runtime.random, min_s=_RETRY_MIN_S, max_s=_RETRY_MAX_S)
         self.ready = True
@@ -384,7 +391,7 @@ class MetadataCheckpoints:
 
     async def _give_up(self, error: KeyStoreError, sequence_number: int) -> None:
         """The catalog's files failed: make it anew with the next checkpoint, not at once."""
-        if self._updater.metadata.idle:
+        if not self._updater.metadata.whole:
             # Memory has not everything: the next opening has, from the log's first checkpoint on.
             directory = self._catalog.checkpoint_directory(sequence_number)
             raise TierUnavailableError("tier1", f"catalog {directory}: {error}") from error

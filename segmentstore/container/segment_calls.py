@@ -13,12 +13,14 @@ from typing import cast
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.frame_packer import Event
+from durablelog.metadata_needs import AttributeNeed, ChunkNeed, needs_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     MergeOperation,
+    Operation,
     SealOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -27,9 +29,10 @@ from readindex.read_index import ReadIndex
 from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.eviction import Eviction
+from segmentstore.container.partial_segments import PartialSegments
 from segmentstore.container.segment_scan import SegmentScan
 from segmentstore.container.segment_waiters import SegmentKey
-from segmentstore.contracts.attributes import KeyedUpdate
+from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -51,6 +54,7 @@ class SegmentCalls(ABC):
     _processor: OperationProcessor | None
     """None: it does not run, or serves reads alone."""
     _active: ActiveSegments
+    _partial: PartialSegments
     _eviction: Eviction
     _read_index: ReadIndex
     _updater: MetadataUpdater
@@ -89,9 +93,11 @@ class SegmentCalls(ABC):
         self.check_running()
         return self._active.found(key)
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
         """As `recovery.open_container.OpenContainer`."""
-        return self._active.held(ids)
+        return self._active.held(ids, chunks)
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """As `recovery.open_container.OpenContainer`."""
@@ -166,19 +172,18 @@ class SegmentCalls(ABC):
     async def truncate(self, name: str, offset: int) -> None:
         """Drop the bytes below `offset`. Raises BadOffsetError."""
         async with self.segment(name) as segment:
-            await self._running().submit(TruncateOperation(segment.segment_id, offset))
+            await self._submit(TruncateOperation(segment.segment_id, offset))
 
     async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> int:
         """Append the source to the target and delete it; give the offset at which it begins."""
         async with self.segment(target) as its_target, self.segment(source) as its_source:
             ids = (its_target.segment_id, its_source.segment_id)
-            operation = MergeOperation(*ids, updates=updates)
-            return cast("int", await self._running().submit(operation))
+            return cast("int", await self._submit(MergeOperation(*ids, updates=updates)))
 
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes."""
         async with self.segment(name) as segment:
-            await self._running().submit(DeleteOperation(segment.segment_id))
+            await self._submit(DeleteOperation(segment.segment_id))
 
     async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
         """Update attributes, all or none.
@@ -186,5 +191,31 @@ class SegmentCalls(ABC):
         Raises BadAttributeUpdateError, TooManyAttributesError.
         """
         async with self.segment(name) as segment:
-            operation = UpdateAttributesOperation(segment.segment_id, updates=updates)
-            await self._running().submit(operation)
+            await self._submit(UpdateAttributesOperation(segment.segment_id, updates=updates))
+
+    async def attributes(
+        self, segment: SegmentMetadata, keys: Sequence[AttributeKey]
+    ) -> dict[AttributeKey, int]:
+        """Those of the attributes that a segment in memory has. O(keys).
+
+        Raises TierUnavailableError, DataCorruptionError.
+        """
+        async with self._partial.known(AttributeNeed(segment.segment_id, key) for key in keys):
+            found = ((key, segment.attributes.get(key)) for key in keys)
+            return {key: value for key, value in found if value is not None}
+
+    async def attributes_from(
+        self, segment: SegmentMetadata, start: AttributeKey, limit: int
+    ) -> tuple[list[tuple[AttributeKey, int]], AttributeKey | None]:
+        """As `PartialSegments.attributes_from`."""
+        return await self._partial.attributes_from(segment, start, limit)
+
+    async def _submit(self, operation: Operation) -> object:
+        """Have an operation committed. What it needs of long segments is read before it is queued,
+        so that nothing behind it waits for that.
+        """
+        processor = self._running()
+        if not self.metadata.partial:
+            return await processor.submit(operation)
+        async with self._partial.known(needs_of(operation)):
+            return await self._running().submit(operation)

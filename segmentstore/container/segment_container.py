@@ -43,7 +43,12 @@ from segmentstore.container.container_stats import container_health, container_s
 from segmentstore.container.eviction import Eviction
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
-from segmentstore.container.metadata_checkpoints import MetadataCheckpoints, active_segments_max
+from segmentstore.container.metadata_checkpoints import (
+    MetadataCheckpoints,
+    active_metadata_bytes_max,
+    active_segments_max,
+)
+from segmentstore.container.partial_segments import PartialSegments
 from segmentstore.container.segment_calls import SegmentCalls
 from segmentstore.container.write_throttle import WriteThrottle
 from segmentstore.container.writer_source import WriterSource
@@ -131,6 +136,19 @@ class SegmentContainer(SegmentCalls):
             extent_bytes=config.writer.extent_bytes,
             object_size=self._object_size,
         )
+        self._eviction = Eviction(
+            self._updater,
+            active_segments_max(config),
+            self._request_room,
+            self._evicted,
+        )
+        self._partial = PartialSegments(
+            self._updater,
+            catalog,
+            active_metadata_bytes_max(config),
+            self._eviction.crowded,
+            self._failed,
+        )
         self._read_index = ReadIndex(
             self.metadata,
             cache,
@@ -142,17 +160,13 @@ class SegmentContainer(SegmentCalls):
             read_log=log.read_ranges,
             unflushed_bytes=lambda: self._writer.unflushed_bytes,
             on_spilled=self._throttle_changed,
-        )
-        self._eviction = Eviction(
-            self._updater,
-            active_segments_max(config),
-            self._request_room,
-            self._evicted,
+            know_chunk=self._partial.know_chunk,
         )
         self._active = ActiveSegments(
             self._updater,
             catalog,
             self._eviction,
+            self._partial,
             config.processor.queue_bytes_max,
             self._failed,
         )
@@ -186,7 +200,7 @@ class SegmentContainer(SegmentCalls):
             config,
             runtime,
             on_snapshot=self._snapshot_ended,
-            on_written=self._eviction.written,
+            on_written=self._metadata_written,
             on_failure=self._failed,
         )
         self._rescan = LogRescan(
@@ -280,6 +294,7 @@ class SegmentContainer(SegmentCalls):
             unflushed_of=self._writer.unflushed_bytes_of,
             checkpoints=self._checkpoints,
             defer=self._active.defer,
+            learn=self._partial.learn,
         )
         self._active.queue = processor
         processor.note_replayed(
@@ -525,6 +540,11 @@ class SegmentContainer(SegmentCalls):
             self._checkpoints.make_evictable()
             # What was replayed is not in the catalog, though a checkpoint followed it.
             self._processor.checkpoint_soon(even_if_empty=True)
+
+    def _metadata_written(self) -> None:
+        """What changed until the last checkpoint is in the catalog: it may leave memory."""
+        self._eviction.written()
+        self._partial.written()
 
     def _evicted(self, segment: SegmentMetadata) -> None:
         self._read_index.evicted(segment.segment_id)

@@ -161,7 +161,7 @@ class SegmentLoader:
         found: dict[int, list[ChunkRecord]] = {}
         for _ in range(TRIES_MAX):
             writes = self._updater.changes.writes
-            found = await self._stored_chunks(names) if self._metadata.idle else {}
+            found = {} if self._metadata.whole else await self._stored_chunks(names)
             await self._add_active_chunks(names, found)
             if writes == self._updater.changes.writes:
                 # Else one that was active at first may have changed, been written, and have left.
@@ -185,11 +185,20 @@ class SegmentLoader:
     async def _add_active_chunks(
         self, names: Collection[str], found: dict[int, list[ChunkRecord]]
     ) -> None:
-        """Put those of active segments in the place of what the catalog has: memory is newer."""
+        """Put those of active segments in the place of what the catalog has, but for chunks that
+        memory does not know: it is newer.
+        """
         passed = 0
         for segment in list(self._metadata.segments.values()):
-            found.pop(segment.segment_id, None)
-            for _, (records, count) in segment.chunks.page_contents():
+            knows = segment.chunks.knows
+            stored = [
+                chunk
+                for chunk in found.pop(segment.segment_id, ())
+                if not knows(chunk.start_offset, chunk.end_offset)
+            ]
+            if stored:
+                found[segment.segment_id] = stored
+            for _, (records, count) in segment.chunks.known_pages():
                 chunks = [each for each in islice(records, count) if each.object_name in names]
                 if chunks:
                     found.setdefault(segment.segment_id, []).extend(chunks)

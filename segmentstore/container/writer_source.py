@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from durablelog.durable_data_log import DurableDataLog
+from durablelog.metadata_needs import ChunkNeed, chunks_needed
 from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import OwnersOperation, segments_of
 from readindex.read_index import ReadIndex
@@ -57,6 +58,7 @@ class WriterSource:
         """An operation of the storage writer, through the log, past the throttle."""
         pinned = await self._active.hold(segments_of(operation), patient=False)
         try:
+            await self._active.partial.learn(chunks_needed(operation))
             future = self._processor().submit(operation, own=True)
         except BaseException:
             self._active.release(pinned)
@@ -65,9 +67,11 @@ class WriterSource:
         future.add_done_callback(lambda _: self._active.release(pinned))
         await asyncio.shield(future)
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
-        """Those of the segments that there are, in memory meanwhile."""
-        return self._active.held(ids)
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
+        """Those of the segments that there are, in memory meanwhile, and these chunks of them."""
+        return self._active.held(ids, chunks)
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """The chunks in the objects, by segment."""

@@ -125,6 +125,12 @@ class AttributeTable:
         """Whether it knows all attributes. A partial table stays partial, whatever it learns."""
         return not isinstance(self._values, PartialAttributes)
 
+    @property
+    def known_count(self) -> int:
+        """Attributes in memory, those included that are known not to be there. O(1)."""
+        values = self._values
+        return len(values.known if isinstance(values, PartialAttributes) else values)
+
     def knows(self, key: AttributeKey, /) -> bool:
         """Whether `get` gives the value, or None because there is none. O(1)."""
         values = self._values

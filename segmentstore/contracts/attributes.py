@@ -73,6 +73,12 @@ KeyedUpdate = tuple[AttributeKey, UpdateType, int, int | None]
 """(key, type, value, expected): an AttributeUpdate after the door, cheap to carry."""
 
 
+def next_key(key: AttributeKey) -> AttributeKey | None:
+    """The attribute id that follows; None: there is none."""
+    number = int.from_bytes(key) + 1
+    return None if number >> 128 else number.to_bytes(16)
+
+
 def keyed(update: AttributeUpdate) -> KeyedUpdate:
     """The internal form of an update; does not check it."""
     return (update.id.bytes, update.type, update.value, update.expected)

@@ -113,6 +113,19 @@ class ChunkList(PagedChunks):
             first = bisect_right(records, start_offset, key=_end_of)
             yield from records[first : bisect_left(records, end_offset, key=_start_of)]
 
+    def known_keys(self, start_offset: int, end_offset: int) -> list[int]:
+        """The keys of the pages in memory with a byte of [start_offset, end_offset), ascending.
+
+        O(log pages + those).
+        """
+        found = []
+        for records in self._pages_from(start_offset):
+            if records[0].start_offset >= end_offset:
+                break
+            if records[-1].end_offset > start_offset:
+                found.append(records[0].start_offset)
+        return found
+
     def holds(self, chunks: Sequence[ChunkRecord]) -> bool:
         """Whether exactly these are the chunks between the first and the last of them.
 

@@ -98,8 +98,16 @@ class SegmentMetadata:
         """
         return self.storage_length == self.length and not self.merges and self.merged_into is None
 
+    @property
+    def whole(self) -> bool:
+        """Whether all its chunks and attributes are in memory."""
+        return self.chunks.whole and self.attributes.whole
+
     def find_chunk(self, offset: int) -> ChunkRecord | None:
-        """The chunk that holds `offset`, if Tier 2 has it. O(log chunks)."""
+        """The chunk that holds `offset`, if Tier 2 has it. O(log chunks).
+
+        Raises UnknownChunksError if it is not in memory.
+        """
         return self.chunks.find(offset)
 
     def find_merge(self, offset: int) -> MergeRecord | None:
@@ -184,6 +192,7 @@ class ContainerMetadata:
         "idle",
         "names",
         "objects",
+        "partial",
         "segments",
         "sequence_number",
     )
@@ -200,10 +209,19 @@ class ContainerMetadata:
         """The number of segments that are in the catalog alone. All of them have a name, and are
         `flushed`.
         """
+        self.partial: set[int] = set()
+        """Of the active ones, those with chunks or attributes that are in the catalog alone
+        (docs/decisions/0060). Some may be whole again, or deleted.
+        """
         self.objects: dict[str, LiveObject] = {}
         self.garbage: dict[str, GarbageObject] = {}
         """In the order in which the log released them."""
         self.deletion_clock = DeletionClockReading()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all there is of all segments is in memory."""
+        return not (self.idle or self.partial)
 
     @property
     def segment_count(self) -> int:
@@ -223,6 +241,7 @@ class ContainerMetadata:
             (self.names, other.names),
             (self.objects, other.objects),
             (self.garbage, other.garbage),
+            (self.partial, other.partial),
         ):
             mine.clear()
             mine.update(theirs)  # type: ignore[arg-type] # each pair is of one type

@@ -12,7 +12,7 @@ def assert_segment_valid(segment: SegmentMetadata) -> None:
     segment.chunks.check()
     if segment.start_offset < segment.storage_length:
         assert segment.chunks, segment
-        assert segment.chunks.first.start_offset <= segment.start_offset, segment
+        assert segment.chunks.start_offset <= segment.start_offset, segment
         assert segment.chunks.last.end_offset == segment.storage_length, segment
     last_end = segment.storage_length
     for merge in segment.merges:
@@ -33,8 +33,11 @@ def assert_metadata_valid(metadata: ContainerMetadata) -> None:
             assert metadata.names.get(segment.name) == segment_id, segment
         else:
             assert segment.sealed, segment
-        for chunk in segment.chunks:
-            counts[chunk.object_name] = counts.get(chunk.object_name, 0) + 1
+        assert segment.whole or segment_id in metadata.partial, segment
+        assert segment.chunks.whole or segment.merged_into is None, segment
+        for _, (records, length) in segment.chunks.known_pages():
+            for chunk in records[:length]:
+                counts[chunk.object_name] = counts.get(chunk.object_name, 0) + 1
         for merge in segment.merges:
             source = metadata.segments[merge.source_id]
             assert source.merged_into == segment_id, (segment, source)
@@ -42,7 +45,7 @@ def assert_metadata_valid(metadata: ContainerMetadata) -> None:
     for name, live in metadata.objects.items():
         found = counts.pop(name, 0)
         assert live.live_chunks > 0, live
-        assert found == live.live_chunks or (metadata.idle and found < live.live_chunks), live
+        assert found == live.live_chunks or (found < live.live_chunks and not metadata.whole), live
     assert not counts, counts
     assert not metadata.objects.keys() & metadata.garbage.keys()
     for name, segment_id in metadata.names.items():

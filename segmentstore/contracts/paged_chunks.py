@@ -100,6 +100,12 @@ class PagedChunks:
         return self._earlier is None or self._earlier.gaps is None
 
     @property
+    def known_count(self) -> int:
+        """Chunks in memory. O(1)."""
+        earlier = self._earlier
+        return len(self) - (0 if earlier is None or earlier.gaps is None else earlier.gaps.chunks)
+
+    @property
     def start_offset(self) -> int:
         """Where the first chunk begins. Raises IndexError if there is none."""
         earlier = self._earlier

@@ -16,8 +16,10 @@ import pytest
 from durablelog.checkpoint_source import CheckpointSource
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogFrame
+from durablelog.frame_packer import AppendRequest
 from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
+from durablelog.metadata_lookup import Learn
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import decode_operation
 from durablelog.operation_processor import OperationProcessor
@@ -64,6 +66,9 @@ class Bench:
         self.failures: list[BaseException] = []
         self.checkpoints: CheckpointSource | None = None
         """To be set before `start`; without, each has all metadata in itself."""
+        self.learn: Learn | None = None
+        """Too; without, all metadata are in memory."""
+        self.defer: Callable[[AppendRequest], bool] | None = None
         self._throttle = throttle
         self._config = {
             "queue_bytes_max": 1_000_000,
@@ -75,9 +80,10 @@ class Bench:
     async def start(self) -> int:
         """Open, write the first checkpoint, make a segment; gives its id."""
         await self.log.open()
+        self.updater = MetadataUpdater(self.metadata)
         self.processor = OperationProcessor(
             log=self.log,
-            updater=MetadataUpdater(self.metadata),
+            updater=self.updater,
             positions=self.positions,
             config=ProcessorConfig(**self._config),
             clock=LoopClock(),
@@ -85,6 +91,8 @@ class Bench:
             on_failure=self.failures.append,
             throttle=self._throttle,
             checkpoints=self.checkpoints,
+            defer=self.defer,
+            learn=self.learn,
         )
         await self.processor.checkpoint()
         return int(str(await self.processor.submit(CreateOperation("one"))))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
+from durablelog.metadata_needs import ChunkNeed
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
@@ -159,8 +160,11 @@ class FakeContainer:
                 raise self.commit_error
             self.put(operation)
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
-        return self.catalog.held(ids)
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
+
+        return self.catalog.held(ids, chunks)
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         return await self.catalog.chunks_in(names)

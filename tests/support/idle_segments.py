@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 
+from durablelog.metadata_needs import ChunkNeed
 from durablelog.metadata_updater import MetadataUpdater
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
@@ -70,7 +71,10 @@ class IdleSegments:
             self.evict()
 
     @asynccontextmanager
-    async def held(self, ids: Iterable[int]) -> AsyncIterator[None]:
+    async def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AsyncIterator[None]:
+        del chunks  # Those of a segment come with it.
         wanted = list(dict.fromkeys(ids))
         pinned: list[int] = []
         try:

@@ -16,6 +16,7 @@ from recovery.harness.mutants.metadata import METADATA
 from recovery.harness.mutants.mutant import Mutant
 from recovery.harness.mutants.outcomes import OUTCOMES
 from recovery.harness.mutants.owners import OWNERS
+from recovery.harness.mutants.partial_segments import PARTIAL_SEGMENTS
 from recovery.harness.mutants.readindex import READINDEX
 from recovery.harness.mutants.running import RUNNING
 from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
@@ -35,6 +36,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *SHARED_FOLDERS,
     *SNAPSHOTS,
     *IDLE_SEGMENTS,
+    *PARTIAL_SEGMENTS,
     *READINDEX,
     *RUNNING,
     *FULL_DISK,

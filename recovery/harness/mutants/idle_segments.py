@@ -63,7 +63,7 @@ IDLE_SEGMENTS: Final = (
         "replayed-without-its-segment",
         "4.1 In replay the offset recorded in an operation must equal the length reached so far.",
         "Replay does not bring segments back that were idle at the log's first checkpoint.",
-        (Edit(f"{_ACTIVE}.prepare", "if not metadata.idle:", "if True:"),),
+        (Edit(f"{_ACTIVE}.prepare", "if metadata.idle:", "if False:"),),
         Hunt(workload="everything", settings=_FEW),
         bugs=("B12",),
     ),

@@ -383,8 +383,15 @@ def draw_snapshots(rng: random.Random) -> dict[str, Any]:
 
 
 def draw_active(rng: random.Random) -> dict[str, Any]:
-    """For half of all stores a bound of segments in memory that their workloads exceed."""
-    return {"active_segments_max": rng.choice([4, 5, 8])} if rng.random() < 0.5 else {}
+    """For half of all stores a bound of segments in memory that their workloads exceed; for half of
+    these one of what their metadata take, too.
+    """
+    if rng.random() >= 0.5:
+        return {}
+    drawn = {"active_segments_max": rng.choice([4, 5, 8])}
+    if rng.random() < 0.5:
+        drawn["active_metadata_bytes_max"] = rng.choice([1500, 4000, 9000])
+    return drawn
 
 
 def _draw_rates(rng: random.Random) -> dict[str, float]:

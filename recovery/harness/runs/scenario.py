@@ -32,6 +32,7 @@ from recovery.harness.runs.plan import Cycle, Plan, draw_settings
 from recovery.harness.runs.quiet import quiet
 from recovery.harness.runs.run_result import RunResult
 from recovery.harness.simulation.store_world import StoreWorld
+from recovery.harness.simulation.tiny_pages import pages_of
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
 from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
 from recovery.harness.workloads.catalogue import BY_NAME
@@ -107,13 +108,13 @@ class Scenario:
 
         Never raises: a fault of the store is a violation, and so is one of its checkers.
         """
-        with quiet():
+        with quiet(), pages_of(self.plan.settings):
             try:
                 self._carry_out()
             except Exception as error:  # noqa: BLE001
                 # Whatever it is, the seed must not be lost with it.
                 self._unforeseen.append(raised(error))
-        return self._result()
+            return self._result()
 
     def _carry_out(self) -> None:
         try:
@@ -125,8 +126,7 @@ class Scenario:
         finally:
             self.world.close()
 
-    # --- one process run
-    # ---------------------------------------------------------------------------------
+    # --- one process run --------------------------------------------------------------------------
 
     def _cycle(self, cycle: Cycle) -> None:
         findings = (

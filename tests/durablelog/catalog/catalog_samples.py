@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -9,6 +10,8 @@ from durablelog.catalog.catalog_records import CatalogTotals
 from durablelog.catalog.key_store import KeyBatch, KeyStore
 from durablelog.catalog.memory_key_store import MemoryKeyStore
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
+from durablelog.catalog.segment_loading import load_attributes, load_pages, load_segments
+from durablelog.metadata_needs import ALL_CHUNKS
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
@@ -18,8 +21,9 @@ from durablelog.operations import (
     SealOperation,
     StorageUpdateOperation,
 )
+from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import IDENTITY
@@ -107,3 +111,34 @@ async def changed(store: KeyStore, changes: dict[bytes, bytes | None]) -> None:
         else:
             batch.put(key, value)
     await store.apply(batch, store.sequence_number)
+
+
+async def loaded(store: KeyStore, segment_id: int, metadata: ContainerMetadata) -> SegmentMetadata:
+    """A segment that the catalog has."""
+    (segment,) = await load_segments(store, [segment_id], metadata.objects)
+    assert segment is not None
+    return segment
+
+
+async def learn_chunks(
+    store: KeyStore,
+    segment: SegmentMetadata,
+    objects: Mapping[str, LiveObject] | None = None,
+    start: int = 0,
+    end: int = ALL_CHUNKS,
+) -> None:
+    """Have memory know the chunks of a stretch, as its callers have it; raises as they find it."""
+    gaps = [(segment.segment_id, *gap) for gap in segment.chunks.gaps(start, end)]
+    async for pages in load_pages(store, gaps, objects):
+        for segment_id, key, chunks in pages:
+            assert segment_id == segment.segment_id
+            segment.chunks.learn(key, chunks)
+
+
+async def learn_attributes(
+    store: KeyStore, segment: SegmentMetadata, keys: Iterable[AttributeKey]
+) -> None:
+    """The same of attributes."""
+    wanted = [key for key in keys if not segment.attributes.knows(key)]
+    values = await load_attributes(store, [(segment.segment_id, key) for key in wanted])
+    segment.attributes.learn(dict(zip(wanted, values, strict=True)))

@@ -36,6 +36,7 @@ from durablelog.catalog.catalog_records import (
     CatalogTotals,
     ChunkPlace,
     LiveObjectRecord,
+    LongChunks,
     SegmentRecord,
     decode_attribute,
     decode_chunk_page,
@@ -205,6 +206,7 @@ segments = st.builds(
     st.one_of(st.none(), numbers),
     st.integers(0, 2**32 - 1),
     st.lists(merges, max_size=3).map(tuple),
+    st.one_of(st.none(), st.builds(LongChunks, st.integers(2, 2**64 - 1), numbers)),
 )
 
 
@@ -329,14 +331,38 @@ def test_a_catalog_of_another_version_is_refused_and_that_of_an_earlier_one_is_n
 
 
 def test_a_record_has_the_scalar_fields_of_a_segment() -> None:
-    fields = set(SegmentRecord._fields) - {"attribute_count"}
+    fields = set(SegmentRecord._fields) - {"attribute_count", "long_chunks"}
     assert fields <= set(SegmentMetadata.__slots__)
+
+
+FLAGS = 40
+"""Where a segment's record has its flags, in one byte."""
+
+
+@given(segments, numbers, numbers)
+def test_the_chunks_of_several_pages_are_a_tail_of_a_record_and_a_flag(
+    segment: SegmentRecord, count: int, start: int
+) -> None:
+    short = encode_segment(segment._replace(long_chunks=None))
+    long = encode_segment(segment._replace(long_chunks=LongChunks(count, start)))
+    assert not short[FLAGS] & 4
+    assert long[FLAGS] == short[FLAGS] | 4
+    assert long[:FLAGS] + long[FLAGS + 1 : -16] == short[:FLAGS] + short[FLAGS + 1 :]
+    assert long[-16:] == count.to_bytes(8, "big") + start.to_bytes(8, "big")
+    for flags, rest in ((short[FLAGS] | 4, short), (short[FLAGS], long), (long[FLAGS] | 8, long)):
+        wrong = rest[:FLAGS] + bytes([flags]) + rest[FLAGS + 1 :]
+        with pytest.raises(MetadataFormatError):
+            decode_segment(segment.segment_id, wrong)
 
 
 def golden_samples() -> list[tuple[bytes, bytes]]:
     segment = SegmentRecord(
         *(5, "logs/wéb", 1000, 2000, 10, 100, 60, False, None, 1),
         (MergeRecord(70, 30, 9),),
+    )
+    long = SegmentRecord(
+        *(7, "logs/long", 1000, 3000, 10, 5000, 5000, False, None, 0, ()),
+        LongChunks(200, 8),
     )
     merged = SegmentRecord(9, "txn", 2000, 2000, 0, 30, 0, True, 5, 0, ())
     chunks = [
@@ -349,7 +375,9 @@ def golden_samples() -> list[tuple[bytes, bytes]]:
         (IDENTITY_KEY, encode_identity(KeyStoreIdentity("000102030405060708090a0b0c0d0e0f", 3))),
         (SEQUENCE_NUMBER_KEY, encode_sequence_number(99)),
         (SegmentIdKey(5).encode(), encode_segment(segment)),
+        (SegmentIdKey(7).encode(), encode_segment(long)),
         (SegmentIdKey(9).encode(), encode_segment(merged)),
+        (NameKey("logs/long").encode(), encode_segment_id(7)),
         (NameKey("logs/wéb").encode(), encode_segment_id(5)),
         (ChunkPageKey(5, 0).encode(), encode_chunk_page(chunks)),
         (CatalogAttributeKey(5, b"a" * 16).encode(), encode_attribute(-5)),
@@ -365,9 +393,10 @@ def golden_samples() -> list[tuple[bytes, bytes]]:
         ),
         (UnflushedKey(5).encode(), b""),
         (UnflushedKey(9).encode(), b""),
-        (TotalsKey().encode(), encode_totals(CatalogTotals(1))),
+        (TotalsKey().encode(), encode_totals(CatalogTotals(2))),
     ]
     assert samples == sorted(samples)
+    assert long.flushed
     assert not segment.flushed
     assert not merged.flushed
     return samples
@@ -384,9 +413,15 @@ def test_golden_keys_and_records() -> None:
     assert golden("metadata-catalog-2.hex") == golden_samples()
 
 
-def test_a_catalog_of_version_1_has_the_same_records_but_those_of_two_tables() -> None:
+def test_a_catalog_of_version_1_has_the_same_records_but_those_of_two_tables_and_a_tail() -> None:
     old, new = golden("metadata-catalog.hex"), golden_samples()
-    assert old[1:] == new[1 : len(old)]
-    assert {key[0] for key, _ in new[len(old) :]} == {0x09, 0x0A}
+    later = {SegmentIdKey(7).encode(), NameKey("logs/long").encode()}
+    assert [each for each in new[1:] if each[0] not in later][: len(old) - 1] == old[1:]
+    assert {key[0] for key, _ in new[len(old) + len(later) :]} == {0x09, 0x0A}
     assert decode_identity(old[0][1]) == decode_identity(new[0][1])
     assert (old[0][1][:2], new[0][1][:2]) == (b"\0\1", b"\0\2")
+    flags = {
+        name: [value[FLAGS] for key, value in records if key[0] == 0x01]
+        for name, records in (("old", old), ("new", new))
+    }
+    assert flags == {"old": [0, 3], "new": [0, 4, 3]}

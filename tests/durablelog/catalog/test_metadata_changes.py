@@ -1,7 +1,8 @@
 """Any sequence of operations, frozen at any moment: the catalog is the metadata of that moment.
 
-One container has segments leave memory, as far as they may, and reads them from the catalog when an
-operation needs them. Another one has all of them in memory, and is the model of the first.
+One container has segments leave memory, and chunks and attributes of those that stay, as far as
+they may. It reads them from the catalog when an operation needs them. Another one has all of them
+in memory, and is the model of the first.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
-from durablelog import checkpoint_codec
 from durablelog.catalog import catalog_loading, metadata_changes, segment_loading
-from durablelog.catalog.catalog_keys import TotalsKey, UnflushedKey, unflushed_range
+from durablelog.catalog.catalog_keys import ChunkPageKey, TotalsKey, UnflushedKey, unflushed_range
 from durablelog.catalog.catalog_loading import load_active, load_metadata, load_totals
-from durablelog.catalog.catalog_records import CatalogTotals
+from durablelog.catalog.catalog_records import CatalogTotals, encode_chunk_page
 from durablelog.catalog.frozen_metadata import FrozenMetadata, segment_record
 from durablelog.catalog.key_store import KeyBatch, KeyStore
 from durablelog.catalog.memory_key_store import MemoryKeyStore
@@ -31,9 +31,11 @@ from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.catalog.segment_loading import chunks_in, find_ids, load_records, load_segments
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
+from durablelog.metadata_needs import needs_of
 from durablelog.metadata_updater import MetadataUpdater
+from durablelog.operation_codec import decode_operation, encode_operation
 from durablelog.operations import AppendOperation, CreateOperation, Operation, segments_of
-from segmentstore.contracts.attribute_table import AttributeTable
+from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentError
@@ -43,6 +45,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import EVERYTHING, IDENTITY, all_of
 from tests.durablelog.catalog.key_store_writer import make
 from tests.durablelog.catalog.operations_machine import LINKED, NAMES, OperationsMachine
+from tests.durablelog.catalog.whole_segments import learn, together
 from tests.support.suites import examples
 
 T = TypeVar("T")
@@ -81,18 +84,18 @@ def full(metadata: ContainerMetadata) -> dict[bytes, bytes]:
     return there
 
 
-def together(metadata: ContainerMetadata, others: Iterable[SegmentMetadata]) -> ContainerMetadata:
-    """What is in memory, with other segments."""
-    whole = ContainerMetadata(metadata.container_id)
-    whole.adopt(metadata)
-    for segment in others:
-        assert segment.segment_id not in whole.segments
-        assert segment.flushed
-        whole.segments[segment.segment_id] = segment
-        whole.names[segment.name] = segment.segment_id
-        whole.idle -= 1
-    assert whole.idle == 0
-    return whole
+def is_as(segment: SegmentMetadata, state: tuple[Any, ...]) -> bool:
+    """Whether what memory knows of a segment is what it was."""
+    record, attributes, chunks = state
+    known = [
+        chunk for _, (records, count) in segment.chunks.known_pages() for chunk in records[:count]
+    ]
+    there = dict(attributes)
+    return (
+        segment_record(segment) == record
+        and all(there.get(key) == value for key, value in segment.attributes.known())
+        and (known == chunks if segment.chunks.whole else set(known) <= set(chunks))
+    )
 
 
 def chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[tuple[int, ChunkRecord]]]:
@@ -180,6 +183,7 @@ class ChangesMachine(OperationsMachine):
         self.stored, self.touched_before = self.expected_states, set()
         self.check_store()
         self.evict()
+        self.forget()
         self.find()
 
     def check_store(self) -> None:
@@ -195,11 +199,13 @@ class ChangesMachine(OperationsMachine):
         assert totals == totals_of(loaded)
         assert TotalsKey().encode() in self.expected_keys
         active = self.do(load_active(self.store, IDENTITY.container_id))
-        assert_metadata_valid(active)
         assert active.segments.keys() == unflushed
         assert active.segment_count == loaded.segment_count
         others = self.do(load_segments(self.store, sorted(self.ids - unflushed), active.objects))
-        whole = together(active, [each for each in others if each is not None])
+        assert_metadata_valid(active)
+        assert active.partial == {key for key, each in active.segments.items() if not each.whole}
+        found = [each for each in others if each is not None]
+        whole = self.do(together(self.store, active, found))
         assert canonical(whole) == self.expected
         assert full(whole) == self.expected_keys, "in the same pages"
         for name, chunks in self.expected_chunks.items():
@@ -227,6 +233,10 @@ class ChangesMachine(OperationsMachine):
     @rule()
     def abandon(self) -> None:
         self.activate(self.metadata.segments)
+        if self.updater.metadata.partial:
+            with pytest.raises(AssertionError, match="nowhere else"):
+                self.updater.changes.begin(self.updater.metadata)
+            return
         self.do(self.store.destroy())
         self.renew()
 
@@ -262,11 +272,35 @@ class ChangesMachine(OperationsMachine):
         """Whether it may; that what is said to be written is, and what was not touched is, too."""
         key, is_written = segment.segment_id, self.updater.changes.is_written(segment)
         if is_written:
-            assert state_of(segment) == self.stored[key]
+            assert is_as(segment, self.stored[key])
         elif key in self.stored:
             assert key in self.touched | self.touched_before
         assert self.updater.may_evict(segment) == (is_written and segment.flushed)
         return self.updater.may_evict(segment)
+
+    @rule()
+    def forget(self) -> None:
+        """Some chunks and attributes of active segments, as far as they may leave memory."""
+        changes = self.updater.changes
+        for key, segment in self.updater.metadata.segments.items():
+            self.check_pages(segment)
+            may_forget = self.updater.may_forget_chunks(segment)
+            if may_forget and self.rng.random() < self.share:
+                # The last page is among them, and stays.
+                pages = [page for page, _ in segment.chunks.known_pages()]
+                leaving = [page for page in pages if changes.is_page_written(key, page)]
+                self.updater.forget_pages(segment, self.rng.sample(leaving, len(leaving) * 2 // 3))
+            there = segment.attributes is not NO_ATTRIBUTES
+            if changes.all_written and there and self.rng.random() < self.share:
+                self.updater.forget_attributes(segment)
+        assert_metadata_valid(self.updater.metadata)
+
+    def check_pages(self, segment: SegmentMetadata) -> None:
+        """The catalog has those pages as they are that are said to be written."""
+        for page, (records, count) in segment.chunks.known_pages():
+            if self.updater.changes.is_page_written(segment.segment_id, page):
+                key = ChunkPageKey(segment.segment_id, page).encode()
+                assert self.do(self.store.get([key])) == [encode_chunk_page(records[:count])]
 
     def is_idle(self, key: int | str) -> bool:
         """Whether the catalog has to be asked."""
@@ -278,7 +312,7 @@ class ChangesMachine(OperationsMachine):
         wanted = [key for key in ids if self.is_idle(key)]
         found = self.do(load_segments(self.store, wanted, self.updater.metadata.objects))
         for key, segment in zip(wanted, found, strict=True):
-            assert (segment is None) == (key not in self.metadata.segments)
+            assert segment is not None or key not in self.metadata.segments
             if segment is not None:
                 self.updater.activate(segment)
 
@@ -290,7 +324,7 @@ class ChangesMachine(OperationsMachine):
         names, ids = (*NAMES, LINKED), sorted(self.ids)
         metadata = self.updater.metadata
         assert metadata.segment_count == self.metadata.segment_count
-        assert self.metadata.idle == 0
+        assert self.metadata.whole
         found = self.do(find_ids(self.store, names))
         for name, key in zip(names, found, strict=True):
             known = key if self.is_idle(name) else metadata.names.get(name)
@@ -301,32 +335,56 @@ class ChangesMachine(OperationsMachine):
             assert there == (key in self.metadata.segments)
         idle = [key for key in self.metadata.segments if key not in metadata.segments]
         others = self.do(load_segments(self.store, idle, metadata.objects))
-        whole = together(metadata, [each for each in others if each is not None])
+        loaded = [each for each in others if each is not None]
+        whole = self.do(together(self.store, metadata, loaded))
         assert canonical(whole) == canonical(self.metadata)
         assert_metadata_valid(whole)
         for segment in metadata.segments.values():
             self.may_leave(segment)
 
     def put(self, operation: Operation) -> None:
-        """Live, and in replay."""
-        self.activate(segments_of(operation))
-        if isinstance(operation, CreateOperation) and self.is_idle(operation.name):
-            (found,) = self.do(find_ids(self.store, [operation.name]))
-            self.activate([] if found is None else [found])
+        """Live in one of both, and in replay in the other."""
         if isinstance(operation, AppendOperation):
-            operation.sequence_number = self.updater.take_sequence_numbers()
+            operation.sequence_number = self.model.take_sequence_numbers()
+            self.prepare(operation)
             self.updater.replay(operation)
+            self.model.replay(operation)
+        elif self.rng.random() < 0.5:
+            self.prepare(operation)
+            assert not self.updater.unknown(operation)
+            time_ms = 1000 + self.metadata.sequence_number
+            try:
+                self.updater.accept(operation, time_ms)
+            except SegmentError as error:
+                with pytest.raises(type(error)):
+                    self.model.accept(operation, time_ms)
+                return
+            # What it needs stays.
+            self.forget()
+            self.updater.commit((operation,))
+            self.model.replay(operation)
         else:
             try:
-                self.updater.accept(operation, 1000 + self.metadata.sequence_number)
+                self.model.accept(operation, 1000 + self.metadata.sequence_number)
             except SegmentError:
                 return
-            self.updater.commit((operation,))
-        self.model.replay(operation)
+            self.model.commit((operation,))
+            logged = decode_operation(b"".join(encode_operation(operation)))
+            self.prepare(logged)
+            self.updater.replay(logged)
+        assert_metadata_valid(self.updater.metadata)
         self.touched.update(segments_of(operation))
         if isinstance(operation, CreateOperation):
             self.ids.add(operation.sequence_number)
             self.touched.add(operation.sequence_number)
+
+    def prepare(self, operation: Operation) -> None:
+        """Have in memory what an operation needs."""
+        self.activate(segments_of(operation))
+        if isinstance(operation, CreateOperation) and self.is_idle(operation.name):
+            (found,) = self.do(find_ids(self.store, [operation.name]))
+            self.activate([] if found is None else [found])
+        self.do(learn(self.store, self.updater.metadata, needs_of(operation)))
 
     def teardown(self) -> None:
         self.do(self.store.destroy())
@@ -334,7 +392,7 @@ class ChangesMachine(OperationsMachine):
         shutil.rmtree(self.folder)
 
 
-def test_one_set_is_frozen_at_a_time_and_nothing_idle_is_forgotten() -> None:
+def test_one_set_is_frozen_at_a_time_and_nothing_that_is_not_in_memory_is_lost() -> None:
     metadata, totals = ContainerMetadata(IDENTITY.container_id), CatalogTotals(0)
     changes = MetadataChanges()
     seen = [changes.all_written]
@@ -355,6 +413,10 @@ def test_one_set_is_frozen_at_a_time_and_nothing_idle_is_forgotten() -> None:
     with pytest.raises(AssertionError, match="nowhere else"):
         changes.begin(metadata)
     metadata.idle = 0
+    metadata.partial.add(5)
+    with pytest.raises(AssertionError, match="nowhere else"):
+        changes.begin(metadata)
+    metadata.partial.clear()
     changes.freeze(totals)
     # The catalog's files failed: what was frozen is abandoned.
     changes.begin(metadata)
@@ -369,7 +431,6 @@ def test_a_frozen_set_makes_the_catalog_that_of_its_moment(
     kind: type[MemoryKeyStore | RocksDbKeyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ChunkList, "page_chunks", 3)
-    monkeypatch.setattr(checkpoint_codec, "PAGE_CHUNKS_MAX", 3)
     monkeypatch.setattr(AttributeTable, "PAGE_MAX", 4)
     monkeypatch.setattr(metadata_changes, "SINGLE_DELETES_MAX", 1)
     for module in (catalog_loading, segment_loading):

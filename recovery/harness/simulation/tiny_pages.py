@@ -1,0 +1,30 @@
+"""Pages of a few chunks and attributes, so that segments of a simulated store have several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from segmentstore.contracts.attribute_table import AttributeTable
+from segmentstore.contracts.chunk_list import ChunkList
+from segmentstore.contracts.paged_chunks import PagedChunks
+
+PAGE_ENTRIES: Final = 3
+
+
+@contextmanager
+def pages_of(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Tiny pages meanwhile where metadata are bounded in memory: else nothing would leave it.
+
+    For the whole process.
+    """
+    if "active_metadata_bytes_max" not in settings:
+        yield
+        return
+    before = ChunkList.page_chunks, AttributeTable.PAGE_MAX
+    PagedChunks.page_chunks = AttributeTable.PAGE_MAX = PAGE_ENTRIES
+    try:
+        yield
+    finally:
+        PagedChunks.page_chunks, AttributeTable.PAGE_MAX = before
