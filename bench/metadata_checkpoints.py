@@ -36,15 +36,16 @@ LARGE = 1_000_000
 CHANGED = 1_000
 CHECKPOINTS = 20
 UPLOADED_SHARE_MAX = 0.05
-_APPEND_BYTES = 100
+APPEND_BYTES = 100
 _WINDOW = 1024
 _CREATE_TOGETHER = 1000
 _TICK_S = 0.001
 _COPY_WAITS = 10_000
-_NEVER = 1 << 40
+NEVER = 1 << 40
+ALL_IN_MEMORY = {"active_segments_max": NEVER, "active_metadata_bytes_max": NEVER}
 WAYS: dict[str, dict[str, int]] = {
-    "inline": {"inline_checkpoint_bytes_max": _NEVER, "active_segments_max": _NEVER},
-    "by reference": {"active_segments_max": _NEVER},
+    "inline": {"inline_checkpoint_bytes_max": NEVER, **ALL_IN_MEMORY},
+    "by reference": ALL_IN_MEMORY,
 }
 
 
@@ -138,7 +139,7 @@ def engine_round(directory: str, segments: int, way: str, checkpoints: int) -> M
     async def measure() -> Measured:
         location = Path(directory) / "store"
         async with open_store(location, **_settings(way)) as store:
-            names = await _fill(store, segments)
+            names = await fill(store, segments)
             before = _sent(store)
             await store.checkpoint()
             await _copied(store, way, before)
@@ -147,9 +148,9 @@ def engine_round(directory: str, segments: int, way: str, checkpoints: int) -> M
             figures: list[Measured] = []
             for _ in range(checkpoints):
                 changed = choose.sample(names, min(CHANGED, segments))
-                await _append_to(store, changed)
+                await append_to(store, changed)
                 await store.flush()
-                figures.append(await _checkpoint(store, way))
+                figures.append(await measured_checkpoint(store, way))
             resident = resident_bytes() / (1 << 20)
         return {
             "value": _mean(figures, "ms"),
@@ -178,7 +179,7 @@ def open_round(directory: str, segments: int, way: str) -> Measured:
             with Blocks() as blocks:
                 begun, cpu = time.perf_counter(), time.process_time()
                 store = await stack.enter_async_context(open_store(location, **_settings(way)))
-                await store.append(_name(segments - 1), bytes(_APPEND_BYTES))
+                await store.append(segment_name(segments - 1), bytes(APPEND_BYTES))
                 taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
             resident = resident_bytes() / (1 << 20)
         return {
@@ -222,24 +223,34 @@ class Blocks:
 
 def _settings(way: str) -> dict[str, object]:
     # Checkpoints come when they are asked for.
-    return {"checkpoint_operations": _NEVER, "checkpoint_bytes": _NEVER, **WAYS[way]}
+    return {"checkpoint_operations": NEVER, "checkpoint_bytes": NEVER, **WAYS[way]}
 
 
-def _name(number: int) -> str:
+def segment_name(number: int) -> str:
+    """Of the segment with this number."""
     return f"bench/segment-{number:07}"
 
 
-async def _fill(store: Store, segments: int) -> list[str]:
-    names = [_name(number) for number in range(segments)]
+async def fill(store: Store, segments: int, checkpoint_each: int = NEVER) -> list[str]:
+    """Create so many segments, with one chunk in Tier 2 each; gives their names. A checkpoint after
+    `checkpoint_each` lets segments leave memory before others have to wait for it.
+    """
+    names = [segment_name(number) for number in range(segments)]
     for first in range(0, segments, _CREATE_TOGETHER):
-        await asyncio.gather(*map(store.create_segment, names[first : first + _CREATE_TOGETHER]))
-    await _append_to(store, names)
+        some = names[first : first + _CREATE_TOGETHER]
+        await asyncio.gather(*map(store.create_segment, some))
+        # Before they become idle.
+        await append_to(store, some)
+        if (first + len(some)) % checkpoint_each == 0:
+            await store.flush()
+            await store.checkpoint()
     await store.flush()
     return names
 
 
-async def _append_to(store: Store, names: list[str]) -> None:
-    data = bytes(_APPEND_BYTES)
+async def append_to(store: Store, names: list[str]) -> None:
+    """One append to each."""
+    data = bytes(APPEND_BYTES)
 
     def append(number: int) -> Awaitable[object]:
         return store.append(names[number], data)
@@ -247,7 +258,8 @@ async def _append_to(store: Store, names: list[str]) -> None:
     await pipelined(append, len(names), min(_WINDOW, len(names)))
 
 
-async def _checkpoint(store: Store, way: str) -> Measured:
+async def measured_checkpoint(store: Store, way: str) -> Measured:
+    """Make a checkpoint: its time, CPU time, longest block, and bytes to the log and to Tier 2."""
     log, sent = _logged(store), _sent(store)
     with Blocks() as blocks:
         begun, cpu = time.perf_counter(), time.process_time()

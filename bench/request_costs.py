@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from bench.report import CaseResult, Row, Samples
+from durablelog.metadata_needs import ChunkNeed
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
@@ -146,9 +147,11 @@ class SimulatedContainer:
     async def check_primary(self) -> None:
         """Nobody else is about."""
 
-    def held(self, ids: Iterable[int]) -> AbstractAsyncContextManager[None]:
+    def held(
+        self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
+    ) -> AbstractAsyncContextManager[None]:
         """No segment is idle."""
-        del ids
+        del ids, chunks
         return nullcontext()
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:

@@ -9,7 +9,7 @@ import importlib
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ CASES = {
     "many_segments": "bench.many_segments",
     "metadata_checkpoints": "bench.metadata_checkpoints",
     "idle_segments": "bench.idle_segments",
+    "metadata_growth": "bench.metadata_growth",
+    "long_segments": "bench.long_segments",
     "isolation": "bench.isolation",
     "request_costs": "bench.request_costs",
     "cold_random_reads": "bench.cold_random_reads",
@@ -53,6 +55,8 @@ CASES = {
 
 A case module has `QUESTION` and `run(directory, *, quick) -> CaseResult`.
 """
+
+Plot = Callable[[Sequence[Mapping[str, Any]], Path], None]
 
 _PIPE_COLUMNS = 150
 
@@ -129,8 +133,10 @@ def failed(results: Sequence[dict[str, Any]]) -> bool:
     )
 
 
-def main(only: str | None = None) -> None:
-    """Command line; exits with 1 if a bar is missed or a case could not be measured."""
+def main(only: str | None = None, *, plot: Plot | None = None) -> None:
+    """Command line; exits with 1 if a bar is missed or a case could not be measured. `plot` draws
+    the rows of a case that has a picture.
+    """
     parser = argparse.ArgumentParser(
         description="Measure the engine beside its floor and its skeleton."
     )
@@ -138,11 +144,15 @@ def main(only: str | None = None) -> None:
         parser.add_argument("cases", nargs="*", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of fewer operations")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there as well")
+    if plot is not None:
+        parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there, as SVG")
     arguments = parser.parse_args()
     try:
         results = run([only] if only else arguments.cases, arguments.quick, arguments.json)
     except BenchError as error:
         parser.error(str(error))
+    if plot is not None and arguments.plot is not None:
+        plot([row for result in results for row in result["rows"]], arguments.plot)
     raise SystemExit(1 if failed(results) else 0)
 
 
