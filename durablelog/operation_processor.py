@@ -56,6 +56,7 @@ from segmentstore.contracts.errors import (
     NotPrimaryError,
     TierUnavailableError,
 )
+from segmentstore.contracts.loop_turns import timed_turn
 from segmentstore.contracts.runtime import Clock
 
 _FRAMES_IN_FLIGHT_MAX = 32
@@ -259,6 +260,7 @@ class OperationProcessor:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
+    @timed_turn("packing")
     def _pump(self) -> None:
         self._scheduled = False
         if self._failure is not None:
@@ -390,6 +392,7 @@ class OperationProcessor:
 
     # --- out --------------------------------------------------------------------------------------
 
+    @timed_turn("commit")
     def _frames_done(self) -> None:
         in_flight = self._in_flight
         try:

@@ -286,6 +286,7 @@ LEFT_OUT = frozenset(
         "health",  # counted
         "containers",
         "tier2",  # by operation
+        "longest_turn_s",  # by part
         "scrub.started_at_ms",
         "scrub.previous_finished_at_ms",
         "scrub.container",

@@ -2,8 +2,8 @@
 
 `StoreCollector` turns a snapshot (`store.stats()`) into metric families each time it is asked;
 nothing is counted twice and nothing is kept here. Labels are of small sets: containers (summed
-above CONTAINERS_MAX), operations and error kinds of the provider, states. No names of segments or
-objects, no sentences.
+above CONTAINERS_MAX), operations and error kinds of the provider, states, parts of the engine. No
+names of segments or objects, no sentences.
 """
 
 from __future__ import annotations
@@ -100,6 +100,14 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
             family = _family(_STORE.get(path) or _unnamed(path), ())
             family.add_metric([], value)
             yield family
+    turns = GaugeMetricFamily(
+        PREFIX + "longest_turn_seconds",
+        "How long a part has held the event loop without a break, at most.",
+        labels=("part",),
+    )
+    for part, seconds in snapshot["longest_turn_s"].items():
+        turns.add_metric([part], seconds)
+    yield turns
     yield from _operation_families(snapshot["tier2"]["operations"])
     yield from _container_families(snapshot["containers"])
 

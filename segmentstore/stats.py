@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, cast
 
+from segmentstore.contracts.loop_turns import longest_turns
 from segmentstore.stats_types import (
     CacheStats,
     CatalogStats,
@@ -47,6 +48,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
         "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics()))
         if parts.scrub is not None
         else None,
+        "longest_turn_s": longest_turns(),
         "containers": {container.container_id: container.stats() for container in parts.containers},
     }
 

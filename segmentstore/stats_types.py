@@ -251,5 +251,7 @@ class StoreStats(TypedDict):
     losses: LossStats
     scrub: ScrubStats | None
     """None if nobody scrubs (`scrub_bytes_per_s`)."""
+    longest_turn_s: Mapping[str, float]
+    """By part, how long it has held the event loop without a break, at most."""
     containers: dict[int, ContainerStats]
     """By id; those served here."""

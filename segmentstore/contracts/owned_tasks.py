@@ -4,7 +4,7 @@ Programs end an event loop by cancelling `asyncio.all_tasks()`; `asyncio.run` do
 coroutine returns. A task of the engine that is cut off in the middle of a flush, a rollover or a
 close leaves its waiters without an answer. So tasks made here are not in that set: only their owner
 has them, and it ends them in its own order. `asyncio.current_task()`, `asyncio.timeout` and task
-groups work in them as in any task.
+groups work in them as in any task. Their steps are timed (contracts/loop_turns.py).
 
 What a program sees instead is one task for each open store, which closes the store when it is
 cancelled (segmentstore/cancellation_watch.py).
@@ -17,6 +17,8 @@ from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, TypeVar
 from weakref import WeakSet
+
+from segmentstore.contracts.loop_turns import timed_steps
 
 T = TypeVar("T")
 
@@ -37,7 +39,8 @@ def own_task(
     CancelledError. The owner may have cancelled it: that the owner knows itself. Without
     `on_failure` the owner checks the task.
     """
-    task = _hidden(asyncio.get_running_loop().create_task(work, name=name))
+    loop = asyncio.get_running_loop()
+    task = _hidden(loop.create_task(timed_steps(work, name, loop), name=name))
     if on_failure is not None:
         task.add_done_callback(lambda ended: _report(ended, on_failure))
     return task
@@ -68,8 +71,11 @@ class OwnedTaskGroup(asyncio.TaskGroup):
         name: str | None = None,
         context: Context | None = None,
     ) -> asyncio.Task[T]:
-        """Begin a task of the group."""
-        return _hidden(super().create_task(coro, name=name, context=context))
+        """Begin a task of the group; without a name it has the function's."""
+        name = str(name or getattr(coro, "__qualname__", "task of a group"))
+        loop = asyncio.get_running_loop()
+        work = timed_steps(coro, name, loop) if isinstance(coro, Coroutine) else coro
+        return _hidden(super().create_task(work, name=name, context=context))
 
 
 def owned_tasks() -> set[asyncio.Task[Any]]:

@@ -118,6 +118,10 @@ def test_the_text_says_what_the_store_counted(tmp_path: Path) -> None:
                     value(families, "recovery_seconds", container=label)
                     == numbers["recovery"]["seconds"]
                 )
+            turns = stats["longest_turn_s"]
+            assert {"packing", "commit", "storage writer"} <= turns.keys()
+            for part, seconds in turns.items():
+                assert value(families, "longest_turn_seconds", part=part) >= seconds >= 0
             assert families[PREFIX + "flush_bytes"].type == "counter"
             assert families[PREFIX + "log_bytes"].type == "gauge"
 
@@ -165,6 +169,7 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
         "store_id": "s",
         "health": ["x"],
         "tier2": {"operations": {"get": numbers}},
+        "longest_turn_s": {},
         "containers": {},
     }
     families = parsed(metrics.metrics_text(snapshot))
@@ -196,6 +201,7 @@ def test_many_containers_are_summed_up_and_of_some_numbers_the_largest_counts() 
         "store_id": "s",
         "health": [],
         "tier2": {"operations": {}},
+        "longest_turn_s": {},
         "containers": containers,
     }
     families = parsed(metrics.metrics_text(snapshot))
@@ -216,7 +222,16 @@ def test_labels_are_of_small_sets(tmp_path: Path) -> None:
             families = parsed(store.metrics_text())
             samples = [sample for family in families.values() for sample in family.samples]
             names = {name for sample in samples for name in sample.labels}
-            assert names <= {"store_id", "container", "operation", "kind", "state", "by", "le"}
+            assert names <= {
+                "store_id",
+                "container",
+                "operation",
+                "kind",
+                "state",
+                "by",
+                "part",
+                "le",
+            }
             assert b"another/" not in store.metrics_text()
             assert len(samples) < 400
 
@@ -246,9 +261,8 @@ def test_every_number_of_the_store_has_a_name(tmp_path: Path) -> None:
                 *(row.path for row in OPERATION_METRICS),
                 "seconds",
             }
-            of_store = {
-                path for path, _ in metrics._numbers({**stats, "containers": {}, "tier2": {}})
-            }
+            stats |= {"containers": {}, "tier2": {}, "longest_turn_s": {}}
+            of_store = {path for path, _ in metrics._numbers(stats)}
             assert of_store - LEFT_OUT == {row.path for row in STORE_METRICS}
 
     run(main())

@@ -1,0 +1,143 @@
+"""No turn of the event loop does work for each segment of a container: all turns are bounded.
+
+The measure is the number of calls of a turn (tests/support/turn_watch.py), which is the same on any
+machine. Nanoseconds per call, measured without the watch for the longest turns: 65 to 230, mostly
+some 115.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import segmentstore
+from recovery.harness.runs.plan import draw_plan
+from recovery.harness.runs.scenario import Scenario
+from segmentstore import SegmentStore
+from segmentstore.contracts.runtime import Runtime
+from tests.store.harness import WorldDisk, run
+from tests.support.turn_watch import Kind, TurnWatch, described
+
+CALLS_MAX: Final = 20_000
+"""Of one turn: some 2.3 ms."""
+SEGMENTS, MORE_SEGMENTS = 1_500, 6_000
+CALLS_OF_A_SHORT_TURN: Final = 8_000
+"""Of those that grow with the segments, turns up to here are not counted: some 0.9 ms."""
+GROWTH_MAX: Final = 2.0
+"""Of a longer turn, with four times as many segments."""
+TOGETHER: Final = 50
+"""Calls at a time."""
+SETTINGS: Final[dict[str, Any]] = {
+    "containers": 1,
+    "inline_checkpoint_bytes_max": 0,
+    "flush_age_s": 1000.0,
+    "consolidation": False,
+}
+FEW_ACTIVE: Final = {"active_segments_max": 100}
+CALLBACKS: Final = {
+    "FileLog._writer_idle": "commit",
+    "FileLog._acknowledge": "commit",
+    "OperationProcessor._frames_done": "commit",
+    "OperationProcessor._pump": "packing",
+}
+"""It depends on the log's thread which of these commits."""
+
+EXEMPT: Final[dict[Kind, str]] = {
+    ("flush", "storage writer"): "plans an object of all segments that are due, in one turn",
+    ("flush", "StorageWriter._upload"): "settles all segments of an object in one turn",
+    ("flush", "flush"): "`PendingSegments.force` passes over all un-flushed segments",
+    ("flush", "commit"): "1,024 chunks in one operation, 47 calls for each",
+    ("open, all active", "start container"): "`PendingSegments.start` and `Replay.finish`",
+    ("checkpoint", "packing"): "`_accept_checkpoint` checks all pending segments",
+    ("checkpoint of deletions", "packing"): "the same",
+}
+"""Kinds of turns that exceed a bound, and what they do. The list only shrinks."""
+
+
+async def together(call: Callable[[str], Awaitable[object]], names: Sequence[str]) -> None:
+    for first in range(0, len(names), TOGETHER):
+        await asyncio.gather(*map(call, names[first : first + TOGETHER]))
+
+
+async def change(store: SegmentStore, names: Sequence[str]) -> None:
+    await together(lambda name: store.append(name, b"some bytes"), names)
+    await store.flush()
+    await store.checkpoint()
+
+
+async def work(watch: TurnWatch, folder: Path, segments: int) -> None:
+    """Everything that passes over segments, each in a phase."""
+    runtime, rng = Runtime(disk=WorldDisk()), random.Random(segments)
+    watch.phase = "create"
+    store = await segmentstore.open(str(folder), runtime=runtime, **SETTINGS)
+    names = [f"s{number}" for number in range(segments)]
+    await together(store.create_segment, names)
+    watch.phase = "append"
+    await together(lambda name: store.append(name, b"some bytes"), names)
+    watch.phase = "flush"
+    await store.flush()
+    watch.phase = "checkpoint"
+    await store.checkpoint()
+    watch.phase = "list"
+    assert len([each async for each in store.list_segments()]) == segments
+    watch.phase = "change few"
+    for _ in range(2):
+        await change(store, rng.sample(names, 100))
+    watch.phase = "export"
+    await store.export_catalog()
+    watch.phase = "close"
+    await store.close()
+    watch.phase = "open, all active"
+    await (await segmentstore.open(str(folder), runtime=runtime, **SETTINGS)).close()
+    watch.phase = "open, few active"
+    few: dict[str, Any] = {**SETTINGS, **FEW_ACTIVE}
+    store = await segmentstore.open(str(folder), runtime=runtime, **few)
+    watch.phase = "activate"
+    await together(store.get_info, rng.sample(names, 300))
+    for _ in range(2):
+        await change(store, rng.sample(names, 200))
+    watch.phase = "list idle"
+    assert len([each async for each in store.list_segments()]) == segments
+    watch.phase = "close, few active"
+    await store.close()
+    shutil.rmtree(folder / "catalog")
+    watch.phase = "open, catalog lost"
+    store = await segmentstore.open(str(folder), runtime=runtime, **few)
+    watch.phase = "delete"
+    await together(store.delete, names)
+    watch.phase = "checkpoint of deletions"
+    await store.flush()
+    await store.checkpoint()
+    await store.close()
+
+
+def watched(folder: Path, segments: int) -> TurnWatch:
+    with TurnWatch(CALLBACKS) as watch:
+        run(work(watch, folder, segments))
+    return watch
+
+
+def test_no_turn_grows_with_the_segments_or_is_long(tmp_path: Path) -> None:
+    some = watched(tmp_path / "some", SEGMENTS)
+    more = watched(tmp_path / "more", MORE_SEGMENTS)
+    found = {**some.over(CALLS_MAX), **more.over(CALLS_MAX)}
+    for kind, turn in more.over(CALLS_OF_A_SHORT_TURN).items():
+        before = some.longest.get(kind)
+        if before is not None and turn.calls > GROWTH_MAX * before.calls:
+            found[kind] = turn
+    new = [described(kind, turn) for kind, turn in found.items() if kind not in EXEMPT]
+    assert new == []
+    assert EXEMPT.keys() - found.keys() == set(), "they are short now: take them off the list"
+
+
+def test_turns_of_a_simulated_run_are_short() -> None:
+    """Threads of the simulated world run within turns: their calls are counted, too."""
+    with TurnWatch() as watch:
+        result = Scenario(draw_plan("turns/0", "everything")).run()
+    assert result.violations == []
+    assert sum(turn.turns for turn in watch.longest.values()) > 1000
+    assert [described(kind, turn) for kind, turn in watch.over(CALLS_MAX).items()] == []
