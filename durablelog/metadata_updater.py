@@ -91,6 +91,8 @@ class MetadataUpdater:
         self._chunk_users: dict[int, int] = {}
         """Segment id to the number of accepted operations that need chunks of it."""
         self._sequence_number = metadata.sequence_number
+        self._epoch_begin = 0
+        """The last sequence number that is left out, and of no operation."""
         self._timestamp_ms = 0
         self._accept: dict[type[Operation], Callable[..., object]] = {
             AppendOperation: self._accept_recorded_append,
@@ -222,6 +224,7 @@ class MetadataUpdater:
         without success.
         """
         self._sequence_number += SEQUENCE_GAP
+        self._epoch_begin = self._sequence_number
         # Nothing is pending, and replay has not counted attributes.
         self.pending.clear()
 
@@ -338,10 +341,11 @@ class MetadataUpdater:
     def _accept_anything(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
         return None
 
-    def _accept_checkpoint(self, _operation: Operation, _recorded: bool) -> None:  # noqa: FBT001
+    def _accept_checkpoint(self, _operation: Operation, recorded: bool) -> None:  # noqa: FBT001
         # It holds the committed metadata: something pending would come before it in the log and not
         # be in it.
-        assert all(pending.idle for pending in self.pending.values())
+        committed = max(self.metadata.sequence_number, self._epoch_begin)
+        assert recorded or self._sequence_number == committed, (self._sequence_number, committed)
         self.pending.clear()
 
     def _accept_recorded_append(

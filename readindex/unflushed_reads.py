@@ -105,9 +105,12 @@ class UnflushedReads:
             while unsettled:
                 async for block in _in_turns(unsettled):
                     await _unless_deleted(block, self._take_held)
-                for block in unsettled:
+                left: list[_Block] = []
+                async for block in _in_turns(unsettled):
                     await _unless_deleted(block, self._take_wanted)
-                unsettled = [block for block in unsettled if not block.settled]
+                    if not block.settled:
+                        left.append(block)
+                unsettled = left
         finally:
             for block in blocks:
                 self._log_rescanner.abandon(block.wants)

@@ -158,6 +158,9 @@ class Replay:
         After the last `apply`.
         """
         for segment in self._updater.metadata.segments.values():
+            if segment.storage_length == segment.length and not segment.merges:
+                # Most of them: nothing of it is in the log alone.
+                continue
             offset = self._first_missing(segment)
             if offset is not None:
                 yield segment, offset

@@ -9,8 +9,7 @@ Rules:
 - an object that goes because too much is pending altogether is full: what is left over waits for
   the next one. So requests go by bytes, whatever the number of segments.
 
-Pure: no await, no clock, no I/O. Nothing is taken here; the caller does that with the plan it
-accepts.
+Pure: no await, no clock, no I/O.
 """
 
 from __future__ import annotations
@@ -69,43 +68,96 @@ def next_block(segment: SegmentMetadata, bytes_max: int) -> BlockPlan | None:
     )
 
 
-def plan_object(
-    pending: PendingSegments,
-    metadata: ContainerMetadata,
-    config: StorageWriterConfig,
-    bytes_max: int,
-) -> ObjectPlan | None:
-    """The next object of at most `bytes_max` payload bytes; None if nothing is due or nothing due
-    fits.
+class ObjectPlanner:
+    """Plans the next object of at most `bytes_max` payload bytes, some segments at a time.
 
-    Ready segments that are deleted or blocked by a merge are put aside on the way.
+    What is planned is taken at once: others may work on the rest between two steps. Ready segments
+    that are deleted or blocked by a merge are put aside on the way.
     """
-    blocks: list[BlockPlan] = []
-    room = min(config.object_bytes, bytes_max)
-    misses, by_age = 0, False
-    blocked: list[int] = []
-    for segment_id, aggregator in pending.ready.items():
-        segment = metadata.segments.get(segment_id)
-        block = next_block(segment, config.object_bytes) if segment is not None else None
-        if block is None:
-            blocked.append(segment_id)
-            continue
-        alone = block.length >= config.flush_bytes
-        if block.length > room or (alone and blocks):
-            misses += 1
+
+    def __init__(
+        self,
+        pending: PendingSegments,
+        metadata: ContainerMetadata,
+        config: StorageWriterConfig,
+        bytes_max: int,
+    ) -> None:
+        self._pending = pending
+        self._metadata = metadata
+        self._config = config
+        self._room = min(config.object_bytes, bytes_max)
+        self._blocks: list[BlockPlan] = []
+        self._by_age = self._alone = False
+
+    @property
+    def plan(self) -> ObjectPlan | None:
+        """What was planned; None if nothing is due or nothing due fits."""
+        return ObjectPlan(tuple(self._blocks)) if self._blocks else None
+
+    def plan_some(self, segments_max: int) -> bool:
+        """Pass over some more segments, of which at most so many are planned; whether there may be
+        more of them.
+        """
+        before = len(self._blocks)
+        more = self._plan_due(segments_max)
+        if not more and self._by_age and not self._alone:
+            more = self._take_along(segments_max - (len(self._blocks) - before))
+        return more and len(self._blocks) < self._config.object_segments_max
+
+    def _plan_due(self, segments_max: int) -> bool:
+        config, blocks = self._config, list[BlockPlan]()
+        misses, more = 0, False
+        blocked: list[int] = []
+        left = min(segments_max, config.object_segments_max - len(self._blocks))
+        for segment_id, aggregator in self._pending.ready.items():
+            if self._alone or len(blocks) + len(blocked) >= left:
+                more = not self._alone
+                break
+            block = self._next_block(segment_id)
+            if block is None:
+                blocked.append(segment_id)
+                continue
+            alone = block.length >= config.flush_bytes
+            if block.length > self._room or (alone and (blocks or self._blocks)):
+                misses += 1
+                if misses == MISSES_MAX:
+                    break
+                continue
+            blocks.append(block)
+            self._room -= block.length
+            self._alone = alone
+            self._by_age |= not alone and not aggregator.is_forced
+        for segment_id in blocked:
+            self._pending.block(segment_id)
+        self._take(blocks)
+        return more
+
+    def _take_along(self, segments_max: int) -> bool:
+        """What waits and is not due fills the object up; whether there may be more of it."""
+        blocks, misses, more = list[BlockPlan](), 0, False
+        left = min(segments_max, self._config.object_segments_max - len(self._blocks))
+        for aggregator in self._pending.waiting():
+            if len(blocks) >= left:
+                more = True
+                break
             if misses == MISSES_MAX:
                 break
-            continue
-        blocks.append(block)
-        room -= block.length
-        by_age |= not alone and not aggregator.is_forced
-        if alone or len(blocks) == config.object_segments_max:
-            break
-    for segment_id in blocked:
-        pending.block(segment_id)
-    if by_age:
-        _take_along(blocks, room, pending, metadata, config)
-    return ObjectPlan(tuple(blocks)) if blocks else None
+            block = self._next_block(aggregator.segment_id)
+            if block is None or block.length > self._room:
+                misses += 1
+                continue
+            blocks.append(block)
+            self._room -= block.length
+        self._take(blocks)
+        return more
+
+    def _next_block(self, segment_id: int) -> BlockPlan | None:
+        segment = self._metadata.segments.get(segment_id)
+        return next_block(segment, self._config.object_bytes) if segment is not None else None
+
+    def _take(self, blocks: list[BlockPlan]) -> None:
+        self._pending.take([block.segment_id for block in blocks])
+        self._blocks += blocks
 
 
 def plan_full_object(
@@ -116,8 +168,9 @@ def plan_full_object(
 ) -> ObjectPlan | None:
     """An object of what waits and is not due; None if `bytes_max` allows none of `object_bytes`.
 
-    Filled oldest first while one object can hold a block of each segment, else with the largest
-    ones: they make the most room for a request. O(waiting segments), or times their logarithm.
+    Nothing is taken. Filled oldest first while one object can hold a block of each segment, else
+    with the largest ones: they make the most room for a request. O(waiting segments), or times
+    their logarithm.
     """
     room = config.object_bytes
     if bytes_max < room:
@@ -139,26 +192,6 @@ def plan_full_object(
 
 def _pending_bytes(aggregator: SegmentAggregator) -> int:
     return aggregator.pending_bytes
-
-
-def _take_along(
-    blocks: list[BlockPlan],
-    room: int,
-    pending: PendingSegments,
-    metadata: ContainerMetadata,
-    config: StorageWriterConfig,
-) -> None:
-    misses = 0
-    for aggregator in pending.waiting():
-        if len(blocks) >= config.object_segments_max or misses == MISSES_MAX:
-            return
-        segment = metadata.segments.get(aggregator.segment_id)
-        block = next_block(segment, config.object_bytes) if segment is not None else None
-        if block is None or block.length > room:
-            misses += 1
-            continue
-        blocks.append(block)
-        room -= block.length
 
 
 def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:

@@ -3,49 +3,76 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.metadata import ContainerMetadata
 
 
-class FlushWaiters:
-    """Each waits for a snapshot of lengths, taken when it called; a segment that is deleted waits
-    for nothing.
-    """
+class FlushWaiter:
+    """One caller, who waits for a snapshot of lengths: some segments may come later than others."""
 
     def __init__(self) -> None:
-        self._waiters: dict[asyncio.Future[None], dict[int, int]] = {}
+        self.wanted: dict[int, int] = {}
+        """Segment ids with the storage length to be reached."""
+        self._all_there = False
+        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def wait(self, wanted: dict[int, int]) -> None:
-        """Return when every segment of `wanted` has that storage length or is deleted; raises what
-        `fail` is given.
+    def add(self, wanted: Mapping[int, int]) -> None:
+        """Wait for these as well. Of what changes before, nothing is noticed."""
+        self.wanted.update(wanted)
+
+    async def wait(self) -> None:
+        """Return when every segment has its storage length or is deleted; raises what
+        `FlushWaiters.fail` is given.
         """
-        if not wanted:
-            return
-        future = asyncio.get_running_loop().create_future()
-        self._waiters[future] = wanted
-        try:
-            await future
-        finally:
-            self._waiters.pop(future, None)
+        self._all_there = True
+        self.check()
+        await self.future
+
+    def check(self) -> None:
+        """End the wait if there is nothing left to wait for."""
+        if self._all_there and not self.wanted and not self.future.done():
+            self.future.set_result(None)
+
+
+class FlushWaiters:
+    """Those of one container. A segment that is deleted waits for nothing."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[FlushWaiter, None] = {}
+        """In the order in which they came."""
+
+    def begin(self) -> FlushWaiter:
+        """A caller, until `end`."""
+        waiter = FlushWaiter()
+        self._waiters[waiter] = None
+        return waiter
+
+    def end(self, waiter: FlushWaiter) -> None:
+        """The caller waits no more."""
+        del self._waiters[waiter]
+        future = waiter.future
+        if not future.cancel() and not future.cancelled():
+            # Else asyncio complains about a failure that nobody has waited for.
+            future.exception()
 
     def settle(self, segment_ids: Iterable[int], metadata: ContainerMetadata) -> None:
         """These segments changed. O(segments x waiters)."""
         if not self._waiters:
             return
         ids = list(segment_ids)
-        for future, wanted in list(self._waiters.items()):
+        for waiter in self._waiters:
+            wanted = waiter.wanted
             for segment_id in ids:
                 length = wanted.get(segment_id)
                 segment = metadata.segments.get(segment_id)
                 if length is not None and (segment is None or segment.storage_length >= length):
                     del wanted[segment_id]
-            if not wanted and not future.done():
-                future.set_result(None)
+            waiter.check()
 
     def fail(self, error: SegmentStoreError) -> None:
         """Nobody is served any more."""
-        for future in self._waiters:
-            if not future.done():
-                future.set_exception(error)
+        for waiter in self._waiters:
+            if not waiter.future.done():
+                waiter.future.set_exception(error)

@@ -46,7 +46,7 @@ INLINE_BYTES = 64 * 1024
 """Blocks up to this are built on the loop; handing over costs more than their checksums."""
 INLINE_COMPRESSED_BYTES = 4096
 """The same for blocks that are compressed, which takes sixty times as long."""
-OPERATION_CHUNKS = 1024
+OPERATION_CHUNKS = 128
 """Chunks that one operation makes visible, or replaces: bounds the turn of the loop that commits
 it, and its size.
 """

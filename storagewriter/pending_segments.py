@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
 from durablelog.operations import (
@@ -125,6 +125,7 @@ class PendingSegments:
         """
         for segment_id in [*self.dirty, *self.sources]:
             self.settle(segment_id)
+        dirty = self.dirty
         for segment_id, segment in self._metadata.segments.items():
             if segment.merges:
                 self.sources[segment_id] = deque(merge.source_id for merge in segment.merges)
@@ -132,7 +133,9 @@ class PendingSegments:
                 self._force(segment_id, segment.merges[0].offset)
                 for merge in segment.merges:
                     self._force(merge.source_id)
-            aggregator = self.dirty.get(segment_id)
+            elif segment.storage_length == segment.length and segment_id not in dirty:
+                continue
+            aggregator = dirty.get(segment_id)
             found = aggregator.pending_bytes if aggregator is not None else 0
             if found != own_unflushed_bytes(segment):
                 raise DataCorruptionError(
@@ -180,29 +183,30 @@ class PendingSegments:
 
     # --- due --------------------------------------------------------------------------------------
 
-    def force(self, segment_id: int | None) -> dict[int, int]:
-        """Make everything committed of a segment (None: of all) due; return segment ids with the
-        length to wait for.
-
-        What has been merged into the segment is included.
-        """
+    def with_sources(self, segment_id: int | None) -> list[int]:
+        """A segment (None: all of them) and what has been merged into it, to be forced."""
         if segment_id is None:
-            ids = [*self.dirty, *self.sources]
-        else:
-            ids = [segment_id]
-            for target_id in ids:  # grows while it is walked: sources have sources
-                ids += self.sources.get(target_id, ())
+            return [*self.dirty, *self.sources]
+        ids = [segment_id]
+        for target_id in ids:  # grows while it is walked: sources have sources
+            ids += self.sources.get(target_id, ())
+        return ids
+
+    def force(self, segment_ids: Iterable[int]) -> dict[int, int]:
+        """Make everything committed of the segments due; return segment ids with the length to wait
+        for.
+        """
         wanted = {}
-        for each in ids:
+        for each in segment_ids:
             segment = self._metadata.segments.get(each)
             if segment is not None and segment.storage_length < segment.length:
                 wanted[each] = segment.length
                 self._force(each)
         return wanted
 
-    def collect_aged(self, now: float) -> float | None:
-        """Make due what is old enough at `now`; return when the next one will be, None if none
-        waits.
+    def collect_aged(self, now: float, segments_max: int) -> float | None:
+        """Make due what is old enough at `now`, of so many segments; return when the next one will
+        be, or was: then there are more. None if none waits.
         """
         queue, age = self._by_age, self._config.flush_age_s
         while queue:
@@ -215,7 +219,8 @@ class PendingSegments:
             elif aggregator.first_time > time:
                 self._entries += 1
                 heapq.heapreplace(queue, (aggregator.first_time, self._entries, aggregator))
-            elif time + age <= now:
+            elif time + age <= now and segments_max:
+                segments_max -= 1
                 heapq.heappop(queue)
                 aggregator.in_age_queue = False
                 self._make_ready(aggregator)

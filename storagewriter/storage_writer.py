@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, KeysView, Sequence
+from collections.abc import Awaitable, Callable, Iterator, KeysView, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from durablelog.operations import Operation, StorageUpdateOperation
 from segmentstore.contracts.errors import (
@@ -32,7 +33,7 @@ from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
-from storagewriter.flush_plan import ObjectPlan, plan_full_object, plan_links, plan_object
+from storagewriter.flush_plan import ObjectPlan, ObjectPlanner, plan_full_object, plan_links
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
 from storagewriter.mailbox_pace import MailboxGroup
@@ -46,6 +47,8 @@ from tier2.object_storage import ObjectStorage
 _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
 
 
+SEGMENTS_OF_A_TURN: Final = 512
+"""Passed over without letting others run: a millisecond or two."""
 _DRAIN_CHECK_S = 0.1
 """How often a close checks whether Tier 2 has begun to fail."""
 
@@ -226,9 +229,16 @@ class StorageWriter:
         """
         if self._stopped:
             raise self._stop_error()
-        wanted = self._pending.force(segment_id)
-        self._wake.set()
-        await self._waiters.wait(wanted)
+        waiter = self._waiters.begin()
+        try:
+            for some in _portions(self._pending.with_sources(segment_id)):
+                waiter.add(self._pending.force(some))
+                self._wake.set()
+                if len(some) == SEGMENTS_OF_A_TURN:
+                    await asyncio.sleep(0)
+            await waiter.wait()
+        finally:
+            self._waiters.end(waiter)
 
     def request_flush(self) -> None:
         """Flush what is pending now, if nothing is on its way: somebody is held back by it.
@@ -236,7 +246,7 @@ class StorageWriter:
         O(dirty segments) then.
         """
         if not self._stopped and not self._uploads_in_flight and self._pending.dirty:
-            self._pending.force(None)
+            self._pending.force(self._pending.with_sources(None))
             self._wake.set()
 
     @property
@@ -396,9 +406,13 @@ class StorageWriter:
             if self._advanced:
                 self._advanced = False
                 self._on_advance()
-            next_age = self._pending.collect_aged(loop.time())
+            now = loop.time()
+            next_age = self._pending.collect_aged(now, SEGMENTS_OF_A_TURN)
+            while next_age is not None and next_age <= now:
+                await asyncio.sleep(0)
+                next_age = self._pending.collect_aged(now, SEGMENTS_OF_A_TURN)
             self._start_links(group)
-            self._start_uploads(group)
+            await self._start_uploads(group)
             timer = loop.call_at(next_age, self._wake.set) if next_age is not None else None
             try:
                 await self._wake.wait()
@@ -413,18 +427,21 @@ class StorageWriter:
             self._pending.take(ids)
             group.create_task(self._link(links, ids))
 
-    def _start_uploads(self, group: asyncio.TaskGroup) -> None:
+    async def _start_uploads(self, group: asyncio.TaskGroup) -> None:
         config, pending = self._config, self._pending
         while self._uploads_in_flight < config.uploads_max and not self._draining:
             room = config.upload_bytes_max - self._upload_bytes_in_flight
-            plan = plan_object(pending, self._source.metadata, config, room)
+            planner = ObjectPlanner(pending, self._source.metadata, config, room)
+            while planner.plan_some(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - it is a step
+                await asyncio.sleep(0)
+            plan = planner.plan
             # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake
             # us.
             if plan is None and not pending.ready and self._is_over_target():
                 plan = plan_full_object(pending, self._source.metadata, config, room)
+                pending.take(plan.segment_ids if plan is not None else ())
             if plan is None:
                 return
-            pending.take(plan.segment_ids)
             self._uploads_in_flight += 1
             self._upload_bytes_in_flight += plan.payload_bytes
             group.create_task(self._upload(plan))
@@ -450,7 +467,10 @@ class StorageWriter:
         for update in updates:
             self._blocks += len(update.chunks)
             self._bytes += sum(chunk.length for _, chunk in update.chunks)
-        self._release(plan.segment_ids)
+        for some in _portions(plan.segment_ids):
+            self._release(some)
+            if len(some) == SEGMENTS_OF_A_TURN:
+                await asyncio.sleep(0)
 
     async def _link(self, links: Sequence[tuple[int, int]], segment_ids: Sequence[int]) -> None:
         await self._source.commit(StorageUpdateOperation(links=links))
@@ -482,6 +502,12 @@ class StorageWriter:
         if failing is not None and self.failure is None:
             return TierUnavailableError("tier2", failing)
         return ContainerStoppedError(self._source.metadata.container_id, self.failure)
+
+
+def _portions(segment_ids: Sequence[int]) -> Iterator[Sequence[int]]:
+    """The segments, so many at a time that others wait for a millisecond or two."""
+    for first in range(0, len(segment_ids), SEGMENTS_OF_A_TURN):
+        yield segment_ids[first : first + SEGMENTS_OF_A_TURN]
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -33,7 +33,7 @@ from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.metadata_sizes import CHUNK_BYTES, metadata_bytes
 from segmentstore.contracts.owned_tasks import own_task
 
-SEGMENTS_OF_A_TURN: Final = 1024
+SEGMENTS_OF_A_TURN: Final = 512
 """Counted without letting others run: about 1 ms."""
 READ_PAGES_SHARE: Final = 4
 """One part of so many of all bytes is for pages that were read, and not changed since."""
