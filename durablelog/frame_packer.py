@@ -166,7 +166,7 @@ class FramePacker:
             head = queue[0]
             if isinstance(head, tuple):
                 self._pack_appends(queue, frames_max)
-            elif self._updater.unknown(head.operation):
+            elif not head.future.cancelled() and self._updater.unknown(head.operation):
                 self.stalled = True
             else:
                 queue.popleft()

@@ -23,9 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from durablelog import storage_metadata
-from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.checkpoint_codec import decode_checkpoint
-from durablelog.metadata_needs import Need, chunks_needed, is_known, needs_of
 from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import (
     AnyCheckpoint,
@@ -45,6 +43,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
 )
 from durablelog.pending_segment import PendingSegment
+from durablelog.segment_residency import SegmentResidency
 from segmentstore.contracts.attributes import (
     ATTRIBUTES_PER_SEGMENT_MAX,
 )
@@ -70,7 +69,7 @@ MiB).
 """
 
 
-class MetadataUpdater:
+class MetadataUpdater(SegmentResidency):
     """Owner of one container's metadata."""
 
     def __init__(
@@ -79,17 +78,9 @@ class MetadataUpdater:
         attributes_per_segment_max: int = ATTRIBUTES_PER_SEGMENT_MAX,
     ) -> None:
         """No live operation makes a segment have more attributes; replay takes what there was."""
-        self.metadata = metadata
-        self.changes = MetadataChanges()
-        """What commits changed, for the catalog: of every operation, live and in replay."""
+        super().__init__(metadata)
         self._attributes_max = attributes_per_segment_max
-        self.pending: dict[int, PendingSegment] = {}
-        """Views of the segments touched since the last checkpoint: made once, not once per
-        append.
-        """
         self._pending_names: dict[str, int | None] = {}
-        self._chunk_users: dict[int, int] = {}
-        """Segment id to the number of accepted operations that need chunks of it."""
         self._sequence_number = metadata.sequence_number
         self._epoch_begin = 0
         """The last sequence number that is left out, and of no operation."""
@@ -141,9 +132,7 @@ class MetadataUpdater:
         """
         # One shape for the table.
         result = self._accept[type(operation)](operation, False)  # noqa: FBT003
-        for need in chunks_needed(operation):
-            users = self._chunk_users
-            users[need.segment_id] = users.get(need.segment_id, 0) + 1
+        self._keep_chunks(operation)
         if not operation.sequence_number:
             operation.sequence_number = self.take_sequence_numbers()
         operation.timestamp_ms = timestamp_ms
@@ -227,80 +216,6 @@ class MetadataUpdater:
         self._epoch_begin = self._sequence_number
         # Nothing is pending, and replay has not counted attributes.
         self.pending.clear()
-
-    # --- active and idle --------------------------------------------------------------------------
-
-    def activate(self, segment: SegmentMetadata) -> None:
-        """Take a segment into memory as the catalog has it: one that was idle."""
-        metadata = self.metadata
-        assert segment.flushed, segment
-        assert segment.segment_id not in metadata.segments, segment
-        assert segment.name not in metadata.names, segment
-        metadata.segments[segment.segment_id] = segment
-        metadata.names[segment.name] = segment.segment_id
-        if not segment.whole:
-            metadata.partial.add(segment.segment_id)
-        metadata.idle -= 1
-        assert metadata.idle >= 0, segment
-
-    def may_evict(self, segment: SegmentMetadata) -> bool:
-        """Whether the catalog has all there is of a segment, and nothing of it is on its way."""
-        if not (segment.flushed and self.changes.is_written(segment)):
-            return False
-        pending = self.pending.get(segment.segment_id)
-        return pending is None or pending.idle
-
-    def evict(self, segment: SegmentMetadata) -> None:
-        """Have a segment in the catalog alone."""
-        assert self.may_evict(segment), segment
-        metadata = self.metadata
-        del metadata.segments[segment.segment_id]
-        del metadata.names[segment.name]
-        metadata.partial.discard(segment.segment_id)
-        self.pending.pop(segment.segment_id, None)
-        metadata.idle += 1
-
-    def unknown(self, operation: Operation) -> list[Need]:
-        """What a live operation needs, and memory has not: nothing, or it cannot be accepted."""
-        metadata = self.metadata
-        if not metadata.partial:
-            return []
-        return [need for need in needs_of(operation) if not is_known(metadata, need)]
-
-    def may_forget_chunks(self, segment: SegmentMetadata) -> bool:
-        """Whether pages of a segment may leave memory that the catalog has.
-
-        Not those of a source of a merge, and not while an operation that needs some is on its way.
-        """
-        return segment.merged_into is None and segment.segment_id not in self._chunk_users
-
-    def forget_pages(self, segment: SegmentMetadata, keys: Sequence[int]) -> None:
-        """Have pages of chunks in the catalog alone, which has them as they are."""
-        assert self.may_forget_chunks(segment), segment
-        segment.chunks.forget(keys)
-        if not segment.chunks.whole:
-            self.metadata.partial.add(segment.segment_id)
-
-    def forget_attributes(self, segment: SegmentMetadata) -> None:
-        """Have the attributes in the catalog alone that did not change of late. O(those that
-        did). What was frozen last has been written.
-        """
-        assert self.changes.all_written, segment
-        keep = self.changes.attributes_in_use(segment.segment_id)
-        pending = self.pending.get(segment.segment_id)
-        if pending is not None:
-            keep.update(pending.attributes)
-        segment.attributes.make_partial(keep)
-        self.metadata.partial.add(segment.segment_id)
-
-    def _release_chunks(self, operation: Operation) -> None:
-        users = self._chunk_users
-        for need in chunks_needed(operation):
-            left = users.get(need.segment_id, 0) - 1
-            if left > 0:
-                users[need.segment_id] = left
-            else:
-                users.pop(need.segment_id, None)
 
     # --- what is pending --------------------------------------------------------------------------
 

@@ -243,7 +243,8 @@ class SegmentWriter:
         """
         if running_loop() is not self._loop:
             _check_loop(self._loop, self._birth)
-        number = self.last_event_number + 1 if event_number is None else event_number
+        last = self.last_event_number
+        number = last + 1 if event_number is None else event_number
         checked_offset("event_number", number)
         payload = checked_data(data, self._append_bytes_max)
         try:
@@ -260,7 +261,7 @@ class SegmentWriter:
             # Cancelled, it is still to be known what became of it.
             self._waiting, future = future, asyncio.shield(future)
         if self._refusal is None:
-            self._last = max(self.last_event_number, number)
+            self._last = max(last, number)
         return future
 
     def _check_waiting(self) -> None:

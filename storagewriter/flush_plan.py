@@ -1,4 +1,4 @@
-"""Which bytes of which segments go into the next object, and which merges can be linked.
+"""Which bytes of which segments go into the next object.
 
 Rules:
 - a block never crosses a merge's border: it is own bytes, from the storage length on;
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from heapq import nlargest
-from itertools import islice
 from typing import NamedTuple
 
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -26,8 +25,6 @@ from storagewriter.segment_aggregator import SegmentAggregator
 
 MISSES_MAX = 64
 """Blocks that do not fit before the search for smaller ones ends."""
-LINKS_MAX = 1024
-"""Links in one operation."""
 
 
 class BlockPlan(NamedTuple):
@@ -192,37 +189,3 @@ def plan_full_object(
 
 def _pending_bytes(aggregator: SegmentAggregator) -> int:
     return aggregator.pending_bytes
-
-
-def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
-    """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to
-    link them.
-
-    Checks `pending.link_candidates` and uses them up, but for what the bound of one operation
-    leaves over. A target cut off by it is a candidate again once these links are committed.
-    """
-    links: list[tuple[int, int]] = []
-    while pending.link_candidates and len(links) < LINKS_MAX:
-        target = metadata.segments.get(pending.link_candidates.pop())
-        if target is not None and target.segment_id not in pending.busy:
-            links += _links_of(target, pending, metadata, LINKS_MAX - len(links))
-    return links
-
-
-def _links_of(
-    target: SegmentMetadata, pending: PendingSegments, metadata: ContainerMetadata, links_max: int
-) -> list[tuple[int, int]]:
-    links: list[tuple[int, int]] = []
-    reached = target.storage_length
-    for merge in islice(target.merges, links_max):
-        source = metadata.segments[merge.source_id]
-        whole = (
-            source.storage_length == source.length
-            and not source.merges
-            and source.segment_id not in pending.busy
-        )
-        if reached < merge.offset or not whole:
-            break
-        links.append((target.segment_id, source.segment_id))
-        reached = merge.end_offset
-    return links

@@ -10,7 +10,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 
 
 class FlushWaiter:
-    """One caller, who waits for a snapshot of lengths: some segments may come later than others."""
+    """One caller. What it waits for is a snapshot of lengths, which may be added to."""
 
     def __init__(self) -> None:
         self.wanted: dict[int, int] = {}

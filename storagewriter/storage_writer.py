@@ -33,9 +33,10 @@ from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
-from storagewriter.flush_plan import ObjectPlan, ObjectPlanner, plan_full_object, plan_links
+from storagewriter.flush_plan import ObjectPlan, ObjectPlanner, plan_full_object
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
+from storagewriter.link_plan import plan_links
 from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper

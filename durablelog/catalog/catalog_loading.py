@@ -97,7 +97,8 @@ async def load_bounded(
     In the latter case, if they are so few segments, O(their records) on top.
     """
     totals = await load_totals(store)
-    if totals is not None and totals.segments <= segments_max:
+    assert totals is not None, "a catalog of version 1 is read whole"
+    if totals.segments <= segments_max:
         loading = _Loading(store, container_id)
         with collector_paused():
             if await loading.load_if_within(bytes_max):

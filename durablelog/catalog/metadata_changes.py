@@ -136,6 +136,10 @@ class MetadataChanges:
         """Whether the catalog has a page of chunks as it is now."""
         return self.all_written and (segment_id, key) not in self._tables.pages
 
+    def is_attribute_written(self, segment_id: int, key: AttributeKey) -> bool:
+        """Whether the catalog has an attribute as it is now, or has none as there is none."""
+        return self.all_written and key not in self._tables.attributes.get(segment_id, ())
+
     def attributes_in_use(self, segment_id: int) -> set[AttributeKey]:
         """The attributes that changed since the freeze before the last one. O(those).
 

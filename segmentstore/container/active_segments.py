@@ -333,7 +333,7 @@ class ActiveSegments:
         """Read nothing more; all who wait get the refusal. Idempotent."""
         self._refusal, self._stopped = refusal, True
         self.eviction.close()
-        await self.partial.stop()
+        await self.partial.stop(refusal)
         for task in (self._task, self._roomy_task):
             if task is not None:
                 task.cancel()

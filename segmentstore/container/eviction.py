@@ -23,8 +23,6 @@ from segmentstore.contracts.metadata import SegmentMetadata
 CONSIDERED_IN_A_TURN: Final = 512
 """Segments that are considered without letting others run: about 1 ms."""
 ROUNDS_OF_A_TRIM: Final = 8
-SEGMENTS_MIN: Final = 4
-"""May be in memory, whatever they take."""
 SPARE_MAX: Final = 256
 """Segments that leave beyond those that must, while some leave anyway."""
 ROOM_TIMEOUT_S: Final = 10.0
@@ -49,8 +47,6 @@ class Eviction:
         self._updater = updater
         self._metadata = updater.metadata
         self.active_max = active_max
-        self._crowd_max: int | None = None
-        """How many segments there may be because of what their metadata take; None: no matter."""
         self._request_room = request_room
         self._on_evicted = on_evicted
         self.pins: dict[int, int] = {}
@@ -121,14 +117,11 @@ class Eviction:
         self.changed()
         self.trim()
 
-    def crowded(self, share: float) -> None:
-        """The metadata of this share of the segments in memory would fit; 1: they all do."""
-        if share < 1.0:
-            self._crowd_max = max(SEGMENTS_MIN, int(len(self._metadata.segments) * share))
-            self.trim()
-        else:
-            self._crowd_max = None
-        self.changed()
+    def evict(self, count: int) -> int:
+        """Have at most so many segments leave memory, of the next CONSIDERED_IN_A_TURN; the number
+        that did.
+        """
+        return 0 if self.active_max is None else self._evict_some(count)
 
     def close(self) -> None:
         """Nobody waits for room any more, and nothing leaves: the container is about to end."""
@@ -199,12 +192,7 @@ class Eviction:
     def _excess(self, count: int) -> int:
         if self.active_max is None:
             return 0
-        return len(self._metadata.segments) + self._reserved + count - self._max
-
-    @property
-    def _max(self) -> int:
-        """How many segments there may be in memory; there is a bound."""
-        return min(self.active_max or 0, self._crowd_max or self.active_max or 0)
+        return len(self._metadata.segments) + self._reserved + count - self.active_max
 
     @property
     def _spare(self) -> int:
@@ -212,7 +200,7 @@ class Eviction:
 
     def share(self, part: int) -> int:
         """One part of so many of the bound; 0: there is no bound."""
-        return self._max // part
+        return (self.active_max or 0) // part
 
     async def _wait(self, timeout_s: float) -> None:
         self._request_room(self._unflushed, self._unwritten)
@@ -257,4 +245,4 @@ class Eviction:
 
     def _too_many(self) -> TooManyActiveSegmentsError:
         count = len(self._metadata.segments)
-        return TooManyActiveSegmentsError(self._metadata.container_id, count, self._max)
+        return TooManyActiveSegmentsError(self._metadata.container_id, count, self.active_max or 0)

@@ -26,26 +26,30 @@ from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.catalog.segment_loading import load_attributes, load_pages, scan_attributes
 from durablelog.metadata_needs import AttributeNeed, ChunkNeed, Need, is_known
 from durablelog.metadata_updater import MetadataUpdater
+from segmentstore.container.eviction import CONSIDERED_IN_A_TURN
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import SegmentMetadata
-from segmentstore.contracts.metadata_sizes import CHUNK_BYTES, metadata_bytes
+from segmentstore.contracts.metadata_sizes import ATTRIBUTE_BYTES, CHUNK_BYTES, metadata_bytes
 from segmentstore.contracts.owned_tasks import own_task
 
 SEGMENTS_OF_A_TURN: Final = 512
 """Counted without letting others run: about 1 ms."""
-READ_PAGES_SHARE: Final = 4
-"""One part of so many of all bytes is for pages that were read, and not changed since."""
+READ_SHARE: Final = 4
+"""One part of so many of all bytes is for pages that were read, and another for attributes."""
+READ_PAGES_MIN: Final = 2
+READ_ATTRIBUTES_MIN: Final = 16
 
 
 class PartialSegments:
     """Of one container; everything on its event loop.
 
     `bytes_max` is what the metadata of active segments may take in memory, about; None: there is no
-    catalog that could have them. `on_crowded(share)` says that they take more though all has left
-    that can: the share of the segments that would fit; 1 if all do. `on_failure(error)`: the
-    container must stop.
+    catalog that could have them. `evict(count)` has at most so many segments leave memory, of the
+    next `CONSIDERED_IN_A_TURN`, and says how many did. `on_failure(error)`: the container must
+    stop.
     """
 
     def __init__(
@@ -53,7 +57,7 @@ class PartialSegments:
         updater: MetadataUpdater,
         catalog: MetadataCatalog,
         bytes_max: int | None,
-        on_crowded: Callable[[float], None],
+        evict: Callable[[int], int],
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self._updater = updater
@@ -61,12 +65,16 @@ class PartialSegments:
         self._changes = updater.changes
         self._catalog = catalog
         self._bytes_max = bytes_max
-        self._on_crowded = on_crowded
+        self._evict = evict
         self._on_failure = on_failure
         self._kept: dict[int, int] = {}
         """Segment id to the number of those who keep what memory knows of it."""
         self._recent_pages: OrderedDict[tuple[int, int], None] = OrderedDict()
         """Pages that were read, by segment and key, oldest first."""
+        self._recent_attributes: OrderedDict[tuple[int, AttributeKey], None] = OrderedDict()
+        """The same of attributes, by segment and id."""
+        self._refusal: Callable[[], BaseException] | None = None
+        """Set once the container stops."""
         self._trimming: asyncio.Task[None] | None = None
         self.bytes_counted = 0
         """What all metadata in memory took, about, when they were counted last."""
@@ -78,26 +86,32 @@ class PartialSegments:
     async def learn(self, needs: Iterable[Need]) -> None:
         """Have all of this in memory, of those of the segments that are.
 
-        Reads the catalog unless it is known. Raises TierUnavailableError, DataCorruptionError.
+        Reads the catalog unless it is known. Raises TierUnavailableError, DataCorruptionError, and
+        why the container has stopped.
         """
         needed = list(needs)
-        left = self._unknown(needed)
-        if not left:
+        if not self._unknown(needed):
             return
         ids = {need.segment_id for need in needed}
         self._keep(ids)
         try:
-            while left:
-                await self._read(left)
-                # What was known, or read first, may have left memory with its segment.
-                left = self._unknown(needed)
+            await self._learn(needed)
         finally:
             self._release(ids)
-        self._bound_read_pages(needed)
+        self._bound_what_was_read(needed)
+
+    async def _learn(self, needs: Sequence[Need]) -> None:
+        # What was known, or read first, may have left memory with its segment.
+        while left := self._unknown(needs):
+            await self._read(left)
 
     async def know_chunk(self, segment_id: int, offset: int) -> None:
         """Have the chunk with this offset in memory. Raises as `learn`."""
-        await self.learn((ChunkNeed(segment_id, offset, offset + 1),))
+        # It is of one page, which is read at once: nothing has to be kept for it. Else pages of a
+        # segment with many readers would never leave.
+        needs = (ChunkNeed(segment_id, offset, offset + 1),)
+        await self._learn(needs)
+        self._bound_what_was_read(needs)
 
     @asynccontextmanager
     async def known(self, needs: Iterable[Need]) -> AsyncIterator[None]:
@@ -110,6 +124,7 @@ class PartialSegments:
             yield
         finally:
             self._release(ids)
+            self._bound_what_was_read(())
 
     async def attributes_from(
         self, segment: SegmentMetadata, start: AttributeKey, limit: int
@@ -118,37 +133,55 @@ class PartialSegments:
         None: all of them. About `limit` at most: those that memory alone has come on top.
 
         Of a segment in memory. Learns nothing. O(limit + attributes in memory, if those are not
-        all). Raises as `learn`.
+        all). Raises as `learn`, and SegmentNotFoundError if it is deleted or merged away meanwhile.
         """
         while not segment.attributes.whole:
             writes, store = self._changes.writes, self._catalog.store
             try:
                 found, more = await scan_attributes(store, segment.segment_id, start, limit)
             except (KeyStoreError, MetadataFormatError) as error:
-                raise catalog_error(self._metadata.container_id, error) from error
+                self.check_there(segment)
+                raise self._error(error) from error
+            self.check_there(segment)
             if writes == self._changes.writes and not segment.attributes.whole:
                 last = max(found) if more and found else None
                 return _merged(found, segment, start, last), last
         items = list(islice(segment.attributes.items(start), limit))
         return items, items[-1][0] if len(items) == limit else None
 
+    def check_there(self, segment: SegmentMetadata) -> None:
+        """Raise SegmentNotFoundError if a segment that was in memory is no more."""
+        if self._metadata.segments.get(segment.segment_id) is not segment:
+            raise SegmentNotFoundError(segment.name, "it was deleted or merged away meanwhile")
+
+    def _error(self, error: KeyStoreError | MetadataFormatError) -> BaseException:
+        """What a failed reading means to a caller."""
+        if self._refusal is not None:
+            return self._refusal()
+        return catalog_error(self._metadata.container_id, error)
+
     def _unknown(self, needs: Iterable[Need]) -> list[Need]:
         return [need for need in needs if not is_known(self._metadata, need)]
 
     async def _read(self, needs: Sequence[Need]) -> None:
         """Read what is needed, and learn it; less of it if metadata change meanwhile."""
-        writes, gaps = self._changes.writes, self._gaps(needs)
+        there, writes, gaps = self._there(needs), self._changes.writes, self._gaps(needs)
         try:
             await self._read_pages(gaps, writes)
             await self._read_attributes_of(needs, writes)
-            if writes == self._changes.writes:
+            if writes == self._changes.writes and there == self._there(needs):
                 self._check_read(needs)
-        except (KeyStoreError, MetadataFormatError) as error:
-            changed = writes != self._changes.writes or gaps != self._gaps(needs)
-            if isinstance(error, MetadataFormatError) and changed:
-                # What changes while it is read may look like damage: its object may be garbage.
-                return
-            raise catalog_error(self._metadata.container_id, error) from error
+        except KeyStoreError as error:
+            raise self._error(error) from error
+        except MetadataFormatError as error:
+            # What changes while it is read may look like damage: its object may be garbage.
+            now = (self._there(needs), self._changes.writes, self._gaps(needs))
+            if now == (there, writes, gaps):
+                raise self._error(error) from error
+
+    def _there(self, needs: Sequence[Need]) -> list[SegmentMetadata | None]:
+        """The segments in question, those that left memory and came back being others."""
+        return [self._metadata.segments.get(need.segment_id) for need in needs]
 
     def _gaps(self, needs: Sequence[Need]) -> list[tuple[int, int, int]]:
         """The stretches of segments whose chunks are not in memory: id, start and end."""
@@ -183,15 +216,34 @@ class PartialSegments:
         self._recent_pages[segment_id, key] = None
         self._recent_pages.move_to_end((segment_id, key))
 
-    def _bound_read_pages(self, used: Sequence[Need]) -> None:
-        """Have pages leave memory that were read, the oldest first, if they are too many; not those
-        that the caller is about to use.
+    def _bound_what_was_read(self, used: Sequence[Need]) -> None:
+        """Have pages and attributes leave memory that were read, the oldest first, if they are too
+        many; not those that the caller is about to use.
         """
-        if self._bytes_max is None:
+        if self._bytes_max is not None:
+            self._bound_pages(used, self._bytes_max // READ_SHARE)
+            self._bound_attributes(used, self._bytes_max // READ_SHARE)
+
+    def _bound_attributes(self, used: Sequence[Need], bytes_max: int) -> None:
+        recent, segments = self._recent_attributes, self._metadata.segments
+        excess = len(recent) - max(READ_ATTRIBUTES_MIN, bytes_max // ATTRIBUTE_BYTES)
+        if excess <= 0:
             return
+        in_use = {(need.segment_id, need.key) for need in used if isinstance(need, AttributeNeed)}
+        in_use.intersection_update(recent)
+        for attribute in in_use:
+            recent.move_to_end(attribute)
+        for _ in range(min(excess, len(recent) - len(in_use))):
+            (segment_id, key), _ = recent.popitem(last=False)
+            segment = segments.get(segment_id)
+            if segment_id in self._kept:
+                recent[segment_id, key] = None
+            elif segment is not None:
+                self._updater.forget_attribute(segment, key)
+
+    def _bound_pages(self, used: Sequence[Need], bytes_max: int) -> None:
         pages, segments = self._recent_pages, self._metadata.segments
-        room = self._bytes_max // (READ_PAGES_SHARE * PAGE_CHUNKS_MAX * CHUNK_BYTES)
-        excess = len(pages) - max(room, 2)
+        excess = len(pages) - max(READ_PAGES_MIN, bytes_max // (PAGE_CHUNKS_MAX * CHUNK_BYTES))
         if excess <= 0:
             return
         in_use = self._pages_of(used)
@@ -235,6 +287,7 @@ class PartialSegments:
             except ValueError as error:
                 raise MetadataFormatError(f"segment {segment_id}: {error}") from error
         self.attributes_read += len(wanted)
+        self._recent_attributes.update(dict.fromkeys((need[0], need[1]) for need in wanted))
 
     def _check_read(self, needs: Sequence[Need]) -> None:
         """All that was read is in memory, or the catalog lacks it."""
@@ -253,9 +306,9 @@ class PartialSegments:
                 on_failure=self._failed,
             )
 
-    async def stop(self) -> None:
-        """Let nothing leave memory any more. Idempotent."""
-        self._bytes_max = None
+    async def stop(self, refusal: Callable[[], BaseException]) -> None:
+        """Let nothing leave memory any more; what cannot be read gets the refusal. Idempotent."""
+        self._bytes_max, self._refusal = None, refusal
         if self._trimming is not None:
             self._trimming.cancel()
             await asyncio.wait((self._trimming,))
@@ -281,8 +334,18 @@ class PartialSegments:
                 left -= self._forget(segment)
                 await asyncio.sleep(0)
         self.bytes_counted = left
-        self._on_crowded(min(1.0, bytes_max / max(1, left)))
+        await self._evict_some(left - bytes_max, left)
         self._trimming = None
+
+    async def _evict_some(self, excess: int, total: int) -> None:
+        """Have segments leave memory, of average size, as far as they may."""
+        count = len(self._metadata.segments)
+        # Twice: the first time may find that all were used.
+        for _ in range(0, 2 * count, CONSIDERED_IN_A_TURN):
+            if excess <= 0:
+                break
+            excess -= self._evict(-(-excess * count // total)) * total // count
+            await asyncio.sleep(0)
 
     def _forget(self, segment: SegmentMetadata) -> int:
         """Have what can of a segment leave memory; its bytes."""

@@ -198,11 +198,13 @@ class SegmentCalls(ABC):
     ) -> dict[AttributeKey, int]:
         """Those of the attributes that a segment in memory has. O(keys).
 
-        Raises TierUnavailableError, DataCorruptionError.
+        Raises SegmentNotFoundError if it is deleted or merged away meanwhile, TierUnavailableError,
+        DataCorruptionError.
         """
-        async with self._partial.known(AttributeNeed(segment.segment_id, key) for key in keys):
-            found = ((key, segment.attributes.get(key)) for key in keys)
-            return {key: value for key, value in found if value is not None}
+        await self._partial.learn(AttributeNeed(segment.segment_id, key) for key in keys)
+        self._partial.check_there(segment)
+        found = ((key, segment.attributes.get(key)) for key in keys)
+        return {key: value for key, value in found if value is not None}
 
     async def attributes_from(
         self, segment: SegmentMetadata, start: AttributeKey, limit: int

@@ -146,7 +146,7 @@ class SegmentContainer(SegmentCalls):
             self._updater,
             catalog,
             active_metadata_bytes_max(config),
-            self._eviction.crowded,
+            self._eviction.evict,
             self._failed,
         )
         self._read_index = ReadIndex(

@@ -160,11 +160,12 @@ class SegmentLoader:
         """
         found: dict[int, list[ChunkRecord]] = {}
         for _ in range(TRIES_MAX):
-            writes = self._updater.changes.writes
-            found = {} if self._metadata.whole else await self._stored_chunks(names)
+            writes, whole = self._updater.changes.writes, self._metadata.whole
+            found = {} if whole else await self._stored_chunks(names)
             await self._add_active_chunks(names, found)
-            if writes == self._updater.changes.writes:
-                # Else one that was active at first may have changed, been written, and have left.
+            if writes == self._updater.changes.writes and whole == self._metadata.whole:
+                # Else one that was active at first may have changed, been written, and have left,
+                # or some of its chunks.
                 break
         for segment_id in [each for each in found if self._updater.changes.is_lost(each)]:
             del found[segment_id]

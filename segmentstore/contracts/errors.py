@@ -471,14 +471,15 @@ class ContainerNotServedError(NotPrimaryError):
 
 
 class WriterNotOpenError(SegmentStoreError):
-    """A writer session of an idle segment was used before it was entered. Nothing was done.
+    """A writer session was used before it was entered, and its last event is not in memory: its
+    segment is idle, or has many writers. Nothing was done.
 
     The caller's move: `async with store.writer(...)`, or `await writer.open()`.
     """
 
     def __init__(self) -> None:
         super().__init__(
-            "the segment is idle and this session is not open: "
+            "this session is not open, and its last event is not in memory: "
             "enter it by `async with`, or `await writer.open()`, first"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,9 +22,9 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     found: dict[str, int] = {}
     stop = PartialSegments.stop
 
-    async def counted(self: PartialSegments) -> None:
+    async def counted(self: PartialSegments, refusal: Callable[[], BaseException]) -> None:
         found.update(pages=self.pages_read, attributes=self.attributes_read)
-        await stop(self)
+        await stop(self, refusal)
 
     monkeypatch.setattr(PartialSegments, "stop", counted)
     monkeypatch.setattr(long_segments, "LOOKUPS", 200)

@@ -13,8 +13,8 @@ import pytest
 from durablelog.operations import StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.metadata import SegmentMetadata
-from storagewriter import flush_plan
-from storagewriter.flush_plan import plan_links
+from storagewriter import link_plan
+from storagewriter.link_plan import plan_links
 from storagewriter.pending_segments import PendingSegments
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 from tests.support.counting import CountingDict
@@ -123,7 +123,7 @@ def test_the_books_on_many_sources_cost_what_changes() -> None:
 def test_links_of_one_target_go_by_the_bound_of_an_operation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(flush_plan, "LINKS_MAX", 4)
+    monkeypatch.setattr(link_plan, "LINKS_MAX", 4)
 
     async def body(c: FakeContainer) -> None:
         target = c.create("target")

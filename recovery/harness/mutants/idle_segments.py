@@ -26,7 +26,7 @@ IDLE_SEGMENTS: Final = (
         (
             Edit(f"{_EVICTION}._may_leave", "if not segment.flushed:", "if False:"),
             Edit(
-                "durablelog.metadata_updater:MetadataUpdater.may_evict",
+                "durablelog.segment_residency:SegmentResidency.may_evict",
                 "if not (segment.flushed and self.changes.is_written(segment)):",
                 "if not self.changes.is_written(segment):",
             ),

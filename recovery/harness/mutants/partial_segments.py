@@ -9,7 +9,7 @@ from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 from recovery.harness.runs.directed import BUSY
 
 _CHANGES: Final = "durablelog.catalog.metadata_changes:MetadataChanges"
-_UPDATER: Final = "durablelog.metadata_updater:MetadataUpdater"
+_RESIDENCY: Final = "durablelog.segment_residency:SegmentResidency"
 
 _SMALL: Final[Mapping[str, Any]] = {
     **BUSY,
@@ -40,7 +40,7 @@ PARTIAL_SEGMENTS: Final = (
         "Chunks leave memory that an accepted operation removes or replaces.",
         (
             Edit(
-                f"{_UPDATER}.may_forget_chunks",
+                f"{_RESIDENCY}.may_forget_chunks",
                 "segment.merged_into is None and segment.segment_id not in self._chunk_users",
                 "segment.merged_into is None",
             ),

@@ -1,0 +1,128 @@
+"""SegmentResidency: what of a container's metadata is in memory, and what in the catalog alone.
+
+Segments are active or idle (docs/decisions/0059). Of long active ones some chunks and attributes
+may be in the catalog alone (0060). Rules of this file:
+
+- nothing leaves memory that the catalog does not have as it is, or that is about to change;
+- a source of a merge keeps all its chunks, and so does a segment while an accepted operation needs
+  some of them.
+
+Pure: no await, no clock, no I/O. The caller decides what leaves memory, and brings it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from durablelog.catalog.metadata_changes import MetadataChanges
+from durablelog.metadata_needs import Need, chunks_needed, is_known, needs_of
+from durablelog.operations import Operation
+from durablelog.pending_segment import PendingSegment
+from segmentstore.contracts.attributes import AttributeKey
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+
+
+class SegmentResidency:
+    """The part of the metadata updater that is about memory."""
+
+    def __init__(self, metadata: ContainerMetadata) -> None:
+        self.metadata = metadata
+        self.changes = MetadataChanges()
+        """What commits changed, for the catalog: of every operation, live and in replay."""
+        self.pending: dict[int, PendingSegment] = {}
+        """Views of the segments touched since the last checkpoint: made once, not once per
+        append.
+        """
+        self._chunk_users: dict[int, int] = {}
+        """Segment id to the number of accepted operations that need chunks of it."""
+
+    def activate(self, segment: SegmentMetadata) -> None:
+        """Take a segment into memory as the catalog has it: one that was idle."""
+        metadata = self.metadata
+        assert segment.flushed, segment
+        assert segment.segment_id not in metadata.segments, segment
+        assert segment.name not in metadata.names, segment
+        metadata.segments[segment.segment_id] = segment
+        metadata.names[segment.name] = segment.segment_id
+        if not segment.whole:
+            metadata.partial.add(segment.segment_id)
+        metadata.idle -= 1
+        assert metadata.idle >= 0, segment
+
+    def may_evict(self, segment: SegmentMetadata) -> bool:
+        """Whether the catalog has all there is of a segment, and nothing of it is on its way."""
+        if not (segment.flushed and self.changes.is_written(segment)):
+            return False
+        pending = self.pending.get(segment.segment_id)
+        return pending is None or pending.idle
+
+    def evict(self, segment: SegmentMetadata) -> None:
+        """Have a segment in the catalog alone."""
+        assert self.may_evict(segment), segment
+        metadata = self.metadata
+        del metadata.segments[segment.segment_id]
+        del metadata.names[segment.name]
+        metadata.partial.discard(segment.segment_id)
+        self.pending.pop(segment.segment_id, None)
+        metadata.idle += 1
+
+    def unknown(self, operation: Operation) -> list[Need]:
+        """What a live operation needs, and memory has not: nothing, or it cannot be accepted."""
+        metadata = self.metadata
+        if not metadata.partial:
+            return []
+        return [need for need in needs_of(operation) if not is_known(metadata, need)]
+
+    def may_forget_chunks(self, segment: SegmentMetadata) -> bool:
+        """Whether pages of a segment may leave memory that the catalog has.
+
+        Not those of a source of a merge, and not while an operation that needs some is on its way.
+        """
+        return segment.merged_into is None and segment.segment_id not in self._chunk_users
+
+    def forget_pages(self, segment: SegmentMetadata, keys: Sequence[int]) -> None:
+        """Have pages of chunks in the catalog alone, which has them as they are."""
+        assert self.may_forget_chunks(segment), segment
+        segment.chunks.forget(keys)
+        if not segment.chunks.whole:
+            self.metadata.partial.add(segment.segment_id)
+
+    def forget_attributes(self, segment: SegmentMetadata) -> None:
+        """Have the attributes in the catalog alone that did not change of late. O(those that
+        did). What was frozen last has been written.
+        """
+        assert self.changes.all_written, segment
+        keep = self.changes.attributes_in_use(segment.segment_id)
+        pending = self.pending.get(segment.segment_id)
+        if pending is not None:
+            keep.update(pending.attributes)
+        segment.attributes.make_partial(keep)
+        self.metadata.partial.add(segment.segment_id)
+
+    def forget_attribute(self, segment: SegmentMetadata, key: AttributeKey) -> None:
+        """Have an attribute in the catalog alone, unless it changed since that was written, or is
+        about to.
+        """
+        pending = self.pending.get(segment.segment_id)
+        if (
+            not segment.attributes.whole
+            and self.changes.is_attribute_written(segment.segment_id, key)
+            and (pending is None or key not in pending.attributes)
+        ):
+            segment.attributes.forget((key,))
+
+    def _keep_chunks(self, operation: Operation) -> None:
+        """The operation is accepted."""
+        users = self._chunk_users
+        for need in chunks_needed(operation):
+            users[need.segment_id] = users.get(need.segment_id, 0) + 1
+
+    def _release_chunks(self, operation: Operation) -> None:
+        """The operation is committed."""
+        users = self._chunk_users
+        for need in chunks_needed(operation):
+            left = users.get(need.segment_id, 0) - 1
+            if left > 0:
+                users[need.segment_id] = left
+            else:
+                users.pop(need.segment_id, None)
