@@ -136,9 +136,9 @@ class PartialSegments:
         all). Raises as `learn`, and SegmentNotFoundError if it is deleted or merged away meanwhile.
         """
         while not segment.attributes.whole:
-            writes, store = self._changes.writes, self._catalog.store
+            writes, segment_id = self._changes.writes, segment.segment_id
             try:
-                found, more = await scan_attributes(store, segment.segment_id, start, limit)
+                found, more = await scan_attributes(self._catalog.store, segment_id, start, limit)
             except (KeyStoreError, MetadataFormatError) as error:
                 self.check_there(segment)
                 raise self._error(error) from error
@@ -291,9 +291,10 @@ class PartialSegments:
 
     def _check_read(self, needs: Sequence[Need]) -> None:
         """All that was read is in memory, or the catalog lacks it."""
-        for need in needs:
-            if not is_known(self._metadata, need):
-                raise MetadataFormatError(f"{need} is not there")
+        for gap in self._gaps(needs):
+            raise MetadataFormatError("segment {}: no page has its bytes {} to {}".format(*gap))
+        for need in self._unknown(needs):
+            raise MetadataFormatError(f"{need} is not there")
 
     # --- forgetting -------------------------------------------------------------------------------
 

@@ -246,7 +246,7 @@ class FakeContainer:
 
     def segment(self, segment_id: int) -> SegmentMetadata:
         found = self.metadata.segments.get(segment_id)
-        return self.catalog.table[segment_id] if found is None else found
+        return found if found is not None and found.chunks.whole else self.catalog.one(segment_id)
 
     @property
     def object_count(self) -> int:

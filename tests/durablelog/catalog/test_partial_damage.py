@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -190,6 +191,44 @@ def test_damage_of_pages_that_are_not_read_is_found_when_they_are(
             with pytest.raises(MetadataFormatError):
                 await load_metadata(store, CONTAINER)
         await store.close()
+
+    run(main())
+
+
+RECORDS_OF_OTHERS: dict[str, LongChunks | None] = {
+    "a chunk too many": LongChunks(8, 0),
+    "a chunk too few": LongChunks(6, 0),
+    "chunks begin elsewhere": LongChunks(7, 5),
+    "chunks that fit a page": LongChunks(2, 0),
+    "no numbers": None,
+}
+
+
+@both
+@pytest.mark.parametrize("name", RECORDS_OF_OTHERS)
+def test_numbers_of_a_record_are_compared_when_all_pages_are_read(
+    kind: Kind, name: str, tmp_path: Path
+) -> None:
+    long = RECORDS_OF_OTHERS[name]
+
+    async def main() -> None:
+        sample = await filled(kind, tmp_path / "s")
+        there = segment_record(sample.metadata.segments[sample.long])
+        assert there.long_chunks == LongChunks(7, 0)
+        start = 0 if long is None else long.start_offset
+        wrong = there._replace(start_offset=start, long_chunks=long)
+        key = SegmentIdKey(sample.long).encode()
+        await changed(sample.store, {key: encode_segment(wrong)})
+        match = rf"segment {sample.long}: .* its record says {re.escape(str(long))}$"
+        with pytest.raises(MetadataFormatError, match=match):
+            await load_metadata(sample.store, CONTAINER)
+        if long is None or long.chunks <= ChunkList.page_chunks:
+            # No pages are left for later.
+            with pytest.raises(MetadataFormatError, match=match):
+                await load_segments(sample.store, [sample.long], sample.metadata.objects)
+        await changed(sample.store, {key: encode_segment(there)})
+        assert (await load_metadata(sample.store, CONTAINER)).whole
+        await sample.store.close()
 
     run(main())
 
