@@ -291,8 +291,10 @@ class PartialSegments:
 
     def _check_read(self, needs: Sequence[Need]) -> None:
         """All that was read is in memory, or the catalog lacks it."""
-        for gap in self._gaps(needs):
-            raise MetadataFormatError("segment {}: no page has its bytes {} to {}".format(*gap))
+        for segment_id, start, end in self._gaps(needs):
+            raise MetadataFormatError(
+                f"segment {segment_id}: no page has its bytes {start} to {end}"
+            )
         for need in self._unknown(needs):
             raise MetadataFormatError(f"{need} is not there")
 
