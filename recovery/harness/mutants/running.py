@@ -45,7 +45,7 @@ RUNNING: Final = (
         (
             Edit(
                 f"{_PROCESSOR}._fill_frames",
-                "queue = self._own_queue\nif not queue:\n    queue = self._requests()",
+                "queue = self._own_queue or self._requests()",
                 "queue = self._own_queue or self._queue\nif queue and "
                 "self._held_back():\n    break",
             ),

@@ -29,8 +29,8 @@ SNAPSHOTS: Final = (
         (
             Edit(
                 f"{_CHANGES}.set_attributes",
-                "attributes[segment_id, attribute_id] = value",
-                "attributes.setdefault((segment_id, attribute_id), value)",
+                "there.update(values)",
+                "self._tables.attributes[segment_id] = {**values, **there}",
             ),
         ),
         Hunt(workload="attributes", settings=_BY_REFERENCE),
