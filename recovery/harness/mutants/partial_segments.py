@@ -49,8 +49,13 @@ PARTIAL_SEGMENTS: Final = (
                 "segment.segment_id not in self._kept and ",
                 "",
             ),
+            Edit(
+                "segmentstore.container.partial_segments:PartialSegments._bound_pages",
+                "if segment_id in self._kept:",
+                "if False:",
+            ),
         ),
-        Hunt(workload="tier2", settings=_SMALL),
+        Hunt(workload="everything", settings=_SMALL),
     ),
     Mutant(
         "forgets-attributes-in-use",
