@@ -398,18 +398,24 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def crash_and_reopen(self, burst: list[tuple[tuple[int, str], bytes]], turns: int) -> None:
         """What was acknowledged is there; of what was on its way, in each container the first so
-        many.
+        many. While callers are held back, requests of two segments may change places: then in each
+        segment.
         """
         self.lives += 1
         copy = str(self.folder / str(self.lives))
         sends = [(self.pick(pick), data) for pick, data in burst]
 
+        held_back = False
+
         async def crash() -> list[tuple[str, bytes, bool]]:
+            nonlocal held_back
             futures = [self.open_store.append(name, data) for name, data in sends]
             for _ in range(turns):
                 await asyncio.sleep(0)
             self.disk.crash_copy(self.location, copy)
             done = [future.done() and future.exception() is None for future in futures]
+            containers = self.open_store.stats()["containers"].values()
+            held_back = any(each["processor"]["throttled_s"] for each in containers)
             await self.close()
             await asyncio.gather(*futures, return_exceptions=True)
             return [
@@ -421,15 +427,17 @@ class StoreMachine(RuleBasedStateMachine):
         shutil.rmtree(self.location)
         self.location = copy
         self.reopen()
-        for container in range(self.model.containers):
-            self.adopt_unknown(
-                [item for item in sent if self.model.container(item[0]) == container]
-            )
+        by_order: dict[object, list[tuple[str, bytes, bool]]] = {}
+        for item in sent:
+            order = item[0] if held_back else self.model.container(item[0])
+            by_order.setdefault(order, []).append(item)
+        for items in by_order.values():
+            self.adopt_unknown(items)
         self.check_everything()
 
     def adopt_unknown(self, sent: list[tuple[str, bytes, bool]]) -> None:
-        """Move the model on over the appends of one container that the reopened store turns out to
-        have.
+        """Move the model on over appends that keep their order, as far as the reopened store turns
+        out to have them.
         """
         must = max(
             (number for number, (*_, acknowledged) in enumerate(sent, 1) if acknowledged), default=0
