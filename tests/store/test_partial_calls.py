@@ -23,15 +23,7 @@ from segmentstore import (
 from segmentstore import service as store_service
 from segmentstore.container import SegmentContainer, segment_loader
 from tests.store.harness import open_tiny, run, until
-
-SMALL: dict[str, Any] = {
-    "containers": 1,
-    "inline_checkpoint_bytes_max": 0,
-    "active_metadata_bytes_max": 2_000,
-    "consolidation": False,
-}
-WRITERS = [UUID(int=7 * number + 1) for number in range(40)]
-NAME = "long"
+from tests.store.long_segments import NAME, SMALL, WRITERS
 
 
 @pytest.fixture(autouse=True)

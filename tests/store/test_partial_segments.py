@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
@@ -23,16 +22,9 @@ from segmentstore import (
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_tiny, run, until
+from tests.store.long_segments import NAME, SMALL, WRITERS
 
-SMALL: dict[str, Any] = {
-    "containers": 1,
-    "inline_checkpoint_bytes_max": 0,
-    "active_metadata_bytes_max": 2_000,
-    "consolidation": False,
-}
 CHUNKS = 60
-WRITERS = [UUID(int=7 * number + 1) for number in range(40)]
-NAME = "long"
 
 
 @pytest.fixture(autouse=True)
