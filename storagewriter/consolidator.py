@@ -203,6 +203,8 @@ class Consolidator:
         for number, (name, live) in enumerate(list(metadata.objects.items())):
             if (
                 is_candidate(live, consolidation_bytes)
+                # Else what is not linked yet looks dead.
+                and name not in self._uploader.in_flight
                 and name not in self._left_alone
                 and name not in self._deferred
             ):

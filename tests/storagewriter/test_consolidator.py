@@ -13,6 +13,8 @@ import pytest
 from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord
+from storagewriter import object_uploader
+from tests.storagewriter import fake_container
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import (
     FakeContainer,
@@ -186,6 +188,37 @@ class TestWhatComesOut:
             flush_bytes=100_000,
             object_bytes=100_000,
             upload_bytes_max=100_000,
+            extent_bytes=1024,
+        )
+
+    def test_an_object_that_is_linked_in_parts_is_not_taken_for_mostly_dead(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def body(c: FakeContainer) -> None:
+            for number in range(10):
+                c.append(c.create(f"s{number}"), 8000)
+            flushing = asyncio.ensure_future(c.writer.flush())
+            await asyncio.sleep(2 * LONG_S)
+            # A flush of its own wakes the search for groups.
+            other = c.create("other")
+            await write(c, other, 1)
+            await asyncio.sleep(LONG_S)
+            [first, _] = c.metadata.objects
+            assert 0 < c.metadata.objects[first].live_chunks < 5, "most of it is not linked yet"
+            assert c.writer.statistics().consolidations == 0
+            await flushing
+            await asyncio.sleep(LONG_S)
+            assert (kinds(c), c.metadata.objects[first].live_chunks) == (["flush"] * 2, 10)
+            assert c.writer.statistics().consolidations == 0
+
+        monkeypatch.setattr(object_uploader, "OPERATION_CHUNKS", 1)
+        monkeypatch.setattr(fake_container, "LOG_LATENCY_S", 4.0)
+        run(
+            body,
+            consolidation_bytes=60_000,
+            flush_bytes=100_000,
+            object_bytes=100_000,
+            upload_bytes_max=200_000,
             extent_bytes=1024,
         )
 
