@@ -26,6 +26,7 @@ from itertools import islice
 
 from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_builder import DataFrameBuilder
+from durablelog.durable_data_log import LogAddress
 from durablelog.metadata_needs import AttributeNeed, Need, keys_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import (
@@ -92,7 +93,15 @@ def _nobody(_request: AppendRequest) -> bool:
 class PackedFrame:
     """One frame's payload, the operations that end in it, and the futures it resolves."""
 
-    __slots__ = ("futures", "length", "operations", "payload", "starts_checkpoint", "values")
+    __slots__ = (
+        "acknowledged",
+        "futures",
+        "length",
+        "operations",
+        "payload",
+        "starts_checkpoint",
+        "values",
+    )
 
     def __init__(self) -> None:
         self.payload: list[Buffer] = []
@@ -105,6 +114,8 @@ class PackedFrame:
         """The first record in it is a checkpoint: a legal truncation point once that is
         committed.
         """
+        self.acknowledged: asyncio.Future[LogAddress]
+        """Of the log; from when it was handed to it."""
 
 
 class FramePacker:
@@ -213,6 +224,11 @@ class FramePacker:
         self._room = self._room_of_empty
         self._frame = PackedFrame()
         return frame
+
+    def add_waiter(self, future: asyncio.Future[object]) -> None:
+        """Resolve it with None once all that was packed by now is durable."""
+        self._frame.futures.append(future)
+        self._frame.values.append(None)
 
     def pack_checkpoint(self, operation: AnyCheckpoint) -> list[PackedFrame]:
         """A checkpoint in frames of its own; the packer is idle and nothing is in flight."""
@@ -348,8 +364,7 @@ class FramePacker:
                 if last is not None and number <= last:
                     # The event it repeats may still be on its way to the log: acknowledged with or
                     # after it.
-                    self._frame.futures.append(future)  # type: ignore[arg-type]
-                    self._frame.values.append(None)
+                    self.add_waiter(future)  # type: ignore[arg-type]
                     return False, None
                 if updates:
                     last = attributes.get(key, last)

@@ -47,6 +47,7 @@ from durablelog.operations import (
     commit_runs,
 )
 from durablelog.processor_config import ProcessorConfig, ProcessorStatistics
+from durablelog.queue_room import QueueRoom
 from durablelog.throttle_pauses import ThrottlePauses
 from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
@@ -54,7 +55,6 @@ from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
     NotPrimaryError,
-    TierUnavailableError,
 )
 from segmentstore.contracts.loop_turns import timed_turn
 from segmentstore.contracts.runtime import Clock
@@ -63,16 +63,6 @@ _FRAMES_IN_FLIGHT_MAX = 32
 _PART_FILLED_IN_FLIGHT_MAX = 2
 _ROOM_TIMEOUT_S = 5.0
 """A close, or a store that is being made, waits so long for a log whose disk is full."""
-
-
-class _Shipped:
-    """A frame on its way."""
-
-    __slots__ = ("acknowledged", "frame")
-
-    def __init__(self, frame: PackedFrame, acknowledged: asyncio.Future[LogAddress]) -> None:
-        self.frame = frame
-        self.acknowledged = acknowledged
 
 
 class OperationProcessor:
@@ -122,9 +112,10 @@ class OperationProcessor:
         """Put back after they had been deferred: older than all that waits, and admitted before."""
         self._deferred = 0
         """Appends that were deferred and are not back."""
-        self._bytes_queued = 0
-        """Bytes of requests ever enqueued; minus the packer's `bytes_taken` = what waits."""
-        self._in_flight: deque[_Shipped] = deque()
+        packer = self._packer
+        self.room = QueueRoom(config.queue_bytes_max, lambda: packer.bytes_taken)
+        """For callers that wait until an append is not refused because too much waits."""
+        self._in_flight: deque[PackedFrame] = deque()
         self._bytes_in_flight = 0
         self._scheduled = self._checkpoint_wanted = self._closing = False
         self._checkpoint_waiters: list[asyncio.Future[object]] = []
@@ -134,9 +125,8 @@ class OperationProcessor:
         self._close_cause: BaseException | None = None
         log.on_settled = self._frames_done
         log.on_failed = self.fail
-        self._requests_committed = self._operations_committed = self._frames_committed = (
-            self._checkpoints
-        ) = 0
+        self._requests_committed = self._operations_committed = 0
+        self._frames_committed = self._checkpoints = 0
 
     def note_replayed(self, operations: int, length: int, checkpoint_length: int) -> None:
         """What recovery found behind the log's last checkpoint, and that one's size: counts towards
@@ -164,7 +154,7 @@ class OperationProcessor:
         size = len(data)
         if future is None:
             future = self._loop.create_future()
-            waiting = self._bytes_queued - self._packer.bytes_taken
+            waiting = self.room.queued - self._packer.bytes_taken
             if waiting + size > self._config.queue_bytes_max or self._closing:
                 future.set_exception(self._refusal())
                 return future
@@ -172,7 +162,7 @@ class OperationProcessor:
             if not future.done():
                 future.set_exception(self._refusal())
             return future
-        self._bytes_queued += size + REQUEST_BYTES
+        self.room.queued += size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
         if not self._scheduled:
             if self._in_flight:
@@ -194,7 +184,7 @@ class OperationProcessor:
                 if not request[2].done():
                     request[2].set_exception(self._refusal())
             return
-        self._bytes_queued += sum(len(request[1]) + REQUEST_BYTES for request in requests)
+        self.room.queued += sum(len(request[1]) + REQUEST_BYTES for request in requests)
         self._returned.extend(requests)
         self._schedule()
 
@@ -212,13 +202,23 @@ class OperationProcessor:
             return future
         if own:
             self._own_queue.append(OperationRequest(operation, future))
-        elif self._bytes_queued - self._packer.bytes_taken > self._config.queue_bytes_max:
+        elif self.room.queued - self._packer.bytes_taken > self._config.queue_bytes_max:
             future.set_exception(self._refusal())
             return future
         else:
-            self._bytes_queued += REQUEST_BYTES
+            self.room.queued += REQUEST_BYTES
             self._queue.append(OperationRequest(operation, future, REQUEST_BYTES))
         self._schedule()
+        return future
+
+    def settled(self) -> asyncio.Future[object]:
+        """Done once all that was accepted by now is durable. Nothing is logged for it."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        if self._failure is not None:
+            future.set_exception(self._refusal())
+        else:
+            self._packer.add_waiter(future)
+            self._schedule()
         return future
 
     def checkpoint(self) -> asyncio.Future[object]:
@@ -271,6 +271,7 @@ class OperationProcessor:
             # Any bug here must stop the container, not hang its callers.
             self.fail(error)
             return
+        self.room.grant()
         drained = self._drained
         if drained is not None and not (self._in_flight or drained.done()) and self._all_empty():
             drained.set_result(None)
@@ -354,7 +355,7 @@ class OperationProcessor:
         elif self._in_flight:
             # Only repeats of events: acknowledged together with whatever is still on its way before
             # them.
-            last = self._in_flight[-1].frame
+            last = self._in_flight[-1]
             last.futures += frame.futures
             last.values += frame.values
         else:
@@ -384,9 +385,10 @@ class OperationProcessor:
 
     def _ship(self, frame: PackedFrame) -> None:
         acknowledged = self._log.append(frame.payload)
+        frame.acknowledged = acknowledged
         self._bytes_in_flight += frame.length
         self._policy.added(len(frame.operations), frame.length)
-        self._in_flight.append(_Shipped(frame, acknowledged))
+        self._in_flight.append(frame)
         if acknowledged.done():
             self._loop.call_soon(self._frames_done)
 
@@ -397,11 +399,10 @@ class OperationProcessor:
         in_flight = self._in_flight
         try:
             while in_flight and in_flight[0].acknowledged.done():
-                shipped = in_flight[0]
-                address = shipped.acknowledged.result()
-                self._commit(shipped.frame, address)
+                frame = in_flight[0]
+                self._commit(frame, frame.acknowledged.result())
                 in_flight.popleft()
-                self._bytes_in_flight -= shipped.frame.length
+                self._bytes_in_flight -= frame.length
         except asyncio.CancelledError:
             self.fail(ContainerStoppedError(self._container_id))
             return
@@ -454,13 +455,7 @@ class OperationProcessor:
             return NotPrimaryError(self._container_id, "this owner was fenced")
         if failure is not None or self._closing:
             return ContainerStoppedError(self._container_id, failure or self._close_cause)
-        throttled_by = self._pauses.source
-        why = f" (held back by {throttled_by})" if throttled_by else ""
-        return TierUnavailableError(
-            "tier2" if throttled_by in {"unflushed", "cache"} else "tier1",
-            f"{self._config.queue_bytes_max} bytes of appends are waiting already{why}; "
-            "nothing of this call was taken",
-        )
+        return self._pauses.queue_full(self._config.queue_bytes_max)
 
     async def close(self, cause: BaseException | None = None) -> None:
         """Take nothing more, let everything that was taken become durable, unthrottled. Idempotent.
@@ -470,6 +465,7 @@ class OperationProcessor:
         """
         self._closing = True
         self._close_cause = self._close_cause or cause
+        self.room.close(self._refusal)
         self.throttle_changed()
         if self._failure is not None or (self._all_empty() and not self._in_flight):
             return
@@ -492,9 +488,7 @@ class OperationProcessor:
         await written
 
     async def _while_room(self, done: asyncio.Future[Any]) -> None:
-        """Wait until it is done, or has been failed because the log has no room, and has found none
-        in a while.
-        """
+        """Wait until it is done, or fail everything: the log has found no room in a while."""
         while not (await asyncio.wait((done,), timeout=_ROOM_TIMEOUT_S))[0]:
             if self._log.short:
                 self.fail(LogFullError(self._log.health() or "its disk is full"))
@@ -507,12 +501,13 @@ class OperationProcessor:
             return
         self._failure = error
         self._closing = True
+        self.room.close(self._refusal)
         self._updater.rollback()
         self._lookup.stop()
         self._pauses.end()
-        for shipped in self._in_flight:
-            shipped.acknowledged.add_done_callback(_note_end)
-        unknown = [future for shipped in self._in_flight for future in shipped.frame.futures]
+        for frame in self._in_flight:
+            frame.acknowledged.add_done_callback(_note_end)
+        unknown = [future for frame in self._in_flight for future in frame.futures]
         self._in_flight.clear()
         for future in unknown:
             if not future.done():
@@ -536,7 +531,7 @@ class OperationProcessor:
         waiting: tuple[Sized, ...] = (self._queue, self._own_queue, self._returned, self._fair)
         return ProcessorStatistics(
             queue_requests=sum(map(len, waiting)),
-            queue_bytes=self._bytes_queued - self._packer.bytes_taken,
+            queue_bytes=self.room.queued - self._packer.bytes_taken,
             frames_in_flight=len(self._in_flight),
             bytes_in_flight=self._bytes_in_flight,
             requests_committed=self._requests_committed,
@@ -549,8 +544,6 @@ class OperationProcessor:
 
 
 def _note_end(acknowledged: asyncio.Future[Any]) -> None:
-    """Take note of how a frame nobody waits for any more ended, or asyncio complains that nobody
-    did.
-    """
+    """Note how a frame ended that nobody waits for any more, or asyncio complains."""
     if not acknowledged.cancelled():
         acknowledged.exception()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from durablelog.throttler import Throttle
+from segmentstore.contracts.errors import TierUnavailableError
 
 
 class ThrottlePauses:
@@ -47,3 +48,12 @@ class ThrottlePauses:
         self._timer.cancel()
         self._timer = None
         return True
+
+    def queue_full(self, bytes_max: int) -> TierUnavailableError:
+        """What a call gets while so many bytes wait: it names what held callers back last."""
+        why = f" (held back by {self.source})" if self.source else ""
+        return TierUnavailableError(
+            "tier2" if self.source in {"unflushed", "cache"} else "tier1",
+            f"{bytes_max} bytes of appends are waiting already{why}; "
+            "nothing of this call was taken",
+        )

@@ -57,7 +57,7 @@ from segmentstore.contracts.errors import (
     WrongEventLoopError,
     WrongThreadError,
 )
-from segmentstore.contracts.segments import SegmentInfo
+from segmentstore.contracts.segments import Merged, SegmentInfo
 
 if TYPE_CHECKING:
     from segmentstore import blocking
@@ -109,6 +109,7 @@ __all__ = [
     "GarbageReport",
     "InvalidArgumentError",
     "InvalidNameError",
+    "Merged",
     "MissingExtraError",
     "NotAStoreError",
     "NotPrimaryError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from segmentstore.contracts.attributes import (
     VALUE_MAX,
@@ -73,3 +73,14 @@ def checked_updates(updates: Sequence[object]) -> tuple[KeyedUpdate, ...]:
             raise InvalidArgumentError("attributes", update, "it has no value")
         result.append(keyed(update))
     return tuple(result)
+
+
+def checked_ids(ids: object) -> list[uuid.UUID]:
+    """Ids of attributes. Raises InvalidArgumentError for the first that is none."""
+    if not isinstance(ids, Iterable):
+        raise InvalidArgumentError("ids", ids, "it is None or an iterable of uuid.UUID")
+    checked = list(ids)
+    for each in checked:
+        if not isinstance(each, uuid.UUID):
+            raise InvalidArgumentError("ids", each, "an attribute's id is a uuid.UUID")
+    return checked

@@ -33,7 +33,7 @@ from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DeprecatedSettingWarning
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.segments import SegmentInfo
+from segmentstore.contracts.segments import Merged, SegmentInfo
 from segmentstore.deprecated_settings import deprecation_notes, with_current_names
 from segmentstore.garbage import GarbageReport
 from segmentstore.open_stores import registered
@@ -275,9 +275,15 @@ class SegmentStore:
         """Drop the bytes below `offset`."""
         self._thread.run(lambda: self._store.truncate(name, offset), change=True)
 
-    def merge(self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()) -> int:
+    def merge(self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()) -> Merged:
         """Append the whole source to the target and delete the source."""
         return self._thread.run(lambda: self._store.merge(target, source, attributes), change=True)
+
+    def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge several segments into one, in their order; gives the target's length behind
+        each.
+        """
+        return self._thread.run(lambda: self._store.merge_batch(target, sources), change=True)
 
     def delete(self, name: str) -> None:
         """Remove the segment."""

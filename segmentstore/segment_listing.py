@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import AsyncGenerator, Sequence
+from datetime import UTC, datetime
 from typing import Final
 
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.segments import SegmentInfo
 
 LISTED_IN_A_TURN: Final = 128
 """Given to the caller without letting others run, if the caller does not wait itself."""
@@ -45,3 +47,19 @@ async def listed_segments(
         listed += 1
         if not listed % LISTED_IN_A_TURN:
             await asyncio.sleep(0)
+
+
+def segment_info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:
+    """What a caller may know of it."""
+    return SegmentInfo(
+        name=segment.name,
+        segment_id=segment.segment_id,
+        start_offset=segment.start_offset,
+        length=segment.length,
+        storage_length=segment.storage_length,
+        sealed=segment.sealed,
+        sealed_in_storage=segment.sealed and segment.storage_length == segment.length,
+        created=datetime.fromtimestamp(segment.created_ms / 1000, UTC),
+        last_modified=datetime.fromtimestamp(segment.last_modified_ms / 1000, UTC),
+        container_id=container_id,
+    )

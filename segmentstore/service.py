@@ -15,11 +15,17 @@ import dataclasses
 import uuid
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
-from segmentstore.arguments import checked_offset, checked_updates, checked_wait, running_loop
+from segmentstore.arguments import (
+    checked_ids,
+    checked_offset,
+    checked_updates,
+    checked_wait,
+    running_loop,
+)
+from segmentstore.block_writer import BlockWriter
 from segmentstore.catalog_export import CatalogExport
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
@@ -41,11 +47,15 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.findings import Finding, Severity
-from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.owned_tasks import gather_outcomes
-from segmentstore.contracts.segments import SegmentInfo, check_segment_name, may_be_stored
+from segmentstore.contracts.segments import (
+    Merged,
+    SegmentInfo,
+    check_segment_name,
+    may_be_stored,
+)
 from segmentstore.garbage import GarbageReport, collect_garbage
-from segmentstore.segment_listing import listed_segments
+from segmentstore.segment_listing import listed_segments, segment_info
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import (
     AttributeIterator,
@@ -176,6 +186,28 @@ class SegmentStore:
             raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
         return SegmentWriter(self._home(name), name, writer_id, self._config.append_bytes_max, self)
 
+    def block_writer(self, name: str, writer_id: uuid.UUID, count_id: uuid.UUID) -> BlockWriter:
+        """Appends of a writer's blocks of events, for a server; `count_id` is the attribute that
+        counts the segment's events.
+
+        Raises SegmentNotFoundError: at once, or for an idle segment by its calls.
+        """
+        return BlockWriter(
+            self._home(name), name, writer_id, count_id, self._config.append_bytes_max
+        )
+
+    def room(self, name: str, length: int) -> asyncio.Future[None] | None:
+        """None: as far as what waits already, an append of `length` bytes is taken now.
+
+        Otherwise a future that is done once it is, first come, first served. Append in a callback
+        of it, or right behind its `await`: until then the room is reserved. The future raises why
+        the container stops. O(1).
+        """
+        home = self._home(name)
+        checked_offset("length", length)
+        # A larger append is refused, whatever waits.
+        return None if length > self._config.append_bytes_max else home.room(length)
+
     # --- reads ------------------------------------------------------------------------------------
 
     async def read(
@@ -222,13 +254,13 @@ class SegmentStore:
         """
         home = self._home(name)
         segment = await home.create_segment(check_segment_name(name), checked_updates(attributes))
-        return _info(segment, home.container_id)
+        return segment_info(segment, home.container_id)
 
     async def get_info(self, name: str) -> SegmentInfo:
         """The segment's properties, as acknowledged. O(1)."""
         home = self._home(name)
         async with home.segment(name) as segment:
-            return _info(segment, home.container_id)
+            return segment_info(segment, home.container_id)
 
     async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
         """Segments whose names begin with `prefix` at the start, by name; each as it is when given.
@@ -243,7 +275,7 @@ class SegmentStore:
             container.check_running()
         async with aclosing(listed_segments(self._containers, prefix)) as listed:
             async for segment, container in listed:
-                yield _info(segment, container.container_id)
+                yield segment_info(segment, container.container_id)
 
     async def seal(self, name: str) -> int:
         """Allow no more appends, ever.
@@ -263,14 +295,15 @@ class SegmentStore:
 
     async def merge(
         self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()
-    ) -> int:
+    ) -> Merged:
         """Append the whole source to the target and delete the source, as one step.
 
         The source is sealed by it if it is not yet; its bytes are readable through the target at
         once. `attributes` are updates on the target: refused, they refuse the merge. Gives the
-        offset in the target at which the source begins. Raises ContainerMismatchError (the two live
-        in different containers), SegmentSealedError (the target), SegmentTruncatedError (the
-        source), BadAttributeUpdateError, TooManyAttributesError.
+        offset in the target at which the source begins, and the target's length behind it. Raises
+        ContainerMismatchError (the two live in different containers), SegmentSealedError (the
+        target), SegmentTruncatedError (the source), BadAttributeUpdateError,
+        TooManyAttributesError.
         """
         home, source_home = self._home(target), self._home(source)
         if target == source:
@@ -283,6 +316,26 @@ class SegmentStore:
                 target, source, home.container_id, source_home.container_id
             )
         return await home.merge(target, source, updates)
+
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge several segments into one, in their order; gives the target's length behind each.
+
+        A source that does not exist counts as merged, so a batch whose outcome is unknown may be
+        repeated. It is not one step: those before one that is refused are merged. Nothing comes
+        between two that both exist. Raises SegmentNotFoundError (the target), and as `merge`.
+        """
+        home = self._home(target)
+        if isinstance(sources, str) or not isinstance(sources, Sequence):
+            raise InvalidArgumentError("sources", sources, "it is a sequence of names")
+        for source in sources:
+            source_home = self._home(source)
+            if source == target:
+                raise InvalidArgumentError("sources", source, "the target is none of them")
+            if home is not source_home:
+                raise ContainerMismatchError(
+                    target, source, home.container_id, source_home.container_id
+                )
+        return await home.merge_batch(target, sources)
 
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes; the name is free again, its id is not."""
@@ -313,7 +366,7 @@ class SegmentStore:
         reads parts, each as of its moment. Raises SegmentNotFoundError.
         """
         home = self._home(name)
-        wanted = None if ids is None else _checked_ids(ids)
+        wanted = None if ids is None else checked_ids(ids)
         async with home.segment(name) as segment:
             if wanted is not None:
                 found = await home.attributes(segment, [each.bytes for each in wanted])
@@ -517,28 +570,3 @@ class SegmentStore:
                 self._homes.clear()
             self._homes[name] = home
         return home
-
-
-def _checked_ids(ids: object) -> list[uuid.UUID]:
-    if not isinstance(ids, Iterable):
-        raise InvalidArgumentError("ids", ids, "it is None or an iterable of uuid.UUID")
-    checked = list(ids)
-    for each in checked:
-        if not isinstance(each, uuid.UUID):
-            raise InvalidArgumentError("ids", each, "an attribute's id is a uuid.UUID")
-    return checked
-
-
-def _info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:
-    return SegmentInfo(
-        name=segment.name,
-        segment_id=segment.segment_id,
-        start_offset=segment.start_offset,
-        length=segment.length,
-        storage_length=segment.storage_length,
-        sealed=segment.sealed,
-        sealed_in_storage=segment.sealed and segment.storage_length == segment.length,
-        created=datetime.fromtimestamp(segment.created_ms / 1000, UTC),
-        last_modified=datetime.fromtimestamp(segment.last_modified_ms / 1000, UTC),
-        container_id=container_id,
-    )

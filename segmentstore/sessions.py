@@ -35,7 +35,7 @@ _SLICE = 256
 _LAST_KEY = b"\xff" * 16
 
 
-class _Bound:
+class BoundSegment:
     """The segment of a session: found by its name, once, and known by its id from then on."""
 
     def __init__(self, container: SegmentContainer, name: str) -> None:
@@ -111,7 +111,7 @@ class SegmentReader:
         keeps: object,
     ) -> None:
         self._container = container
-        self._bound = _Bound(container, name)
+        self._bound = BoundSegment(container, name)
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
         self._chunk_bytes = chunk_bytes
@@ -126,7 +126,7 @@ class SegmentReader:
         return self
 
     async def __anext__(self) -> bytes:
-        _check_loop(self._loop, self._birth)
+        check_loop(self._loop, self._birth)
         async with self._turn:
             data = await self.fetch(self.offset)
             if not data:
@@ -138,7 +138,7 @@ class SegmentReader:
 
     async def fetch(self, offset: int) -> bytes:
         """The chunk that begins at an offset; b"" at the end. Moves nothing."""
-        _check_loop(self._loop, self._birth)
+        check_loop(self._loop, self._birth)
         wait = _FOLLOW_WAIT_S if self._follow else None
         while True:
             try:
@@ -182,7 +182,7 @@ class SegmentWriter:
         keeps: object,
     ) -> None:
         self._container = container
-        self._bound = _Bound(container, name)
+        self._bound = BoundSegment(container, name)
         self._key = writer_id.bytes
         self._append_bytes_max = append_bytes_max
         self._loop = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ class SegmentWriter:
         Raises SegmentNotFoundError, TooManyActiveSegmentsError, TierUnavailableError,
         DataCorruptionError.
         """
-        _check_loop(self._loop, self._birth)
+        check_loop(self._loop, self._birth)
         if self._last is None:
             async with self._bound.segment() as segment:
                 found = await self._container.attributes(segment, (self._key,))
@@ -242,7 +242,7 @@ class SegmentWriter:
         before the caller knows.
         """
         if running_loop() is not self._loop:
-            _check_loop(self._loop, self._birth)
+            check_loop(self._loop, self._birth)
         last = self.last_event_number
         number = last + 1 if event_number is None else event_number
         checked_offset("event_number", number)
@@ -288,7 +288,7 @@ class AttributeIterator:
         to_id: uuid.UUID | None,
         keeps: object,
     ) -> None:
-        self._bound = _Bound(container, name)
+        self._bound = BoundSegment(container, name)
         self._start = bytes(16) if from_id is None else from_id.bytes
         self._last = _LAST_KEY if to_id is None else to_id.bytes
         self._loop = asyncio.get_running_loop()
@@ -302,7 +302,7 @@ class AttributeIterator:
         return self
 
     async def __anext__(self) -> tuple[uuid.UUID, int]:
-        _check_loop(self._loop, self._birth)
+        check_loop(self._loop, self._birth)
         if self._slice and self._place == len(self._slice):
             await asyncio.sleep(0)
         while self._place == len(self._slice):
@@ -323,7 +323,7 @@ class AttributeIterator:
         Moves nothing. O(slice + log attributes). Raises SegmentNotFoundError,
         ContainerStoppedError, and as `SegmentWriter.open`.
         """
-        _check_loop(self._loop, self._birth)
+        check_loop(self._loop, self._birth)
         start: AttributeKey | None = self._start if behind is None else next_key(behind.bytes)
         async with self._bound.segment() as segment:
             while start is not None and start <= self._last:
@@ -336,7 +336,8 @@ class AttributeIterator:
         return []
 
 
-def _check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
+def check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
+    """The door of a session's calls. Raises WrongEventLoopError, ForkedStoreError."""
     if running_loop() is not loop:
         birth.check()
         raise WrongEventLoopError

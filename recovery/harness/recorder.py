@@ -37,7 +37,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     TierUnavailableError,
 )
-from segmentstore.contracts.segments import SegmentInfo
+from segmentstore.contracts.segments import Merged, SegmentInfo
 
 if TYPE_CHECKING:
     from segmentstore.service import SegmentStore
@@ -212,7 +212,8 @@ class RecordedStore:
         call = self._new_call(CallKind.MERGE, target)
         call.source, call.updates = source, tuple(updates)
         asked = self.store.merge(target, source, _attributes(updates))
-        return await self._answered(self._report_begun(call), asked, _put_result)
+        merged = await self._answered(self._report_begun(call), asked, _put_offset)
+        return merged.offset
 
     async def delete(self, name: str) -> None:
         """Delete it."""
@@ -431,6 +432,10 @@ def _put_length(call: Call, info: SegmentInfo) -> None:
 
 def _put_result(call: Call, result: int) -> None:
     call.result = result
+
+
+def _put_offset(call: Call, merged: Merged) -> None:
+    call.result = merged.offset
 
 
 def _put_data(call: Call, data: bytes) -> None:

@@ -69,11 +69,11 @@ def merge(
     as_json: output.JsonOption = False,
 ) -> None:
     """Append a whole segment to another; its name is free afterwards."""
-    offset = with_store(store, lambda opened: opened.merge(target, source), take_over=take_over)
+    merged = with_store(store, lambda opened: opened.merge(target, source), take_over=take_over)
     _say(
         as_json,
-        {"target": target, "source": source, "offset": offset},
-        f"{source} is in {target} now, from offset {offset:,}",
+        {"target": target, "source": source, "offset": merged.offset, "length": merged.length},
+        f"{source} is in {target} now, from offset {merged.offset:,}",
     )
 
 

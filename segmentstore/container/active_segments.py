@@ -251,11 +251,10 @@ class ActiveSegments:
     ) -> asyncio.Future[int | None]:
         """An append whose segment is not in memory; its future."""
         future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        size = len(data) + REQUEST_BYTES
         if not self.may_be(key):
             future.set_exception(not_found(key))
             return future
-        if self._bytes_waiting + size > self._queue_bytes_max and self._bytes_waiting:
+        if self._bytes_waiting + len(data) > self._queue_bytes_max:
             detail = f"{self._queue_bytes_max} bytes of appends wait for idle segments already"
             future.set_exception(TierUnavailableError("tier1", f"{detail}; nothing was taken"))
             return future
@@ -276,12 +275,16 @@ class ActiveSegments:
         return True
 
     def _take(self, key: SegmentKey, request: AppendRequest, *, deferred: bool) -> None:
-        self._bytes_waiting += len(request[1]) + REQUEST_BYTES
+        self._count(len(request[1]) + REQUEST_BYTES)
         waiter = WaitingAppend(self.queue, key, request, self._append_ended, deferred=deferred)
         self._want(key, waiter, accepted=deferred, roomy=deferred)
 
     def _append_ended(self, size: int) -> None:
-        self._bytes_waiting -= size + REQUEST_BYTES
+        self._count(-size - REQUEST_BYTES)
+
+    def _count(self, count: int) -> None:
+        self._bytes_waiting += count
+        self.queue.room.held_elsewhere = self._bytes_waiting
 
     def statistics(self) -> ActiveSegmentsStatistics:
         """As of now. O(segments that are waited for)."""

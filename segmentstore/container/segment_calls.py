@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import cast
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -34,8 +34,9 @@ from segmentstore.container.segment_scan import SegmentScan
 from segmentstore.container.segment_waiters import SegmentKey
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.errors import SegmentNotFoundError
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.segments import Merged
 
 
 class SegmentCalls(ABC):
@@ -134,6 +135,13 @@ class SegmentCalls(ABC):
             return self._active.append(key, data, expected_offset, updates, event)
         return processor.append(segment_id, data, expected_offset, updates, event)
 
+    def room(self, size: int) -> asyncio.Future[None] | None:
+        """As `QueueRoom.request`; None also where the append is refused for another reason."""
+        processor = self._processor
+        if processor is None or self.state is not ContainerState.RUNNING:
+            return None
+        return processor.room.request(size)
+
     async def read(
         self, key: SegmentKey, offset: int, length_max: int, wait: float | None
     ) -> bytes:
@@ -174,11 +182,55 @@ class SegmentCalls(ABC):
         async with self.segment(name) as segment:
             await self._submit(TruncateOperation(segment.segment_id, offset))
 
-    async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> int:
-        """Append the source to the target and delete it; give the offset at which it begins."""
+    async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> Merged:
+        """Append the source to the target and delete it."""
         async with self.segment(target) as its_target, self.segment(source) as its_source:
             ids = (its_target.segment_id, its_source.segment_id)
-            return cast("int", await self._submit(MergeOperation(*ids, updates=updates)))
+            operation = MergeOperation(*ids, updates=updates)
+            await self._submit(operation)
+            return Merged(operation.offset, operation.offset + operation.length)
+
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """As `SegmentStore.merge_batch`."""
+        async with AsyncExitStack() as stack:
+            into = await stack.enter_async_context(self.segment(target))
+            # None: it is not there, and was merged before.
+            operations: list[MergeOperation | None] = []
+            for name in sources:
+                try:
+                    source = await stack.enter_async_context(self.segment(name))
+                except SegmentNotFoundError:
+                    operations.append(None)
+                    continue
+                if source.start_offset:
+                    raise SegmentTruncatedError(name, source.start_offset)
+                operations.append(MergeOperation(into.segment_id, source.segment_id))
+            there = [operation for operation in operations if operation is not None]
+            if self.metadata.partial:
+                needs = (need for operation in there for need in needs_of(operation))
+                await stack.enter_async_context(self._partial.known(needs))
+            await self._submit_batch(there, into)
+            return _lengths(operations, into.length)
+
+    async def _submit_batch(
+        self, operations: Sequence[MergeOperation], target: SegmentMetadata
+    ) -> None:
+        """Have merges into one target committed; those whose source is not there any more stay
+        without a sequence number.
+        """
+        processor = self._running()
+        # Queued without a break, and cancelled together: none goes in behind one that does not.
+        futures = [processor.submit(operation) for operation in operations]
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        for error in errors:
+            if not isinstance(error, SegmentNotFoundError):
+                raise error
+            if error.name in (target.name, f"#{target.segment_id}"):
+                raise SegmentNotFoundError(target.name)
+        if errors:
+            # Another call has them merged, and that may be on its way.
+            await processor.settled()
 
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes."""
@@ -221,3 +273,18 @@ class SegmentCalls(ABC):
             return await processor.submit(operation)
         async with self._partial.known(needs_of(operation)):
             return await self._running().submit(operation)
+
+
+def _lengths(operations: Iterable[MergeOperation | None], length: int) -> list[int]:
+    """The target's length behind each merge; `length` is the one behind the last.
+
+    What was merged before adds nothing.
+    """
+    lengths: list[int] = []
+    for operation in reversed(list(operations)):
+        if operation is not None and operation.sequence_number:
+            lengths.append(operation.offset + operation.length)
+            length = operation.offset
+        else:
+            lengths.append(length)
+    return lengths[::-1]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
 from durablelog.frame_packer import AppendRequest, Event
+from durablelog.queue_room import QueueRoom
 from segmentstore.container.eviction import Eviction
 from segmentstore.contracts.attributes import KeyedUpdate
 from segmentstore.contracts.errors import SegmentNotFoundError
@@ -25,6 +26,9 @@ def not_found(key: SegmentKey) -> SegmentNotFoundError:
 
 class AppendQueue(Protocol):
     """Where appends go whose segment is in memory."""
+
+    room: QueueRoom
+    """Counts those that wait for their segments as well."""
 
     def append(
         self,
@@ -114,5 +118,7 @@ class WaitingAppend(Waiter):
         self._ended(len(data))
         if self.deferred:
             self._queue.put_back((), 1)
+        else:
+            self._queue.room.grant()
         if not future.done():
             future.set_exception(error)

@@ -43,6 +43,13 @@ class UpdateType(enum.IntEnum):
     """Set, only if the value there equals `expected`; None or ATTRIBUTE_UNSET means absent."""
 
 
+# In Python 3.11 the name of a member costs more than its use: here once, and not in each append.
+_REPLACE: Final = UpdateType.REPLACE
+_REPLACE_IF_GREATER: Final = UpdateType.REPLACE_IF_GREATER
+_ACCUMULATE: Final = UpdateType.ACCUMULATE
+_REPLACE_IF_EQUALS: Final = UpdateType.REPLACE_IF_EQUALS
+
+
 @dataclass(frozen=True, slots=True)
 class AttributeUpdate:
     """One change of one attribute.
@@ -123,21 +130,21 @@ def resolve_updates(
 def _resolve_one(
     key: AttributeKey, update_type: UpdateType, value: int, expected: int | None, there: int | None
 ) -> int:
-    if update_type is UpdateType.REPLACE:
-        return value
-    if update_type is UpdateType.REPLACE_IF_GREATER:
-        if there is not None and value <= there:
-            raise AttributeConditionError(key, there, f"{value} is not greater")
-        return value
-    if update_type is UpdateType.REPLACE_IF_EQUALS:
+    if update_type is _REPLACE_IF_EQUALS:
         if there != (None if expected == ATTRIBUTE_UNSET else expected):
             raise AttributeConditionError(key, there, f"expected {expected}")
         return value
-    if update_type is UpdateType.ACCUMULATE:
+    if update_type is _ACCUMULATE:
         total = value + (there or 0)
         if not ATTRIBUTE_UNSET < total <= VALUE_MAX:
             raise AttributeConditionError(key, there, f"adding {value} leaves the range of values")
         return total
+    if update_type is _REPLACE:
+        return value
+    if update_type is _REPLACE_IF_GREATER:
+        if there is not None and value <= there:
+            raise AttributeConditionError(key, there, f"{value} is not greater")
+        return value
     if there is not None:
         raise AttributeConditionError(key, there, "already has a value")
     return value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from segmentstore.contracts.errors import InvalidNameError
 
@@ -33,6 +34,15 @@ class SegmentInfo:
     created: datetime
     last_modified: datetime
     container_id: int
+
+
+class Merged(NamedTuple):
+    """Where the bytes of a merged segment are in its target."""
+
+    offset: int
+    """At which they begin."""
+    length: int
+    """Of the target behind them."""
 
 
 def may_be_stored(name: str) -> bool:

@@ -79,7 +79,12 @@ def test_seal_truncate_merge_delete(store: Path) -> None:
     )
     segmentstore("append", store, "logs/b", stdin=b"four\n")
     merged = segmentstore("merge", store, "logs/a", "logs/b", "--json")
-    assert merged.json() == {"target": "logs/a", "source": "logs/b", "offset": 13}
+    assert merged.json() == {
+        "target": "logs/a",
+        "source": "logs/b",
+        "offset": 13,
+        "length": 18,
+    }
     assert segmentstore("cat", store, "logs/a").out == b"two\nthreefour\n"
     assert segmentstore("seal", store, "logs/a", "--json").json() == {
         "segment": "logs/a",

@@ -17,6 +17,7 @@ from segmentstore import (
     BadOffsetError,
     ContainerMismatchError,
     EndOfSegmentError,
+    Merged,
     SegmentExistsError,
     SegmentNotFoundError,
     SegmentSealedError,
@@ -113,7 +114,7 @@ class PlainModel:
             raise RefusedError(BadOffsetError)
         segment.start = offset
 
-    def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> int:
+    def merge(self, target: str, source: str, updates: Sequence[AttributeUpdate] = ()) -> Merged:
         into, of = self.find(target), self.find(source)
         if self.container(target) != self.container(source):
             raise RefusedError(ContainerMismatchError)
@@ -126,7 +127,7 @@ class PlainModel:
         offset = len(into.data)
         into.data += of.data
         del self.segments[source]
-        return offset
+        return Merged(offset, len(into.data))
 
     def delete(self, name: str) -> None:
         self.find(name)

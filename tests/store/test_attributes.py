@@ -241,6 +241,40 @@ def test_a_writer_that_is_removed_begins_anew(tmp_path: Path) -> None:
     run(main())
 
 
+def test_creations_and_merges_take_unset_for_absent_and_for_a_removal(tmp_path: Path) -> None:
+    async def main() -> None:
+        def compared(key: UUID, value: int, expected: int) -> list[AttributeUpdate]:
+            return [AttributeUpdate(key, UpdateType.REPLACE_IF_EQUALS, value, expected)]
+
+        async with open_tiny(tmp_path / "s") as store:
+            with pytest.raises(BadAttributeUpdateError):
+                await store.create_segment("x", compared(A, 1, 0))
+            await store.create_segment("x", [*compared(A, 1, UNSET), *compared(B, UNSET, UNSET)])
+            assert await store.get_attributes("x") == {A: 1}
+            for number, (updates, after) in enumerate(
+                (
+                    (compared(B, 5, UNSET), {A: 1, B: 5}),
+                    (compared(B, 6, UNSET), None),
+                    (compared(A, UNSET, 2), None),
+                    (compared(A, UNSET, 1), {B: 5}),
+                    (compared(A, UNSET, UNSET), {B: 5}),
+                    (compared(A, 7, UNSET), {A: 7, B: 5}),
+                )
+            ):
+                await store.create_segment(f"source-{number}")
+                merging = store.merge("x", f"source-{number}", updates)
+                if after is None:
+                    with pytest.raises(BadAttributeUpdateError):
+                        await merging
+                else:
+                    await merging
+                    assert await store.get_attributes("x") == after
+        async with open_tiny(tmp_path / "s") as store:
+            assert await store.get_attributes("x") == {A: 7, B: 5}
+
+    run(main())
+
+
 def test_many_attributes_are_more_than_a_frame_holds(tmp_path: Path) -> None:
     async def main() -> None:
         updates = [

@@ -59,7 +59,8 @@ def test_every_call(tmp_path: Path) -> None:
             assert writer.last_event_number == 1
         store.create_segment("y")
         store.append("y", b"merged")
-        assert store.merge("x", "y") == 13
+        assert store.merge("x", "y") == (13, 19)
+        assert store.merge_batch("x", ["y"]) == [19]
         assert [info.name for info in store.list_segments()] == ["x"]
         store.truncate("x", 5)
         store.flush("x")

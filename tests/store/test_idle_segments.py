@@ -157,7 +157,7 @@ def test_every_call_brings_an_idle_segment_back_as_it_was(tmp_path: Path) -> Non
                 await store.create_segment("s001")
             await store.append("s002", b"source")
             await make_idle(store, "s001", "s002")
-            assert await store.merge("s001", "s002") == 8
+            assert await store.merge("s001", "s002") == (8, 14)
             await make_idle(store, "s001")
             assert await store.seal("s001") == 14
             await make_idle(store, "s001")

@@ -14,6 +14,7 @@ from segmentstore import (
     AttributeUpdate,
     BadAttributeUpdateError,
     InvalidArgumentError,
+    Merged,
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentStore,
@@ -46,7 +47,7 @@ def test_readable_through_the_target_before_tier2_has_either(
             await fill(store, t=b"target " * 20, s=b"source " * 30)
             if sealed_before:
                 await store.seal("s")
-            assert await store.merge("t", "s") == 140
+            assert await store.merge("t", "s") == Merged(offset=140, length=350)
             expected = b"target " * 20 + b"source " * 30
             assert await read_all(store, "t") == expected
             assert await store.append("t", b"after") == 350
@@ -85,7 +86,7 @@ def test_every_mixture_of_flushed_and_not(
                 await store.flush("t")
             if flush_source:
                 await store.flush("s")
-            assert await store.merge("t", "s") == len(target)
+            assert await store.merge("t", "s") == (len(target), len(target + source))
             assert await read_all(store, "t") == target + source
             await store.append("t", b"!")
             await store.flush()
@@ -132,7 +133,7 @@ def test_a_refused_merge_changes_nothing(tmp_path: Path) -> None:
                 )
             assert await store.get_attributes("t") == {}
             assert await store.append("s", b"!") == 6
-            assert await store.merge("t", "s", bad[:1]) == 6
+            assert await store.merge("t", "s", bad[:1]) == (6, 13)
             assert await store.get_attributes("t") == {A: 1}
             assert await read_all(store, "t") == b"targetsource!"
 
@@ -146,7 +147,7 @@ def test_merges_into_merges(tmp_path: Path) -> None:
             await store.merge("c", "d")
             await store.append("c", b"C")
             await store.merge("b", "c")
-            assert await store.merge("a", "b") == 90
+            assert await store.merge("a", "b") == (90, 361)
             expected = b"a" * 90 + b"b" * 90 + b"c" * 90 + b"d" * 90 + b"C"
             assert await read_all(store, "a") == expected
         async with open_lazy(tmp_path / "s") as store:
@@ -183,7 +184,8 @@ def test_appends_of_others_go_before_or_after_never_between(tmp_path: Path) -> N
             merge = asyncio.ensure_future(store.merge("t", "s"))
             await asyncio.sleep(0)
             futures += [store.append("t", b"y") for _ in range(50)]
-            offset = await merge
+            offset, length = await merge
+            assert length == offset + 502
             await asyncio.gather(*futures)
             data = await read_all(store, "t")
             assert data[offset : offset + 502] == b"(" + b"." * 500 + b")"

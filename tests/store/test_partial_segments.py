@@ -212,7 +212,7 @@ def test_what_changes_a_long_segment_finds_what_has_left_memory(tmp_path: Path) 
             await store.truncate(NAME, 0)
             assert await content(store) == CONTENT
             await forgotten(store)
-            assert await store.merge("target", NAME) == 1
+            assert await store.merge("target", NAME) == (1, 1 + len(CONTENT))
             await store.append("target", b">")
             await store.flush()
             assert await content(store, "target") == b"<" + CONTENT + b">"

@@ -254,6 +254,27 @@ class TestSealTruncateDelete:
 
         run(main())
 
+    def test_a_refused_truncation_has_the_start_offset_that_is_on_its_way(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as store:
+                await store.create_segment("x")
+                await store.append("x", bytes(100))
+                first = asyncio.ensure_future(store.truncate("x", 50))
+                await asyncio.sleep(0)
+                with pytest.raises(BadOffsetError) as caught:
+                    await store.truncate("x", 20)
+                assert caught.value.actual == 50
+                await first
+                # Beyond the length it has that, and the start offset has to be asked for.
+                with pytest.raises(BadOffsetError) as caught:
+                    await store.truncate("x", 101)
+                assert caught.value.actual == 100
+                assert (await store.get_info("x")).start_offset == 50
+
+        run(main())
+
     def test_truncated_and_deleted_objects_leave_tier2(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as store:
