@@ -53,7 +53,7 @@ from segmentstore.contracts.local_protocol import (
     Duplicate,
     EventNumber,
     HandshakeReply,
-    Hello,
+    HandshakeRequest,
     LastEvent,
     ListNames,
     LocalProtocolError,
@@ -199,7 +199,7 @@ class LocalConnection:
         if frame is None:
             raise ConnectionResetError
         request, message = decode_request(frame)
-        if not isinstance(message, Hello):
+        if not isinstance(message, HandshakeRequest):
             raise LocalProtocolError(
                 Code.HANDSHAKE_FIRST, "a connection begins with a greeting", request
             )
@@ -361,7 +361,8 @@ class LocalConnection:
                 AttributeUpdate(attribute, UpdateType.REPLACE_IF_GREATER, message.event_number)
             )
         try:
-            return Stored(await self._store.merge(message.target, message.source, updates))
+            merged = await self._store.merge(message.target, message.source, updates)
+            return Stored(merged.offset)
         except (SegmentNotFoundError, BadAttributeUpdateError):
             # Perhaps the same request was begun on a connection that broke, and is on its way to
             # the log. What was accepted before an append is durable when that one is.

@@ -84,7 +84,7 @@ class LocalProtocolError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class HandshakeRequest:
     """The first message of a connection."""
 
     version: int = VERSION
@@ -164,7 +164,17 @@ class CheckMailbox:
     """
 
 
-Request = Hello | LastEvent | Append | Create | Describe | Merge | Delete | ListNames | CheckMailbox
+Request = (
+    HandshakeRequest
+    | LastEvent
+    | Append
+    | Create
+    | Describe
+    | Merge
+    | Delete
+    | ListNames
+    | CheckMailbox
+)
 
 # --- answers ------------------------------------------------------------------------------------
 
@@ -338,11 +348,11 @@ def _prose(text: str) -> bytes:
     return _text(text[:_PROSE_MAX].encode("utf-8", "replace").decode())
 
 
-def _decode_hello(body: _Body) -> Hello:
+def _decode_hello(body: _Body) -> HandshakeRequest:
     magic = body.bytes(len(MAGIC))
     if magic != MAGIC:
         raise struct.error(f"it begins with {magic!r}, not {MAGIC!r}")
-    return Hello(*body.unpack(_SHORT))
+    return HandshakeRequest(*body.unpack(_SHORT))
 
 
 def _decode_last_event(body: _Body) -> LastEvent:
@@ -411,7 +421,7 @@ _ANSWERS: dict[int, Callable[[_Body], object]] = {
 }
 _NO_WRITER = bytes(WRITER_BYTES)
 _ENCODERS: dict[type, Callable[..., tuple[int, bytes]]] = {
-    Hello: lambda m: (1, MAGIC + _SHORT.pack(m.version)),
+    HandshakeRequest: lambda m: (1, MAGIC + _SHORT.pack(m.version)),
     LastEvent: lambda m: (2, m.writer_id + _text(m.segment)),
     Append: lambda m: (3, _EVENT.pack(m.writer_id, m.event_number) + _text(m.segment)),
     Create: lambda m: (4, _text(m.segment)),

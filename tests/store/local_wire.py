@@ -12,7 +12,7 @@ from segmentstore import SegmentStore
 from segmentstore.contracts.local_protocol import (
     LENGTH_BYTES,
     Answer,
-    Hello,
+    HandshakeRequest,
     Refused,
     Request,
     decode_answer,
@@ -50,7 +50,7 @@ async def wire(folder: Path, *, handshake: bool = True) -> AsyncIterator[Wire]:
         opened = Wire(*await asyncio.open_unix_connection(address))
     try:
         if handshake:
-            opened.put(Hello())
+            opened.put(HandshakeRequest())
             await opened.take()
         yield opened
     finally:

@@ -25,7 +25,7 @@ from segmentstore.contracts.local_protocol import (
     Duplicate,
     EventNumber,
     HandshakeReply,
-    Hello,
+    HandshakeRequest,
     LastEvent,
     ListNames,
     LocalProtocolError,
@@ -47,7 +47,7 @@ NAMES = st.text(max_size=40).filter(
 )
 WRITERS = st.binary(min_size=16, max_size=16)
 REQUESTS: st.SearchStrategy[Request] = st.one_of(
-    st.builds(Hello, st.integers(0, 65535)),
+    st.builds(HandshakeRequest, st.integers(0, 65535)),
     st.builds(LastEvent, NAMES, WRITERS),
     st.builds(Append, NAMES, WRITERS, NUMBERS, st.binary(max_size=100)),
     st.builds(Create, NAMES),
@@ -139,7 +139,7 @@ def test_a_frame_of_a_length_that_cannot_be_is_refused(length: int, code: Code) 
 
 
 def test_a_handshake_of_something_else_is_refused() -> None:
-    frame = bytearray(frame_of(0, Hello()))
+    frame = bytearray(frame_of(0, HandshakeRequest()))
     frame[5:9] = b"HTTP"
     with pytest.raises(LocalProtocolError, match="HTTP"):
         decode_request(bytes(frame))
@@ -160,7 +160,7 @@ def test_the_pages_example_is_what_is_said() -> None:
         if line.startswith(("> ", "< ")) and line[2:6] == "0000"
     ]
     messages: list[tuple[int, Request | Answer]] = [
-        (0, Hello()),
+        (0, HandshakeRequest()),
         (0, HandshakeReply(1, "6f1c", 8 << 20)),
         (1, Append("logs/a", bytes(range(16)), 7, b"hello")),
         (1, Stored(1234)),

@@ -24,7 +24,7 @@ from segmentstore.contracts.local_protocol import (
     Describe,
     Description,
     Done,
-    Hello,
+    HandshakeRequest,
     LastEvent,
     Refused,
     encode,
@@ -247,7 +247,7 @@ class TestBadMessages:
                     bytes([4, 0, 0, 0, 7, 0, 1, 255]),
                 ):
                     other.writer.write(len(body).to_bytes(4, "big") + body)
-                other.put(Hello(), Create(""), Create("x"), Describe("x"))
+                other.put(HandshakeRequest(), Create(""), Create("x"), Describe("x"))
                 answers = await other.answers(7)
                 assert codes(answers) == [
                     Code.REQUEST_UNKNOWN,
@@ -267,7 +267,7 @@ class TestBadMessages:
             (b"\0\0\0\0", Code.MALFORMED),
             (b"GET / HTTP/1.1\r\n\r\n", Code.TOO_LARGE),
             (b"".join(map(bytes, encode(1, Create("x")))), Code.HANDSHAKE_FIRST),
-            (b"".join(map(bytes, encode(1, Hello(2)))), Code.VERSION_UNKNOWN),
+            (b"".join(map(bytes, encode(1, HandshakeRequest(2)))), Code.VERSION_UNKNOWN),
             (b"\0\0\0\x05\xff\0\0\0\x01", Code.REQUEST_UNKNOWN),
         ],
     )

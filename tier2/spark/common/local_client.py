@@ -37,7 +37,7 @@ from segmentstore.contracts.local_protocol import (
     Duplicate,
     EventNumber,
     HandshakeReply,
-    Hello,
+    HandshakeRequest,
     LastEvent,
     ListNames,
     LocalProtocolError,
@@ -380,7 +380,7 @@ class LocalClient:
         with socket_address(self.folder) as address:
             self._streams = await asyncio.open_unix_connection(address, limit=_ANSWER_BYTES_MAX)
         reader, writer = self._streams
-        writer.writelines(encode(0, Hello()))
+        writer.writelines(encode(0, HandshakeRequest()))
         _, answer = await self._read(reader)
         if isinstance(answer, Refused) and answer.code in {Code.AWAY, Code.BUSY}:
             raise _AwayError(answer.message)
