@@ -6,6 +6,7 @@ undone. Blocking.
 - `log/<id>/`: Tier 1 of each container, where logs are files;
 - `cache/`: RocksDB, throw-away;
 - `catalog/<id>/`: RocksDB, the metadata of a container that has much of it;
+- `tables/`: RocksDB, the indexes of large tables; throw-away;
 - `tier2/`: objects, unless `tier2` names another place.
 """
 

@@ -1,0 +1,288 @@
+"""TablePipeline: an open table's appends (adapter).
+
+Each batch is one append that expects the offset behind the batch before it. So if one fails, so do
+all behind it, and what succeeds was checked against what became durable. Rules of this file:
+
+- between a check and its append nothing is awaited;
+- a refusal is given when what it was checked against is durable: nobody learns of a state that may
+  not be there after a crash;
+- when a batch has failed, nothing is appended until no batch is in flight. Then the batches are
+  forgotten, if the failure says what is in the segment; else the table is dropped, and its segment
+  is read again at the next use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from segmentstore.contracts.errors import (
+    AppendTooLargeError,
+    BadOffsetError,
+    SegmentError,
+    SegmentSealedError,
+    SegmentStoreError,
+    TierUnavailableError,
+)
+from segmentstore.service import SegmentStore
+from segmentstore.tables.pending_table import PendingTable
+from segmentstore.tables.table_batch import TableBatch
+from segmentstore.tables.table_records import KeyLocation
+from segmentstore.tables.table_types import TableEntry, VersionedKey
+
+_NOT_APPENDED: Final = (TierUnavailableError, AppendTooLargeError, SegmentSealedError)
+"""After these the segment is as it was."""
+
+
+class StaleTableError(Exception):
+    """What is known of the table no longer holds: the call had no effect, and is repeated.
+
+    `cause` is what the caller gets who has repeated it often enough.
+    """
+
+    def __init__(self, cause: SegmentStoreError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class _InFlight:
+    """A batch on its way, and those that wait for its outcome."""
+
+    __slots__ = ("batch", "done", "error", "watchers")
+
+    def __init__(self, batch: TableBatch, done: asyncio.Future[None]) -> None:
+        self.batch = batch
+        self.done = done
+        """Its caller's."""
+        self.error: BaseException | None = None
+        self.watchers: list[asyncio.Future[bool]] = []
+        """Get whether it was appended."""
+
+
+class TablePipeline:
+    """What is appended to one table. Used on the store's event loop."""
+
+    def __init__(
+        self,
+        store: SegmentStore,
+        table: PendingTable,
+        *,
+        on_commit: Callable[[], None],
+        on_drop: Callable[[], None],
+    ) -> None:
+        """`on_commit` is called behind each batch; `on_drop` once, when the table is not to be used
+        any more.
+        """
+        self.table = table
+        self.dropped = False
+        self._store = store
+        self._name = table.name
+        self._loop = asyncio.get_running_loop()
+        self._bytes_max = store.config.append_bytes_max
+        self._in_flight: deque[_InFlight] = deque()
+        self._unsettled = 0
+        """Of those in flight: they have no outcome yet."""
+        self._failed = False
+        self._cause: SegmentStoreError | None = None
+        """Why it was dropped, or failed last."""
+        self._closed_by: object | None = None
+        """What keeps others from appending."""
+        self._waiters: list[asyncio.Future[None]] = []
+        """Of any change that may let them go on."""
+        self._on_commit = on_commit
+        self._on_drop = on_drop
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is in flight."""
+        return not self._in_flight
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def update(self, entries: Sequence[TableEntry], expected_length: int | None) -> list[int]:
+        """Set entries; their versions. Raises as PendingTable.plan_update, StaleTableError."""
+        committed = await self._located([entry.key for entry in entries])
+        try:
+            batch, versions = self.table.plan_update(entries, committed, expected_length)
+        except SegmentError:
+            await self.settled()
+            raise
+        await self.append(batch)
+        return versions
+
+    async def remove(self, keys: Sequence[VersionedKey], expected_length: int | None) -> None:
+        """Remove keys. Raises as PendingTable.plan_removal, StaleTableError."""
+        committed = await self._located([key for key, _ in keys])
+        try:
+            batch = self.table.plan_removal(keys, committed, expected_length)
+        except SegmentError:
+            await self.settled()
+            raise
+        if batch.length:
+            await self.append(batch)
+        else:
+            await self.settled()
+
+    async def copy(self, plan: Callable[[], Awaitable[TableBatch]]) -> None:
+        """Append what `plan` gives, if it has records. Raises StaleTableError."""
+        await self._enter()
+        batch = await plan()
+        self._check()
+        if batch.length:
+            await self.append(batch)
+
+    async def close_while(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` while nothing is in flight and nobody else appends. Raises StaleTableError."""
+        await self._enter()
+        self._closed_by = work
+        try:
+            while self._in_flight:
+                await self._changed()
+            self.check_held()
+            await work()
+        finally:
+            self._closed_by = None
+            self._wake()
+
+    async def settled(self) -> None:
+        """Wait until all that is in flight now has been appended.
+
+        Raises StaleTableError if it was not.
+        """
+        if self._in_flight:
+            last = self._in_flight[-1]
+            watcher: asyncio.Future[bool] = self._loop.create_future()
+            last.watchers.append(watcher)
+            if last.error is not None or not await watcher:
+                raise self.stale()
+
+    def check_held(self) -> None:
+        """Raise StaleTableError if the table was dropped."""
+        if self.dropped:
+            raise self.stale()
+
+    async def drained(self) -> None:
+        """Wait until nothing is in flight."""
+        while self._in_flight:
+            await self._changed()
+
+    def drop(self, cause: SegmentStoreError | None = None) -> None:
+        """Do not use it any more. Idempotent."""
+        if not self.dropped:
+            self.dropped = True
+            self._cause = cause
+            self.table.index.drop()
+            self._on_drop()
+            self._wake()
+
+    # --- the way in -------------------------------------------------------------------------------
+
+    async def _enter(self) -> None:
+        while (self._failed or self._closed_by is not None) and not self.dropped:
+            await self._changed()
+        self._check()
+
+    async def _located(self, keys: Sequence[bytes]) -> dict[bytes, KeyLocation]:
+        """Where the index has them, now."""
+        await self._enter()
+        while True:
+            committed = await self.table.index.locate(keys)
+            if not (self._failed or self._closed_by is not None or self.dropped):
+                return committed
+            await self._enter()
+
+    def _check(self) -> None:
+        if self._failed or self._closed_by is not None or self.dropped:
+            raise self.stale()
+
+    def stale(self) -> StaleTableError:
+        """What a call gets that has met a table that does not hold any more."""
+        left = TierUnavailableError("cache", f"table {self._name!r} has left memory")
+        return StaleTableError(self._cause or left)
+
+    async def append(self, batch: TableBatch) -> None:
+        """Append what was planned just now, and wait until it is durable."""
+        if batch.length > self._bytes_max:
+            raise AppendTooLargeError(batch.length, self._bytes_max)
+        entry = _InFlight(batch, self._loop.create_future())
+        data = self.table.begin(batch)
+        try:
+            appended = self._store.append(self._name, data, batch.offset)
+        except BaseException:
+            self.drop()
+            raise
+        self._in_flight.append(entry)
+        self._unsettled += 1
+        appended.add_done_callback(partial(self._settle, entry))
+        await entry.done
+
+    # --- outcomes ---------------------------------------------------------------------------------
+
+    def _settle(self, entry: _InFlight, appended: asyncio.Future[int]) -> None:
+        error = _error_of(appended)
+        if error is None:
+            # First of all in flight: those before it cannot fail any more, and were called before.
+            assert self._in_flight[0] is entry
+            self._in_flight.popleft()
+            self.table.commit(entry.batch)
+        else:
+            self._failed = True
+            entry.error = error
+        self._unsettled -= 1
+        self._answer(entry)
+        if error is None:
+            self._on_commit()
+        if not self._unsettled and self._failed:
+            self._end_failure()
+        elif not self._in_flight:
+            self._wake()
+
+    def _answer(self, entry: _InFlight) -> None:
+        error, done = entry.error, entry.done
+        # It may have been cancelled.
+        if not done.done():
+            if error is None:
+                done.set_result(None)
+            elif isinstance(error, BadOffsetError):
+                others = TierUnavailableError("tier1", f"others append to it: {error}")
+                done.set_exception(StaleTableError(others))
+            else:
+                done.set_exception(error)
+        for watcher in entry.watchers:
+            if not watcher.done():
+                watcher.set_result(error is None)
+
+    def _end_failure(self) -> None:
+        """All in flight have failed: nothing is any more."""
+        first = self._in_flight[0].error
+        self._cause = first if isinstance(first, SegmentStoreError) else None
+        self._in_flight.clear()
+        if isinstance(first, _NOT_APPENDED):
+            self.table.reset()
+            self._failed = False
+        else:
+            self.drop(self._cause)
+        # If it was dropped before, its next opening waits for this.
+        self._wake()
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    async def _changed(self) -> None:
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        await waiter
+
+    def _wake(self) -> None:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+def _error_of(appended: asyncio.Future[int]) -> BaseException | None:
+    if appended.cancelled():
+        return asyncio.CancelledError()
+    return appended.exception()
