@@ -1,0 +1,98 @@
+"""Controller: the parts of it, joined; started and stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.controller.controller_rows import ControllerRows
+from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.host_map import PublishedAddress, SegmentHosts
+from segmentstore.controller.key_value_tables import PENDING_TABLE, KeyValueTables
+from segmentstore.controller.metadata_tables import MetadataTables
+from segmentstore.controller.name_locks import NameLocks
+from segmentstore.controller.names import ScopedName
+from segmentstore.controller.reader_groups import PENDING_GROUP, ReaderGroups
+from segmentstore.controller.scopes import PENDING_SCOPE, Scopes
+from segmentstore.controller.segment_actions import SegmentActions
+from segmentstore.controller.stream_model import StreamSegment
+from segmentstore.controller.stream_retention import PERIOD_S, RetentionTask
+from segmentstore.controller.streams import PENDING_STREAM, Streams
+from segmentstore.controller.transactions import Transactions
+
+
+class Controller:
+    """An open Controller.
+
+    One process at a time has it: the one that serves the container of `names.ROOT_TABLE`. The log
+    of that container fences the others: their writes fail with NotPrimaryError.
+    """
+
+    def __init__(
+        self,
+        tables: MetadataTables,
+        actions: SegmentActions,
+        hosts: SegmentHosts,
+        addresses: Sequence[PublishedAddress],
+        runtime: Runtime,
+        retention_period_s: float = PERIOD_S,
+    ) -> None:
+        """`hosts` says where segments are, `addresses` where Controllers are."""
+        self.hosts = hosts
+        self.addresses = addresses
+        self.deadlines = Deadlines(runtime.random)
+        self._rows = ControllerRows(tables)
+        locks = NameLocks()
+        parts = (locks, self.deadlines)
+        self.transactions = Transactions(self._rows, actions, *parts, runtime)
+        self.streams = Streams(self._rows, actions, self.transactions, *parts, runtime.clock)
+        self.groups = ReaderGroups(self._rows, self.streams, *parts)
+        self.key_value_tables = KeyValueTables(self._rows, actions, self.streams, *parts)
+        self.scopes = Scopes(self._rows, self.streams, self.groups, self.key_value_tables, *parts)
+        self.retention = RetentionTask(
+            self._rows,
+            self.streams,
+            self.groups,
+            self.deadlines,
+            runtime.clock,
+            retention_period_s,
+        )
+
+    async def start(self) -> None:
+        """Read what is there, and finish what was left. Raises SegmentStoreError.
+
+        A change that cannot be finished now is tried again, and keeps the others from nothing.
+        """
+        await self._rows.open()
+        await self.transactions.start()
+        async for row in self._rows.scan("pending/"):
+            _, kind, scope, name = row.key.split("/")
+            finish = self._finisher(kind, ScopedName(scope, name))
+            self.deadlines.schedule(("pending", kind, scope, name), 0, finish)
+        self.retention.start()
+
+    async def stop(self) -> None:
+        """Begin nothing more, and wait for what has begun by itself. Rows say what is left."""
+        await self.deadlines.stop()
+
+    async def create_transaction(
+        self, stream: ScopedName, lease_ms: int
+    ) -> tuple[int, tuple[StreamSegment, ...]]:
+        """Give its id and the segments that it writes beside.
+
+        Raises RefusedRequestError: no stream, sealed, lease.
+        """
+        async with self.streams.existing(stream) as found:
+            transaction_id = await self.transactions.create(found, lease_ms)
+            return transaction_id, found.record.active
+
+    def _finisher(self, kind: str, name: ScopedName) -> Callable[[], Awaitable[None]]:
+        if kind == PENDING_SCOPE:
+            return partial(self.scopes.finish, name.scope)
+        finishers = {
+            PENDING_STREAM: self.streams.finish,
+            PENDING_GROUP: self.groups.finish,
+            PENDING_TABLE: self.key_value_tables.finish,
+        }
+        return partial(finishers[kind], name)

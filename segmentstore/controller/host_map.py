@@ -1,0 +1,38 @@
+"""Which process serves a segment: its published address, by the container of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.segment_mapper import container_of
+
+
+class PublishedAddress(NamedTuple):
+    """Where clients connect to. The Python and Rust clients take an IP address alone as host."""
+
+    host: str
+    port: int
+
+
+class SegmentHosts(Protocol):
+    """Where segments are served."""
+
+    def address_of(self, segment: str) -> PublishedAddress:
+        """Of the process that serves a segment with this name, there or not."""
+
+
+class HostsByContainer:
+    """A process for each container, as a setting says. With one address, one serves them all."""
+
+    def __init__(self, addresses: Mapping[int, PublishedAddress]) -> None:
+        """Addresses by container id, from 0 on, none missing."""
+        if not addresses or set(addresses) != set(range(len(addresses))):
+            raise InvalidArgumentError(
+                "addresses", sorted(addresses), "each container from 0 on has an address"
+            )
+        self._addresses = addresses
+
+    def address_of(self, segment: str) -> PublishedAddress:
+        return self._addresses[container_of(segment, len(self._addresses))]

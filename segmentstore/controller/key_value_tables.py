@@ -1,0 +1,181 @@
+"""KeyValueTables: tables of Java's client. One is some table segments, each with a share of the
+keys' hashes. Creation and deletion can be repeated, as those of streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+
+from segmentstore.controller.controller_rows import (
+    ControllerRows,
+    FoundRow,
+    RowPut,
+    pending_key,
+    table_key,
+)
+from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.name_locks import NameLocks
+from segmentstore.controller.names import ScopedName, check_given_name, table_segment_name
+from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.segment_actions import (
+    ActionStep,
+    SegmentActions,
+    StepKind,
+    run_steps,
+)
+from segmentstore.controller.stream_model import SEGMENTS_MAX, StreamSegment, even_segments
+from segmentstore.controller.streams import Streams
+
+PENDING_TABLE: Final = "table"
+_KEY_LENGTH_MAX: Final = 256
+_ACTIVE: Final = "active"
+_CREATING: Final = "creating"
+_DELETING: Final = "deleting"
+
+
+class KeyValueTableConfiguration(NamedTuple):
+    """Lengths are in bytes; each key has both parts."""
+
+    partitions: int
+    primary_key_length: int
+    secondary_key_length: int
+    rollover_bytes: int
+
+    @property
+    def key_length(self) -> int:
+        return self.primary_key_length + self.secondary_key_length
+
+    def check(self) -> KeyValueTableConfiguration:
+        """Return it; raise RefusedRequestError if no table can have it."""
+        if not (
+            1 <= self.partitions <= SEGMENTS_MAX
+            and self.primary_key_length >= 1
+            and self.secondary_key_length >= 0
+            and self.key_length <= _KEY_LENGTH_MAX
+            and self.rollover_bytes >= 0
+        ):
+            raise RefusedRequestError(
+                Reason.BAD_ARGUMENT,
+                f"{self}: 1 to {SEGMENTS_MAX} partitions, keys of 1 to {_KEY_LENGTH_MAX} bytes",
+            )
+        return self
+
+
+class KeyValueTables:
+    """All key-value tables."""
+
+    def __init__(
+        self,
+        rows: ControllerRows,
+        actions: SegmentActions,
+        streams: Streams,
+        locks: NameLocks,
+        deadlines: Deadlines,
+    ) -> None:
+        self._rows = rows
+        self._actions = actions
+        self._streams = streams
+        self._locks = locks
+        self._deadlines = deadlines
+
+    async def create(self, table: ScopedName, configuration: KeyValueTableConfiguration) -> None:
+        """Raises RefusedRequestError: bad name, bad configuration, no scope, exists."""
+        check_given_name(table.name, "key-value table")
+        configuration.check()
+        async with self._held(table) as row:
+            if row is not None:
+                raise RefusedRequestError(Reason.TABLE_EXISTS, f"the table {table} exists")
+            async with self._streams.scope_held(table.scope):
+                await self._begin(table, configuration, _CREATING)
+            await self._carry_out(table)
+
+    async def delete(self, table: ScopedName) -> None:
+        """With all its keys. Raises RefusedRequestError: no table."""
+        async with self._held(table) as row:
+            if row is None:
+                raise _not_found(table)
+            await self._begin(table, _configuration(row.value), _DELETING)
+            await self._carry_out(table)
+
+    async def configuration(self, table: ScopedName) -> KeyValueTableConfiguration:
+        """Raises RefusedRequestError: no table."""
+        row = await self._rows.get(table_key(table))
+        if row is None or row.value["state"] != _ACTIVE:
+            raise _not_found(table)
+        return _configuration(row.value)
+
+    async def segments(self, table: ScopedName) -> tuple[StreamSegment, ...]:
+        """By the hash of keys; they tile [0, 1). Raises RefusedRequestError: no table."""
+        return even_segments((await self.configuration(table)).partitions)
+
+    async def page(self, scope: str, after: str, limit: int) -> list[ScopedName]:
+        """Names of a scope's tables behind `after`; empty: that was all.
+
+        Raises RefusedRequestError: no scope.
+        """
+        await self._streams.check_scope(scope)
+        while rows := await self._rows.page(f"table/{scope}/", after, limit):
+            found = [ScopedName(scope, row.last) for row in rows if row.value["state"] == _ACTIVE]
+            if found:
+                return found
+            after = rows[-1].last
+        return []
+
+    async def finish(self, table: ScopedName) -> None:
+        """Finish a change that was left."""
+        async with self._held(table):
+            await self._rows.remove([pending_key(PENDING_TABLE, table)])
+
+    @asynccontextmanager
+    async def _held(self, table: ScopedName) -> AsyncIterator[FoundRow | None]:
+        async with self._locks.hold((PENDING_TABLE, table)):
+            row = await self._rows.get(table_key(table))
+            if row is not None and row.value["state"] != _ACTIVE:
+                await self._carry_out(table)
+                row = await self._rows.get(table_key(table))
+            yield row
+
+    async def _begin(
+        self, table: ScopedName, configuration: KeyValueTableConfiguration, state: str
+    ) -> None:
+        value = {"configuration": list(configuration), "state": state}
+        await self._rows.put(
+            RowPut(table_key(table), value), RowPut(pending_key(PENDING_TABLE, table), {})
+        )
+
+    async def _carry_out(self, table: ScopedName) -> None:
+        try:
+            await self._carry_out_once(table)
+        except BaseException:
+            self._deadlines.ensure((PENDING_TABLE, table), 1, lambda: self.finish(table))
+            raise
+
+    async def _carry_out_once(self, table: ScopedName) -> None:
+        row = await self._rows.get(table_key(table))
+        assert row is not None
+        configuration = _configuration(row.value)
+        deleting = row.value["state"] == _DELETING
+        kind = StepKind.DELETE_TABLE if deleting else StepKind.CREATE_TABLE
+        steps = [
+            ActionStep(
+                kind, table_segment_name(table, partition), key_length=configuration.key_length
+            )
+            for partition in range(configuration.partitions)
+        ]
+        await run_steps(self._actions, steps)
+        pending = pending_key(PENDING_TABLE, table)
+        if deleting:
+            await self._rows.remove([table_key(table), pending])
+            return
+        await self._rows.put(RowPut(table_key(table), row.value | {"state": _ACTIVE}, row.version))
+        await self._rows.remove([pending])
+
+
+def _configuration(value: Mapping[str, Any]) -> KeyValueTableConfiguration:
+    return KeyValueTableConfiguration(*value["configuration"])
+
+
+def _not_found(table: ScopedName) -> RefusedRequestError:
+    return RefusedRequestError(Reason.TABLE_NOT_FOUND, f"there is no key-value table {table}")

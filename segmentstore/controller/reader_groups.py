@@ -1,0 +1,239 @@
+"""ReaderGroups: configurations of groups, their streams, and subscribers of streams.
+
+A change begins with the group's row, which has its new configuration and what it becomes, and a
+row that it is pending. A process that finds it so does the same work again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from segmentstore.controller.controller_rows import (
+    ControllerRows,
+    FoundRow,
+    RowPut,
+    group_key,
+    pending_key,
+    subscriber_key,
+)
+from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.group_model import GroupConfiguration
+from segmentstore.controller.name_locks import NameLocks
+from segmentstore.controller.names import ScopedName, check_given_name, group_stream
+from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.stream_cuts import check_cut, precedes
+from segmentstore.controller.stream_model import (
+    StreamConfiguration,
+    StreamCut,
+    cut_from_row,
+    cut_to_row,
+)
+from segmentstore.controller.streams import Streams
+
+PENDING_GROUP: Final = "group"
+_ACTIVE: Final = "active"
+_CREATING: Final = "creating"
+_UPDATING: Final = "updating"
+_DELETING: Final = "deleting"
+
+
+class ReaderGroups:
+    """All reader groups of Java's client; the one of Rust keeps its own in tables."""
+
+    def __init__(
+        self, rows: ControllerRows, streams: Streams, locks: NameLocks, deadlines: Deadlines
+    ) -> None:
+        self._rows = rows
+        self._streams = streams
+        self._locks = locks
+        self._deadlines = deadlines
+
+    async def create(
+        self, group: ScopedName, configuration: GroupConfiguration
+    ) -> GroupConfiguration:
+        """Gives the configuration of the first creation: the client compares the uuid.
+
+        Raises RefusedRequestError: bad name, no scope.
+        """
+        check_given_name(group.name, "reader group")
+        async with self._held(group) as row:
+            if row is not None:
+                return _configuration(row)
+            async with self._streams.scope_held(group.scope):
+                await self._begin(group, configuration, _CREATING)
+            await self._carry_out(group)
+            return configuration
+
+    async def configuration(self, group: ScopedName) -> GroupConfiguration:
+        """Raises RefusedRequestError: no group."""
+        row = await self._rows.get(group_key(group))
+        if row is None or row.value["state"] in (_CREATING, _DELETING):
+            raise _not_found(group)
+        return _configuration(row)
+
+    async def update(self, group: ScopedName, configuration: GroupConfiguration) -> int:
+        """Gives the new generation.
+
+        Raises RefusedRequestError: no group, or it was changed since the client read it.
+        """
+        async with self._held(group) as row:
+            if row is None:
+                raise _not_found(group)
+            former = _configuration(row)
+            if (former.uuid, former.generation) != (configuration.uuid, configuration.generation):
+                raise RefusedRequestError(
+                    Reason.GROUP_CHANGED, f"the reader group {group} has another configuration"
+                )
+            updated = configuration.with_generation(former.generation + 1)
+            kept = updated.subscribed
+            dropped = [stream for stream in former.subscribed if stream not in kept]
+            await self._begin(group, updated, _UPDATING, dropped)
+            await self._carry_out(group)
+            return updated.generation
+
+    async def delete(self, group: ScopedName, uuid: str) -> None:
+        """Delete the group of that creation, or with an empty uuid whichever there is.
+
+        Raises RefusedRequestError: no group.
+        """
+        async with self._held(group) as row:
+            if row is None or uuid not in ("", (former := _configuration(row)).uuid):
+                raise _not_found(group)
+            await self._begin(group, former, _DELETING, list(former.subscribed))
+            await self._carry_out(group)
+
+    async def finish(self, group: ScopedName) -> None:
+        """Finish a change that was left."""
+        async with self._held(group):
+            await self._rows.remove([pending_key(PENDING_GROUP, group)])
+
+    # --- subscribers ------------------------------------------------------------------------------
+
+    async def subscribers(self, stream: ScopedName) -> list[str]:
+        """Names of the groups that a stream's retention waits for, with their scopes.
+
+        Raises RefusedRequestError: no stream.
+        """
+        await self._streams.record(stream)
+        return [str(_group_of(row)) async for row in self._rows.scan(f"subscriber/{stream}/")]
+
+    async def subscriber_cuts(self, stream: ScopedName) -> list[StreamCut]:
+        """What subscribers have read; empty for one that has not reported yet."""
+        rows = self._rows.scan(f"subscriber/{stream}/")
+        return [cut_from_row(row.value["cut"]) async for row in rows]
+
+    async def report_cut(
+        self, stream: ScopedName, group: ScopedName, uuid: str, generation: int, cut: StreamCut
+    ) -> None:
+        """A subscriber needs nothing before the cut any more.
+
+        Raises RefusedRequestError: no stream, no subscriber, generation, cut.
+        """
+        await self._streams.record(stream)
+        key = subscriber_key(stream, group)
+        async with self._locks.hold(key):
+            row = await self._rows.get(key)
+            if row is None or row.value["uuid"] != uuid:
+                raise RefusedRequestError(
+                    Reason.SUBSCRIBER_NOT_FOUND, f"{group} is no subscriber of {stream}"
+                )
+            if row.value["generation"] != generation:
+                raise RefusedRequestError(
+                    Reason.GENERATION_MISMATCH, f"{group} has generation {row.value['generation']}"
+                )
+            history = await self._rows.history(stream)
+            check_cut(history, cut)
+            former = cut_from_row(row.value["cut"])
+            if former and not precedes(history, former, cut):
+                raise RefusedRequestError(Reason.BAD_CUT, "the cut is before the last one")
+            value = row.value | {"cut": cut_to_row(cut)}
+            await self._rows.put(RowPut(key, value, row.version))
+
+    # --- changes ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _held(self, group: ScopedName) -> AsyncIterator[FoundRow | None]:
+        async with self._locks.hold((PENDING_GROUP, group)):
+            row = await self._rows.get(group_key(group))
+            if row is not None and row.value["state"] != _ACTIVE:
+                await self._carry_out(group)
+                row = await self._rows.get(group_key(group))
+            yield row
+
+    async def _begin(
+        self,
+        group: ScopedName,
+        configuration: GroupConfiguration,
+        state: str,
+        dropped: list[ScopedName] | None = None,
+    ) -> None:
+        value = {
+            "configuration": configuration.to_row(),
+            "state": state,
+            "dropped": [list(stream) for stream in dropped or ()],
+        }
+        await self._rows.put(
+            RowPut(group_key(group), value), RowPut(pending_key(PENDING_GROUP, group), {})
+        )
+
+    async def _carry_out(self, group: ScopedName) -> None:
+        try:
+            await self._carry_out_once(group)
+        except BaseException:
+            self._deadlines.ensure((PENDING_GROUP, group), 1, lambda: self.finish(group))
+            raise
+
+    async def _carry_out_once(self, group: ScopedName) -> None:
+        row = await self._rows.get(group_key(group))
+        assert row is not None
+        configuration = _configuration(row)
+        stream, state = group_stream(group), row.value["state"]
+        pending = pending_key(PENDING_GROUP, group)
+        dropped = [subscriber_key(ScopedName(*each), group) for each in row.value["dropped"]]
+        if state == _DELETING:
+            if await self._streams.exists(stream):
+                await self._streams.seal(stream)
+                await self._streams.delete(stream)
+            await self._rows.remove([*dropped, group_key(group), pending])
+            return
+        if state == _CREATING:
+            of_group = StreamConfiguration(rollover_bytes=configuration.rollover_bytes)
+            await self._streams.ensure(stream, of_group)
+        puts = [
+            await self._subscriber(each, group, configuration) for each in configuration.subscribed
+        ]
+        value = row.value | {"state": _ACTIVE, "dropped": []}
+        await self._rows.remove(dropped)
+        await self._rows.put(*puts, RowPut(group_key(group), value, row.version))
+        await self._rows.remove([pending])
+
+    async def _subscriber(
+        self, stream: ScopedName, group: ScopedName, configuration: GroupConfiguration
+    ) -> RowPut:
+        """A group that goes on keeps what it has reported."""
+        key = subscriber_key(stream, group)
+        row = await self._rows.get(key)
+        kept = row is not None and row.value["uuid"] == configuration.uuid
+        return RowPut(
+            key,
+            {
+                "uuid": configuration.uuid,
+                "generation": configuration.generation,
+                "cut": row.value["cut"] if kept and row else [],
+            },
+        )
+
+
+def _configuration(row: FoundRow) -> GroupConfiguration:
+    value: dict[str, Any] = row.value["configuration"]
+    return GroupConfiguration.from_row(value)
+
+
+def _group_of(row: FoundRow) -> ScopedName:
+    return ScopedName(*row.key.split("/")[-2:])
+
+
+def _not_found(group: ScopedName) -> RefusedRequestError:
+    return RefusedRequestError(Reason.GROUP_NOT_FOUND, f"there is no reader group {group}")

@@ -1,0 +1,132 @@
+"""Scopes: names that hold streams, reader groups and key-value tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from segmentstore.controller.controller_rows import (
+    ControllerRows,
+    RowPut,
+    pending_key,
+    scope_key,
+)
+from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.key_value_tables import KeyValueTables
+from segmentstore.controller.metadata_tables import NO_ROW
+from segmentstore.controller.name_locks import NameLocks
+from segmentstore.controller.names import ScopedName, check_scope_name
+from segmentstore.controller.reader_groups import ReaderGroups
+from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.streams import Streams
+
+PENDING_SCOPE: Final = "scope"
+_MEMBERS: Final = ("group", "table", "stream")
+
+
+class Scopes:
+    """All scopes. A scope that is being deleted is no scope for anything new."""
+
+    def __init__(
+        self,
+        rows: ControllerRows,
+        streams: Streams,
+        groups: ReaderGroups,
+        tables: KeyValueTables,
+        locks: NameLocks,
+        deadlines: Deadlines,
+    ) -> None:
+        self._rows = rows
+        self._streams = streams
+        self._groups = groups
+        self._tables = tables
+        self._locks = locks
+        self._deadlines = deadlines
+
+    async def create(self, scope: str) -> None:
+        """Raises RefusedRequestError: bad name, exists."""
+        check_scope_name(scope)
+        async with self._locks.hold(scope):
+            if await self._rows.get(scope_key(scope)) is not None:
+                raise RefusedRequestError(Reason.SCOPE_EXISTS, f"the scope {scope} exists")
+            await self._rows.put(RowPut(scope_key(scope), {"deleting": False}, NO_ROW))
+
+    async def exists(self, scope: str) -> bool:
+        row = await self._rows.get(scope_key(scope))
+        return row is not None and not row.value["deleting"]
+
+    async def page(self, after: str, limit: int) -> list[str]:
+        """Names of scopes behind `after`; empty: that was all."""
+        while rows := await self._rows.page("scope/", after, limit):
+            found = [row.last for row in rows if not row.value["deleting"]]
+            if found:
+                return found
+            after = rows[-1].last
+        return []
+
+    async def delete(self, scope: str) -> None:
+        """Raises RefusedRequestError: no scope, not empty."""
+        async with self._streams.scope_held(scope):
+            for kind in _MEMBERS:
+                if await self._rows.page(f"{kind}/{scope}/", "", 1):
+                    raise RefusedRequestError(
+                        Reason.SCOPE_NOT_EMPTY, f"the scope {scope} has a {kind}"
+                    )
+            await self._rows.remove([scope_key(scope)])
+
+    async def delete_recursively(self, scope: str) -> None:
+        """With all that it holds. Raises RefusedRequestError: no scope."""
+        async with self._streams.scope_held(scope):
+            await self._rows.put(
+                RowPut(scope_key(scope), {"deleting": True}),
+                RowPut(_pending(scope), {}),
+            )
+        try:
+            await self.finish(scope)
+        except BaseException:
+            self._deadlines.ensure((PENDING_SCOPE, scope), 1, lambda: self.finish(scope))
+            raise
+
+    async def finish(self, scope: str) -> None:
+        """Finish a deletion that was left. Does not hold the scope: nothing new comes into it."""
+        row = await self._rows.get(scope_key(scope))
+        if row is None or not row.value["deleting"]:
+            # It was finished; there may be another scope of the name by now.
+            await self._rows.remove([_pending(scope)])
+            return
+        async for row in self._rows.scan(f"group/{scope}/"):
+            await self._delete_group(ScopedName(scope, row.last))
+        async for row in self._rows.scan(f"table/{scope}/"):
+            await self._delete_table(ScopedName(scope, row.last))
+        async for row in self._rows.scan(f"stream/{scope}/"):
+            await self._delete_stream(ScopedName(scope, row.last))
+        await self._rows.remove([scope_key(scope), _pending(scope)])
+
+    async def _delete_group(self, group: ScopedName) -> None:
+        try:
+            await self._groups.delete(group, "")
+        except RefusedRequestError as error:
+            _check_deleted(error, Reason.GROUP_NOT_FOUND)
+
+    async def _delete_table(self, table: ScopedName) -> None:
+        try:
+            await self._tables.delete(table)
+        except RefusedRequestError as error:
+            _check_deleted(error, Reason.TABLE_NOT_FOUND)
+
+    async def _delete_stream(self, stream: ScopedName) -> None:
+        # The stream of another's watermarks is deleted with that one, or by itself.
+        async with self._streams.locked(stream) as found:
+            if found is not None:
+                await self._streams.seal_held(found)
+        async with self._streams.locked(stream) as found:
+            if found is not None:
+                await self._streams.delete_held(found)
+
+
+def _pending(scope: str) -> str:
+    return pending_key(PENDING_SCOPE, ScopedName(scope, scope))
+
+
+def _check_deleted(error: RefusedRequestError, expected: Reason) -> None:
+    if error.reason is not expected:
+        raise error

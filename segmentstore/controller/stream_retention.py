@@ -1,0 +1,113 @@
+"""Retention: records the tails of streams that have a policy, and truncates them by it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from segmentstore.contracts.errors import describe
+from segmentstore.contracts.runtime import Clock
+from segmentstore.controller.controller_rows import (
+    ControllerRows,
+    LoadedStream,
+    RowPut,
+    cut_key,
+    retention_key,
+)
+from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.names import ScopedName
+from segmentstore.controller.reader_groups import ReaderGroups
+from segmentstore.controller.retention_rules import RecordedCut, truncation
+from segmentstore.controller.stream_changes import head_cut
+from segmentstore.controller.stream_cuts import between, bytes_between, precedes
+from segmentstore.controller.stream_history import StreamHistory
+from segmentstore.controller.stream_model import StreamCut, cut_from_row, cut_to_row
+from segmentstore.controller.streams import Streams
+
+_log = logging.getLogger(__name__)
+
+PERIOD_S: Final = 1800.0
+_KEY: Final = "retention"
+
+
+class RetentionTask:
+    """One pass over all streams with a policy in each period."""
+
+    def __init__(
+        self,
+        rows: ControllerRows,
+        streams: Streams,
+        groups: ReaderGroups,
+        deadlines: Deadlines,
+        clock: Clock,
+        period_s: float,
+    ) -> None:
+        self._rows = rows
+        self._streams = streams
+        self._groups = groups
+        self._deadlines = deadlines
+        self._clock = clock
+        self._period_s = period_s
+
+    def start(self) -> None:
+        self._deadlines.schedule(_KEY, self._period_s, self.run)
+
+    async def run(self) -> None:
+        """One pass; the next one is a period later."""
+        self._deadlines.schedule(_KEY, self._period_s, self.run)
+        async for row in self._rows.scan("retention/"):
+            name = ScopedName(*row.key.split("/")[1:])
+            try:
+                async with self._streams.locked(name) as stream:
+                    await self._retain(name, stream)
+            except Exception as error:  # noqa: BLE001 - of one stream: the others go on
+                _log.warning("retention of the stream %s: %s", name, describe(error))
+
+    async def _retain(self, name: ScopedName, stream: LoadedStream | None) -> None:
+        policy = stream.record.configuration.retention if stream else None
+        if stream is None or policy is None:
+            await self._rows.remove_below(f"cut/{name}/")
+            await self._rows.remove([retention_key(name)])
+            return
+        history = await self._rows.history(name)
+        head = head_cut(stream.record, history)
+        recorded = [
+            RecordedCut(int(row.last), row.value["bytes_before"], cut_from_row(row.value["cut"]))
+            async for row in self._rows.scan(f"cut/{name}/")
+        ]
+        recorded.append(await self._record(stream, history, recorded, head))
+        consumed = [cut or head for cut in await self._groups.subscriber_cuts(name)]
+        cut = truncation(history, policy, recorded, recorded[-1].time_ms, consumed)
+        if cut is not None and not precedes(history, cut, head):
+            await self._streams.truncate_held(stream, cut)
+            head = cut
+        await self._rows.remove(
+            cut_key(name, each.time_ms)
+            for each in recorded[:-1]
+            if each.cut != head and precedes(history, each.cut, head)
+        )
+
+    async def _record(
+        self,
+        stream: LoadedStream,
+        history: StreamHistory,
+        recorded: list[RecordedCut],
+        head: StreamCut,
+    ) -> RecordedCut:
+        name = stream.name
+        states = await self._streams.states(
+            name, (each.segment_id for each in stream.record.active)
+        )
+        tail = {each: state.length if state else 0 for each, state in states.items()}
+        last = recorded[-1] if recorded else RecordedCut(0, 0, head)
+        ended = [each.segment_id for each in between(history, last.cut, tail)]
+        lengths = await self._streams.states(name, (each for each in ended if each not in tail))
+        grown = bytes_between(
+            history, last.cut, tail, lambda each: state.length if (state := lengths[each]) else 0
+        )
+        # Wall time may go back; the order of the cuts does not.
+        now_ms = max(self._clock.time_ms(), last.time_ms + 1)
+        found = RecordedCut(now_ms, last.bytes_before + grown, tail)
+        value = {"bytes_before": found.bytes_before, "cut": cut_to_row(tail)}
+        await self._rows.put(RowPut(cut_key(name, now_ms), value))
+        return found

@@ -1,0 +1,63 @@
+"""Controllers over a fake store, on the virtual loop."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import pytest
+
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.controller.controller import Controller
+from segmentstore.controller.host_map import HostsByContainer, PublishedAddress
+from segmentstore.controller.names import ScopedName
+from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.stream_model import ScalingPolicy, StreamConfiguration
+from tests.controller.fake_store import FakeActions, FakeDisk, FakeProcess, FakeTables
+from tests.support.loop_clock import LoopClock
+
+ADDRESS: Final = PublishedAddress("127.0.0.1", 12345)
+STREAM: Final = ScopedName("s", "a")
+TWO: Final = StreamConfiguration(scaling=ScalingPolicy(segments=2))
+ONE: Final = StreamConfiguration()
+LEASE_MS: Final = 10_000
+
+
+def make_controller(process: FakeProcess, seed: int = 1) -> Controller:
+    runtime = Runtime(clock=LoopClock(), random=random.Random(seed))
+    hosts = HostsByContainer({0: ADDRESS})
+    return Controller(FakeTables(process), FakeActions(process), hosts, [ADDRESS], runtime)
+
+
+@asynccontextmanager
+async def running(process: FakeProcess) -> AsyncIterator[Controller]:
+    controller = make_controller(process)
+    await controller.start()
+    try:
+        yield controller
+    finally:
+        await controller.stop()
+
+
+@asynccontextmanager
+async def with_stream(
+    configuration: StreamConfiguration = ONE,
+) -> AsyncIterator[tuple[Controller, FakeDisk]]:
+    """A Controller that has a scope and a stream."""
+    disk = FakeDisk()
+    async with running(FakeProcess(disk)) as controller:
+        await controller.scopes.create(STREAM.scope)
+        await controller.streams.create(STREAM, configuration)
+        yield controller, disk
+
+
+@asynccontextmanager
+async def refused(reason: Reason) -> AsyncIterator[None]:
+    with pytest.raises(RefusedRequestError) as caught:
+        yield
+    assert caught.value.reason is reason
+
+
+Scenario = Callable[[Controller, FakeDisk], Coroutine[Any, Any, object]]

@@ -1,0 +1,26 @@
+"""Which address a segment has."""
+
+from __future__ import annotations
+
+import pytest
+
+from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.controller.host_map import HostsByContainer, PublishedAddress
+
+FIRST, SECOND = PublishedAddress("127.0.0.1", 1), PublishedAddress("127.0.0.1", 2)
+
+
+def test_a_segment_is_where_its_container_is() -> None:
+    alone = HostsByContainer({0: FIRST})
+    assert alone.address_of("myscope/mystream") == FIRST
+    # Of four containers it is in number 1, and `a` is in number 0.
+    hosts = HostsByContainer({0: SECOND, 1: FIRST, 2: SECOND, 3: SECOND})
+    assert hosts.address_of("myscope/mystream") == FIRST
+    assert hosts.address_of("myscope/mystream.#epoch.7") == FIRST
+    assert hosts.address_of("a") == SECOND
+
+
+def test_every_container_has_an_address() -> None:
+    for addresses in ({}, {1: FIRST}, {0: FIRST, 2: FIRST}):
+        with pytest.raises(InvalidArgumentError):
+            HostsByContainer(addresses)

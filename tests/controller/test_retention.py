@@ -1,0 +1,149 @@
+"""Retention: by time, by size, and by what subscribers have read; in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.controller.controller import Controller
+from segmentstore.controller.group_model import GroupConfiguration
+from segmentstore.controller.names import ScopedName, make_segment_id
+from segmentstore.controller.retention_rules import RecordedCut, truncation
+from segmentstore.controller.stream_history import StreamHistory
+from segmentstore.controller.stream_model import (
+    EpochRecord,
+    StreamConfiguration,
+    StreamRetention,
+    StreamSegment,
+)
+from tests.controller.controller_world import STREAM, with_stream
+from tests.controller.fake_store import FakeDisk
+
+PERIOD_S = 1800
+HOUR_MS = 3_600_000
+SEGMENT = "s/a/0.#epoch.0"
+
+
+@asynccontextmanager
+async def retained(kind: int, param: int, most: int) -> AsyncIterator[tuple[Controller, FakeDisk]]:
+    configuration = StreamConfiguration(retention=StreamRetention(kind, param, most))
+    async with with_stream(configuration) as (controller, disk):
+        # Passes are half a period after the writes.
+        await asyncio.sleep(PERIOD_S / 2)
+        yield controller, disk
+
+
+async def periods(disk: FakeDisk, count: int) -> int:
+    """Write 10 bytes in each; gives where the stream begins then."""
+    for _ in range(count):
+        disk.write(SEGMENT, bytes(10))
+        await asyncio.sleep(PERIOD_S)
+    return disk.segments[SEGMENT].start
+
+
+def test_by_time() -> None:
+    async def main() -> None:
+        async with retained(1, HOUR_MS, 0) as (_, disk):
+            assert await periods(disk, 2) == 0
+            assert await periods(disk, 1) == 10
+            assert await periods(disk, 4) == 50
+            assert len([key for key in disk.rows if key.startswith(b"cut/")]) == 3
+
+    run_virtual(main())
+
+
+def test_by_size() -> None:
+    async def main() -> None:
+        async with retained(2, 25, 0) as (_, disk):
+            assert await periods(disk, 3) == 0
+            assert await periods(disk, 1) == 10
+            assert await periods(disk, 3) == 40
+
+    run_virtual(main())
+
+
+def test_by_size_across_a_scale() -> None:
+    async def main() -> None:
+        async with retained(2, 25, 0) as (controller, disk):
+            await periods(disk, 2)
+            await controller.streams.scale(STREAM, [0], [(0.0, 1.0)])
+            name = "s/a/1.#epoch.1"
+            disk.write(name, bytes(30))
+            await asyncio.sleep(PERIOD_S)
+            assert disk.segments[SEGMENT].start == 20
+            disk.write(name, bytes(30))
+            await asyncio.sleep(PERIOD_S)
+            assert SEGMENT not in disk.segments
+            assert disk.segments[name].start == 30
+
+    run_virtual(main())
+
+
+def test_subscribers_hold_a_stream_between_the_bounds() -> None:
+    async def main() -> None:
+        async with retained(2, 15, 45) as (controller, disk):
+            group = ScopedName("s", "g")
+            wanted = GroupConfiguration(uuid="u", retention=1, starting=((STREAM, {}),))
+            await controller.groups.create(group, wanted)
+            # Not more than the maximum is kept, whatever the group has read.
+            assert await periods(disk, 4) == 0
+            assert await periods(disk, 2) == 10
+
+            async def read_to(offset: int) -> None:
+                await controller.groups.report_cut(STREAM, group, "u", 0, {0: offset})
+
+            await read_to(42)
+            assert await periods(disk, 1) == 42
+            # Not less than the minimum is kept, however far it is.
+            await read_to(80)
+            assert await periods(disk, 1) == 60
+
+    run_virtual(main())
+
+
+def test_a_policy_that_is_dropped_ends_the_recording() -> None:
+    async def main() -> None:
+        async with retained(2, 15, 0) as (controller, disk):
+            await periods(disk, 2)
+            await controller.streams.update(STREAM, StreamConfiguration())
+            await periods(disk, 2)
+            kinds = {bytes(key).partition(b"/")[0] for key in disk.rows}
+            assert kinds == {b"controller", b"scope", b"stream", b"epoch"}
+
+    run_virtual(main())
+
+
+def test_subscribers_that_are_not_alike_hold_the_stream_at_a_recorded_cut() -> None:
+    old = (StreamSegment(0, 0.0, 0.5), StreamSegment(1, 0.5, 1.0))
+    whole = StreamSegment(make_segment_id(2, 1), 0.0, 1.0)
+    new = (
+        StreamSegment(make_segment_id(3, 2), 0.0, 0.5),
+        StreamSegment(make_segment_id(4, 2), 0.5, 1.0),
+    )
+    history = StreamHistory(
+        [
+            EpochRecord(0, old, (), 0),
+            EpochRecord(1, (whole,), (0, 1), 0),
+            EpochRecord(2, new, (whole.segment_id,), 0),
+        ]
+    )
+    low, high = (each.segment_id for each in new)
+    recorded = [
+        RecordedCut(1, 10, {0: 5, 1: 5}),
+        RecordedCut(2, 20, {whole.segment_id: 10}),
+        RecordedCut(3, 30, {low: 5, high: 5}),
+        RecordedCut(4, 90, {low: 30, high: 30}),
+    ]
+    policy = StreamRetention(2, 10, 0)
+    ahead_low = {low: 9, 1: 7}
+    ahead_high = {0: 7, high: 9}
+    assert truncation(history, policy, recorded, 9, [ahead_low]) == {low: 5, 1: 7}
+    # Together they are at 0 and 1, which is a cut.
+    assert truncation(history, policy, recorded, 9, [ahead_low, ahead_high]) == {0: 7, 1: 7}
+    # One is in the joined segment, of which the other has read half of the keys.
+    within = {whole.segment_id: 3}
+    behind = {0: 7, high: 9}
+    assert truncation(history, policy, recorded, 9, [within, behind]) == {0: 5, 1: 5}
+    assert truncation(history, policy, recorded, 9, []) == {low: 5, high: 5}
