@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import ipaddress
 import itertools
 import os
 import pathlib
@@ -97,7 +98,7 @@ class StoreConfig:
     """
 
     # What callers may do.
-    append_bytes_max: int = whole(8 * MIB, 1, APPEND_BYTES_LIMIT)
+    append_bytes_max: int = whole(16 * MIB, 1, APPEND_BYTES_LIMIT)
     """The largest append or batch."""
     attributes_per_segment_max: int = whole(ATTRIBUTES_PER_SEGMENT_MAX, 1, 100_000_000)
     """Attributes of one segment. One that has more, from a time with a higher bound, keeps them."""
@@ -133,6 +134,18 @@ class StoreConfig:
     """TCP port on which Prometheus finds the numbers of the store; 0: none."""
     metrics_host: str = setting("127.0.0.1")
     """Address that port is opened on."""
+    wire_port: int = whole(0, 0, 65535)
+    """TCP port on which Pravega's clients reach the segments; 0: none."""
+    wire_host: str = setting("127.0.0.1")
+    """Address that port is opened on."""
+    controller_port: int = whole(0, 0, 65535)
+    """TCP port of the Controller, which Pravega's clients ask for streams; 0: none. It needs
+    `wire_port`, for its clients are sent there.
+    """
+    controller_host: str = setting("127.0.0.1")
+    """Address that port is opened on."""
+    insecure_network: bool = setting(default=False)
+    """Whether ports that everybody may use, without encryption, may be opened to other machines."""
     local_server: bool = setting(default=False)
     """Whether other processes of this machine may append through a socket in the store's folder."""
 
@@ -170,6 +183,18 @@ class StoreConfig:
                 f"{self.append_bytes_max} is more than queue_bytes_max, "
                 f"{self.processor.queue_bytes_max}",
             )
+        if self.controller_port and not self.wire_port:
+            raise ConfigError("controller_port", "it needs wire_port: clients are sent there")
+        if self.controller_port and self.served_count < self.containers:
+            raise ConfigError("controller_port", "it needs all containers, but serve has some")
+        for host in ("wire_host", "controller_host"):
+            if not (self.insecure_network or _is_loopback(getattr(self, host))):
+                raise ConfigError(
+                    host,
+                    f"{getattr(self, host)!r} is not an address of this machine alone, and every "
+                    "program that reaches it may read and write: set insecure_network if that is "
+                    "meant",
+                )
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(
                 "log_file_bytes",
@@ -189,6 +214,13 @@ class StoreConfig:
     def served_count(self) -> int:
         """How many they are."""
         return sum(map(len, served_ranges(self.serve, self.containers)))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def served_ranges(text: str, containers: int) -> list[range]:

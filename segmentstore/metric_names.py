@@ -70,6 +70,11 @@ STORE_METRICS = [
             among them.
         scrub.previous_harmful | scrub_previous_pass_harmful | \
             Corruption found in the last whole pass.
+        wire.connections | wire_connections | Open connections of the wire protocol.
+        wire.outstanding_bytes | wire_outstanding_bytes | \
+            Of appends over the wire that have no reply yet.
+        wire.reads_waiting | wire_reads_waiting | \
+            Reads over the wire that have no reply yet: most wait at a tail.
         """,
     ),
     *_table(
@@ -84,6 +89,11 @@ STORE_METRICS = [
         catalog.exports | catalog_exports | \
             Snapshots of a container's catalog that were put into Tier 2.
         catalog.failures | catalog_export_failures | Exports of a container's catalog that failed.
+        wire.connections_accepted | wire_connections_accepted | Connections that were accepted.
+        wire.connections_refused | wire_connections_refused | \
+            Connections that were closed because there were too many.
+        wire.appends | wire_appends | Appends over the wire.
+        wire.append_bytes | wire_append_bytes | Bytes of these.
         """,
     ),
 ]
@@ -287,6 +297,7 @@ LEFT_OUT = frozenset(
         "containers",
         "tier2",  # by operation
         "longest_turn_s",  # by part
+        "wire.refusals",  # by reason
         "scrub.started_at_ms",
         "scrub.previous_finished_at_ms",
         "scrub.container",

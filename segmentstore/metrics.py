@@ -108,6 +108,13 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     for part, seconds in snapshot["longest_turn_s"].items():
         turns.add_metric([part], seconds)
     yield turns
+    if snapshot["wire"] is not None:
+        refusals = CounterMetricFamily(
+            PREFIX + "wire_refusals", "Refused over the wire, by reason.", labels=("reason",)
+        )
+        for reason, count in _bounded(snapshot["wire"]["refusals"]):
+            refusals.add_metric([reason], count)
+        yield refusals
     yield from _operation_families(snapshot["tier2"]["operations"])
     yield from _container_families(snapshot["containers"])
 
@@ -205,6 +212,8 @@ def _unnamed(path: str) -> MetricName:
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
     for key, value in values.items():
         path = f"{prefix}{key}"
+        if path in LEFT_OUT:
+            continue
         if isinstance(value, Mapping):
             yield from _numbers(value, path + ".")
         elif isinstance(value, int | float):

@@ -85,6 +85,10 @@ class OpeningStore:
                 host, port, store.stats, registry, self._runtime
             )
             parts.undo.push(parts.endpoint.close)
+        if (parts.config.wire_port or parts.config.controller_port) and parts.closing is None:
+            from segmentstore.network_ports import open_ports  # noqa: PLC0415
+
+            await open_ports(store, parts, self._runtime)
         if parts.config.local_server and parts.closing is None:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 

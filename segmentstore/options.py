@@ -69,6 +69,11 @@ class StoreOptions(TypedDict, total=False):
     scrub_bytes_per_s: int
     metrics_port: int
     metrics_host: str
+    wire_port: int
+    wire_host: str
+    controller_port: int
+    controller_host: str
+    insecure_network: bool
     local_server: bool
 
     # Deprecated names.

@@ -48,6 +48,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
         "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics()))
         if parts.scrub is not None
         else None,
+        "wire": parts.wire_stats() if parts.wire_stats is not None else None,
         "longest_turn_s": longest_turns(),
         "containers": {container.container_id: container.stats() for container in parts.containers},
     }

@@ -239,6 +239,24 @@ class ContainerStats(TypedDict):
     """Absent before it has started."""
 
 
+class WireStats(TypedDict):
+    """The wire server (`wire_port`)."""
+
+    connections: int
+    """Open."""
+    connections_accepted: int
+    connections_refused: int
+    """There were too many."""
+    appends: int
+    append_bytes: int
+    outstanding_bytes: int
+    """Of appends that have no reply yet."""
+    reads_waiting: int
+    """Reads that have no reply yet: most wait at a tail."""
+    refusals: Mapping[str, int]
+    """Requests and connections that were refused, by reason."""
+
+
 class StoreStats(TypedDict):
     """All numbers of an open store; docs/metrics.md has the meanings."""
 
@@ -251,6 +269,8 @@ class StoreStats(TypedDict):
     losses: LossStats
     scrub: ScrubStats | None
     """None if nobody scrubs (`scrub_bytes_per_s`)."""
+    wire: WireStats | None
+    """None without a wire server."""
     longest_turn_s: Mapping[str, float]
     """By part, how long it has held the event loop without a break, at most."""
     containers: dict[int, ContainerStats]

@@ -187,7 +187,7 @@ def test_comments_and_docstrings_name_mechanisms_by_their_terms(package: str) ->
 
 def test_the_architecture_is_an_overview() -> None:
     lines = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= 150
+    assert len(lines) <= 165
 
 
 def test_what_a_newcomer_reads_is_an_hours_reading() -> None:

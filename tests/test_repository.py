@@ -42,6 +42,7 @@ FORMAT_PAGES = (
     "bookkeeper-store-node",
     "catalog",
     "checkpoint",
+    "controller-tables",
     "data-frame",
     "events",
     "file-log",
@@ -53,7 +54,9 @@ FORMAT_PAGES = (
     "operations",
     "scrub-state",
     "store-toml",
+    "table-records",
     "tier2-checkpoint",
+    "wire",
 )
 LINES_MAX = 580
 CONTAINER_TABLES = ("metadata", "segments", "segment_ids")
@@ -79,8 +82,12 @@ TWINS = {
         ("SegmentStore", "segmentstore/service.py"),
         ("SegmentWriter", "segmentstore/sessions.py"),
     )
+} | {
+    "Append": ["segmentstore/contracts/local_protocol.py", "segmentstore/wire/append_blocks.py"],
 }
-"""Class names that stand for two things: the blocking API has the names of the asynchronous one."""
+"""Class names that stand for two things: the blocking API has the names of the asynchronous one,
+and two protocols have an Append.
+"""
 # In pieces, so that this file does not hold what it forbids.
 FORBIDDEN = re.compile(
     "|".join(

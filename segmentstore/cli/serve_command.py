@@ -8,7 +8,7 @@ import asyncio
 import logging
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,10 +32,28 @@ def serve_command(
     create: Annotated[
         bool, typer.Option("--create", help="Make the store if it is not there.")
     ] = False,
+    wire: Annotated[
+        str,
+        typer.Option(
+            "--wire",
+            metavar="HOST:PORT",
+            help="Serve segments to Pravega's clients there; by default as wire_port says.",
+        ),
+    ] = "",
+    controller: Annotated[
+        str,
+        typer.Option(
+            "--controller",
+            metavar="HOST:PORT",
+            help="Be the Controller of Pravega's clients there; by default as controller_port "
+            "says.",
+        ),
+    ] = "",
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Open a store and let other processes of this machine append through a socket in its folder.
+    """Open a store and let other processes of this machine append through a socket in its folder,
+    and Pravega's clients use its segments over TCP.
 
     Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in
     order. Ends with an error when the store stops by itself. Settings come from the environment and
@@ -43,19 +61,39 @@ def serve_command(
     """
 
     async def run(opened: SegmentStore) -> None:
+        config = opened.config
+        listening = {
+            "wire": _address(config.wire_host, config.wire_port),
+            "controller": _address(config.controller_host, config.controller_port),
+        }
+        count = config.served_count
         if as_json:
-            output.print_json(
-                {"store": store, "socket": SOCKET_NAME, "containers": opened.config.served_count}
-            )
+            said = {"store": store, "socket": SOCKET_NAME, "containers": count}
+            output.print_json({**said, **listening})
         else:
-            print(
-                f"serving {visible(store)} at {SOCKET_NAME}, "
-                f"{opened.config.served_count} containers"
-            )
+            ports = [f", {name} at {address}" for name, address in listening.items() if address]
+            print(f"serving {visible(store)} at {SOCKET_NAME}, {count} containers{''.join(ports)}")
         sys.stdout.flush()
         await _until_reported(opened)
 
-    with_store(store, run, create=create, local_server=True, take_over=take_over)
+    options = _port_options("wire", wire) | _port_options("controller", controller)
+    with_store(store, run, create=create, local_server=True, take_over=take_over, **options)
+
+
+def _port_options(name: str, address: str) -> dict[str, Any]:
+    """The settings that an address stands for; none if it is empty. Raises BadParameter."""
+    if not address:
+        return {}
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise typer.BadParameter(f"{address!r} is not HOST:PORT", param_hint=f"--{name}")
+    return {f"{name}_host": host.strip("[]"), f"{name}_port": int(port)}
+
+
+def _address(host: str, port: int) -> str | None:
+    if not port:
+        return None
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 async def _until_reported(store: SegmentStore) -> None:

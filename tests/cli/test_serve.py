@@ -20,10 +20,12 @@ from uuid import UUID
 import pyarrow as pa
 import pytest
 
+from recovery.harness.services.server import free_port
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.contracts.local_socket import SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import ROOT, segmentstore, start
+from tests.server.wire_client import connected
 from tests.store.harness import run
 from tests.support.suites import size, sized
 from tier2.spark.common.local_client import LocalClient, StoreNotServedError
@@ -56,12 +58,58 @@ def serving(store: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate()
 
 
+def test_serves_the_ports_it_is_given_and_stops_in_order(tmp_path: Path) -> None:
+    wire, controller = free_port(), free_port()
+    process = start(
+        "serve",
+        tmp_path / "s",
+        "--create",
+        "--wire",
+        f"127.0.0.1:{wire}",
+        "--controller",
+        f"127.0.0.1:{controller}",
+    )
+    try:
+        line = ready(process).decode()
+        assert f", wire at 127.0.0.1:{wire}, controller at 127.0.0.1:{controller}" in line
+
+        async def main() -> None:
+            async with connected(wire) as client:
+                await client.create("a/b/0.#epoch.0")
+                await client.set_up("a/b/0.#epoch.0")
+                client.append(1, b"event")
+                await client.acked(1)
+                process.send_signal(signal.SIGTERM)
+                assert await client.take() is None
+
+        run(main())
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (ExitCode.DONE, b"")
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ":1", "127.0.0.1:0", "127.0.0.1:65536", "a:b"])
+def test_an_address_that_is_none_is_a_usage_error(tmp_path: Path, address: str) -> None:
+    refused = segmentstore("serve", tmp_path / "s", "--create", "--wire", address)
+    assert refused.code == ExitCode.USAGE
+    assert "is not HOST:PORT" in refused.err
+    assert not (tmp_path / "s").exists()
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_serves_until_stopped_and_closes_in_order(tmp_path: Path, number: signal.Signals) -> None:
     process = start("serve", tmp_path / "s", "--create", "--json")
     try:
         said = json.loads(ready(process))
-        assert said == {"store": str(tmp_path / "s"), "socket": SOCKET_NAME, "containers": 1}
+        assert said == {
+            "store": str(tmp_path / "s"),
+            "socket": SOCKET_NAME,
+            "containers": 1,
+            "wire": None,
+            "controller": None,
+        }
 
         async def main() -> None:
             async with LocalClient(str(tmp_path / "s")) as client:

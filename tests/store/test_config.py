@@ -48,12 +48,19 @@ def test_a_default_is_the_default_of_its_part() -> None:
         ({"compression": "lz4"}, "setting compression: 'lz4' is not one of none, zstd"),
         ({"flush_bytes": 2, "object_bytes": 1}, "flush_bytes: 2 is more than object_bytes, 1"),
         ({"upload_bytes_max": 1}, "object_bytes: 67108864 is more than upload_bytes_max, 1"),
-        ({"queue_bytes_max": 1}, "append_bytes_max: 8388608 is more than queue_bytes_max, 1"),
+        ({"queue_bytes_max": 1}, "append_bytes_max: 16777216 is more than queue_bytes_max, 1"),
         ({"fetched_bytes_max": MIB}, "fetched_bytes_max: it must hold two pieces of 1048576"),
         ({"log_file_bytes": 8192}, "log_file_bytes: it must hold a frame of"),
         ({"flush_byte": 1}, "flush_byte: there is no such setting; did you mean flush_bytes"),
         ({"uploads_max": "4"}, "setting uploads_max: '4' is not a number"),
         ({"consolidation": 1}, "setting consolidation: 1 is not true or false"),
+        ({"controller_port": 9090}, "controller_port: it needs wire_port"),
+        (
+            {"controller_port": 1, "wire_port": 2, "containers": 2, "serve": "0"},
+            "controller_port: it needs all containers",
+        ),
+        ({"wire_host": "0.0.0.0", "wire_port": 1}, "wire_host: '0.0.0.0' is not an address of"),
+        ({"controller_host": "example.org"}, "controller_host: 'example.org' is not an address of"),
     ],
 )
 def test_what_may_not_be_names_the_setting(settings: dict[str, Any], said: str) -> None:
@@ -61,6 +68,16 @@ def test_what_may_not_be_names_the_setting(settings: dict[str, Any], said: str) 
         merge_settings(settings, {}, {}, existing=False)
     assert said in str(caught.value)
     assert caught.value.setting in said
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
+def test_a_port_for_this_machine_alone_needs_no_word(host: str) -> None:
+    assert StoreConfig(wire_host=host, wire_port=1, controller_host=host).wire_host == host
+
+
+def test_a_port_for_other_machines_needs_one() -> None:
+    config = StoreConfig(wire_host="0.0.0.0", wire_port=1, insecure_network=True)
+    assert config.insecure_network
 
 
 def test_containers_share_what_is_of_the_store() -> None:

@@ -1,0 +1,310 @@
+"""WireConnection: one client's connection.
+
+Rules:
+
+- requests are served side by side, each by a task of its own, but for appends, which are begun in
+  the order of their arrival. What was answered is done before what the client asks next;
+- a malformed frame ends the connection; nothing of it was stored. So does whatever cannot be
+  answered so that the client does the right thing;
+- it is not read while too many bytes of appends are on their way, too many requests are served, or
+  the client does not read its replies;
+- reads that wait are dropped with it. Other requests that were begun are finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, cast
+
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.server.append_requests import AppendRequest, ConnectionAppends
+from segmentstore.server.refusals import refusal
+from segmentstore.server.request_handlers import begin
+from segmentstore.server.server_context import HELLO_S, ServerContext
+from segmentstore.server.transient_segments import TransientSegments
+from segmentstore.wire.append_blocks import Append, AppendBlocks
+from segmentstore.wire.codec import encode_parts
+from segmentstore.wire.commands import (
+    NO_OFFSET,
+    Command,
+    ConditionalAppend,
+    ConditionalBlockEnd,
+    CreateTransientSegment,
+    Hello,
+    KeepAlive,
+    OperationUnsupported,
+    Padding,
+    ReadSegment,
+    RemoveTableKeys,
+    SetupAppend,
+    UpdateTableEntries,
+)
+from segmentstore.wire.errors import WireError
+from segmentstore.wire.formats import REQUESTS
+from segmentstore.wire.frame_decoder import FrameDecoder
+
+VERSION: Final = 16
+VERSION_MIN: Final = 5
+REQUESTS_MAX: Final = 16_384
+"""Requests of one connection that are served at a time, waiting reads included."""
+REPLY_BYTES_MAX: Final = 4 << 20
+"""Replies that wait for the client; with more its connection is not read."""
+_JOINED_BYTES_MAX: Final = 64 * 1024
+"""Replies up to this are copied into one piece: cheaper than another call of the system."""
+
+
+class WireConnection(asyncio.Protocol):
+    """Made for each connection by the listener; `on_end` is called once with it, at its end."""
+
+    def __init__(self, context: ServerContext, on_end: Callable[[WireConnection], None]) -> None:
+        self._context = context
+        self._on_end = on_end
+        self._decoder = FrameDecoder(REQUESTS)
+        self._blocks = AppendBlocks()
+        self._share = context.outstanding.share(self._resume)
+        self._appends = ConnectionAppends(context, self._share, self._send, self._end)
+        self._transients = TransientSegments(context)
+        self._requests: dict[asyncio.Task[None], Command] = {}
+        self._transport: asyncio.Transport | None = None
+        self._hello: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._is_paused = False
+        self._ending = False
+        self._backlog: deque[Command | Append] = deque()
+        """Commands that wait: the first, an append, for room."""
+        self._room: asyncio.Future[None] | None = None
+        self.peer = ""
+
+    # --- the transport's calls --------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to wait for the Hello."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=REPLY_BYTES_MAX)
+        self.peer = str(self._transport.get_extra_info("peername"))
+        loop = asyncio.get_running_loop()
+        self._hello = loop.call_later(HELLO_S, self._end, f"no Hello within {HELLO_S:g} s")
+
+    def data_received(self, data: bytes) -> None:
+        """Begin what whole frames ask for."""
+        if self._ending:
+            return
+        try:
+            for frame in self._decoder.feed(data):
+                command = self._blocks.accept(frame)
+                if command is not None and not self._ending:
+                    self._serve_in_turn(command)
+        except WireError as error:
+            self._end(str(error))
+        self._pause_if_needed()
+
+    def eof_received(self) -> bool:
+        """The client sends no more: nobody waits for replies either."""
+        return False
+
+    def pause_writing(self) -> None:
+        """The client does not read its replies."""
+        self._writable.clear()
+        self._pause_if_needed()
+
+    def resume_writing(self) -> None:
+        """It has read some."""
+        self._writable.set()
+        self._resume()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Drop waiting reads; what was begun is finished without a reply."""
+        del exc
+        self._ending = True
+        self._share.close()
+        self._writable.set()
+        if self._hello is not None:
+            self._hello.cancel()
+        for task, command in self._requests.items():
+            if isinstance(command, ReadSegment):
+                task.cancel()
+        if self._room is not None:
+            self._room.cancel()
+        self._transients.close()
+        self._on_end(self)
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def _serve_in_turn(self, command: Command | Append) -> None:
+        """Serve a command, behind those that wait for room in a container's queue."""
+        if self._backlog:
+            self._backlog.append(command)
+        elif not isinstance(command, Append | ConditionalAppend | ConditionalBlockEnd):
+            self._serve(command)
+        elif (room := self._appends.append(command, has_room=False)) is not None:
+            self._backlog.append(command)
+            self._room = room
+            room.add_done_callback(self._room_found)
+
+    def _room_found(self, room: asyncio.Future[None]) -> None:
+        self._room = None
+        backlog, self._backlog = self._backlog, deque()
+        if self._ending or room.cancelled():
+            return
+        if (error := room.exception()) is not None:
+            self._end(f"an append found no room: {error}")
+            return
+        try:
+            self._appends.append(cast("AppendRequest", backlog.popleft()), has_room=True)
+            for command in backlog:
+                if not self._ending:
+                    self._serve_in_turn(command)
+        except WireError as error:
+            self._end(str(error))
+        self._resume()
+
+    def _serve(self, command: Command) -> None:
+        if isinstance(command, KeepAlive):
+            self._send(command)
+        elif isinstance(command, Hello):
+            self._answer_hello(command)
+        elif self._hello is not None:
+            raise WireError(f"{type(command).__name__} came before Hello")
+        elif isinstance(command, SetupAppend):
+            self._begin(command, self._appends.set_up(command))
+        elif isinstance(command, CreateTransientSegment):
+            self._begin(command, self._reply(self._transients.create(command)))
+        elif (work := begin(self._context, command)) is not None:
+            self._begin(command, self._reply(work))
+        elif not isinstance(command, Padding):
+            name = type(command).__name__
+            self._context.counts.refused(f"unsupported {name}")
+            self._send(OperationUnsupported(getattr(command, "request_id", 0), name, ""))
+
+    def _answer_hello(self, hello: Hello) -> None:
+        if self._hello is not None:
+            self._hello.cancel()
+            self._hello = None
+        self._send(Hello(VERSION, VERSION_MIN))
+        if hello.low_version > VERSION or hello.high_version < VERSION_MIN:
+            self._end(f"the client has versions {hello.low_version} to {hello.high_version}")
+
+    def _begin(self, command: Command, work: Coroutine[Any, Any, None]) -> None:
+        size = _update_bytes(command)
+        self._share.take(size)
+        task = own_task(self._guard(command, work), name=f"wire {type(command).__name__}")
+        self._requests[task] = command
+        task.add_done_callback(partial(self._served, size))
+
+    def _served(self, size: int, task: asyncio.Task[None]) -> None:
+        del self._requests[task]
+        self._share.give_back(size)
+        self._resume()
+
+    async def _reply(self, work: Coroutine[Any, Any, Command]) -> None:
+        self._send(await work)
+
+    async def _guard(self, command: Any, work: Coroutine[Any, Any, None]) -> None:
+        """Answer the errors of a request."""
+        try:
+            if not self._writable.is_set():
+                await self._writable.wait()
+            await work
+        except WireError as error:
+            self._end(str(error))
+        except Exception as error:  # noqa: BLE001 - of one request: the others go on
+            self._answer_error(command, error)
+        finally:
+            # Cancelled before it began, it would complain.
+            work.close()
+
+    def _answer_error(self, command: Any, error: Exception) -> None:
+        segment = getattr(command, "segment", "") or getattr(command, "target", "")
+        offset = getattr(command, "offset", NO_OFFSET)
+        reply = refusal(error, command.request_id, segment, offset)
+        kind = type(command).__name__
+        if reply is not None:
+            self._context.counts.refused(f"{kind}: {type(reply).__name__}")
+            self._send(reply)
+            return
+        if not isinstance(error, SegmentStoreError):
+            self._context.report_bug(kind, error)
+        self._end(f"{kind} failed: {error}")
+
+    # --- the other side's speed -------------------------------------------------------------------
+
+    def _must_wait(self) -> bool:
+        return (
+            not self._writable.is_set()
+            or bool(self._backlog)
+            or len(self._requests) >= REQUESTS_MAX
+            or self._share.must_wait()
+        )
+
+    def _pause_if_needed(self) -> None:
+        if not self._is_paused and not self._ending and self._must_wait():
+            self._is_paused = True
+            assert self._transport is not None
+            with suppress(RuntimeError):
+                self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._is_paused and not self._ending and not self._must_wait():
+            self._is_paused = False
+            assert self._transport is not None
+            self._transport.resume_reading()
+
+    def _send(self, reply: Command) -> None:
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        try:
+            parts = encode_parts(reply)
+        except WireError as error:
+            # It echoes a name that came in a form which the protocol has no other bytes for.
+            self._end(str(error))
+            return
+        if sum(map(len, parts)) <= _JOINED_BYTES_MAX:
+            transport.write(b"".join(parts))
+        else:
+            for part in parts:
+                transport.write(part)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _end(self, reason: str) -> None:
+        """Close, once what was written is sent; nothing more is read."""
+        if not self._ending:
+            self._ending = True
+            self._context.report_end(self.peer, reason)
+            assert self._transport is not None
+            self._transport.close()
+
+    async def stop(self) -> None:
+        """Read no more, answer the appends on their way, close."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        self._ending = True
+        if not self._is_paused:
+            transport.pause_reading()
+        await self._appends.quiet()
+        # Their reports are written in the next turn of the loop.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        transport.close()
+
+    def abort(self) -> None:
+        """Close at once, whatever is not sent."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+def _update_bytes(command: Command) -> int:
+    """What counts as outstanding of a change of a table."""
+    if isinstance(command, UpdateTableEntries):
+        return sum(len(key.key) + len(value) for key, value in command.entries)
+    if isinstance(command, RemoveTableKeys):
+        return sum(len(key.key) for key in command.keys)
+    return 0

@@ -1,0 +1,63 @@
+"""Transient segments: parts of a large event, deleted with the connection that created them.
+
+After a crash of the process nobody else would delete them: `delete_left_over` does, at the start.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.server.server_context import ServerContext
+from segmentstore.wire.commands import Command, CreateTransientSegment, SegmentCreated
+
+MARK: Final = "#transient."
+_ID_BYTES: Final = 16
+
+
+class TransientSegments:
+    """Those of one connection."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._names: list[str] = []
+        self._is_closed = False
+
+    async def create(self, request: CreateTransientSegment) -> Command:
+        """CreateTransientSegment: the reply has the name."""
+        random = self._context.random.randbytes(_ID_BYTES)
+        name = f"{request.segment}{MARK}{request.writer_id.hex()}.{random.hex()}"
+        self._names.append(name)
+        await self._context.store.create_segment(name)
+        if self._is_closed:
+            await _delete(self._context, name)
+        return SegmentCreated(request.request_id, name)
+
+    def close(self) -> None:
+        """The connection has ended."""
+        self._is_closed = True
+        if self._names:
+            self._context.begin(self._delete_all(), "wire transient segments")
+
+    async def _delete_all(self) -> None:
+        for name in self._names:
+            await _delete(self._context, name)
+
+
+async def delete_left_over(context: ServerContext) -> int:
+    """Delete the transient segments that a crash left; give how many. One pass over all names."""
+    count = 0
+    async for info in context.store.list_segments():
+        if MARK in info.name:
+            await _delete(context, info.name)
+            count += 1
+    return count
+
+
+async def _delete(context: ServerContext, name: str) -> None:
+    try:
+        await context.store.delete(name)
+    except SegmentNotFoundError:
+        pass  # merged, as is usual
+    except SegmentStoreError as error:
+        context.report_failure(f"transient segment {name}", error)
