@@ -18,12 +18,14 @@ from typing import Any, Final, NamedTuple
 
 from segmentstore.block_writer import BlockWriter
 from segmentstore.contracts.errors import (
+    AppendTooLargeError,
     BadAttributeUpdateError,
     BadOffsetError,
     NotPrimaryError,
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentStoreError,
+    TooManyAttributesError,
 )
 from segmentstore.server.outstanding import OutstandingShare
 from segmentstore.server.server_context import ServerContext
@@ -37,12 +39,14 @@ from segmentstore.wire.append_session import (
     Refusal,
 )
 from segmentstore.wire.commands import (
+    ILLEGAL_ARGUMENT,
     AppendSetup,
     Command,
     ConditionalAppend,
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
+    ErrorMessage,
     InvalidEventNumber,
     NoSuchSegment,
     SegmentIsSealed,
@@ -232,6 +236,8 @@ class ConnectionAppends:
             return Refusal.NUMBER
         if isinstance(error, SegmentSealedError):
             return Refusal.SEALED
+        if isinstance(error, AppendTooLargeError | TooManyAttributesError):
+            return Refusal.ILLEGAL
         if isinstance(error, SegmentNotFoundError):
             return Refusal.MISSING
         if isinstance(error, NotPrimaryError):
@@ -288,6 +294,9 @@ def _refused(report: AppendRefused, writer_id: bytes, session: AppendSession) ->
             return NoSuchSegment(rid, segment, "", -1)
         case Refusal.ELSEWHERE:
             return WrongHost(rid, segment, "", "")
+        case Refusal.ILLEGAL:
+            text = "the append is too large, or the segment has too many attributes"
+            return ErrorMessage(rid, segment, text, ILLEGAL_ARGUMENT)
         case _:
             return None
 

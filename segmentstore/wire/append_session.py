@@ -41,6 +41,8 @@ class Refusal(enum.Enum):
     """There is no such segment."""
     ELSEWHERE = enum.auto()
     """Its container is not served here."""
+    ILLEGAL = enum.auto()
+    """It is too large, or the segment has too many writers: sending it again does not help."""
     UNKNOWN = enum.auto()
     """Anything else: the connection ends, and the writer asks what was stored."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore.wire.commands import (
+    ILLEGAL_ARGUMENT,
     NOT_SET,
     AppendBlock,
     AppendBlockEnd,
@@ -16,6 +17,7 @@ from segmentstore.wire.commands import (
     ConditionalBlockEnd,
     ConditionalCheckFailed,
     DataAppended,
+    ErrorMessage,
     Hello,
     InvalidEventNumber,
     KeepAlive,
@@ -296,6 +298,38 @@ class TestRefusals:
                 assert await client.take() == SegmentIsSealed(2, "s", "", 2)
                 # Nothing of it is stored, and the connection is there for others.
                 await client.create("t")
+                assert await read_all(store, "s") == b"a"
+
+        run(main())
+
+    def test_one_that_is_too_large_is_said_to_be_and_the_connection_stays(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            async with client_of(tmp_path) as (store, client):
+                await client.create("s")
+                await client.set_up("s")
+                client.append(1, bytes(5000))
+                reply = await client.take()
+                assert isinstance(reply, ErrorMessage)
+                assert (reply.request_id, reply.code) == (2, ILLEGAL_ARGUMENT)
+                await client.set_up("s")
+                client.append(1, b"small")
+                await client.acked(1)
+                assert await read_all(store, "s") == b"small"
+
+        run(main())
+
+    def test_a_segment_with_too_many_writers(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with client_of(tmp_path, attributes_per_segment_max=2) as (store, client):
+                await store.create_segment("s")
+                await client.set_up("s")
+                client.append(1, b"a")
+                await client.acked(1)
+                await client.set_up("s", OTHER)
+                client.append(1, b"b", OTHER)
+                assert isinstance(await client.take(), ErrorMessage)
                 assert await read_all(store, "s") == b"a"
 
         run(main())
