@@ -97,11 +97,13 @@ async def truncate(context: ServerContext, request: TruncateSegment) -> Command:
     """TruncateSegment. A refusal has the start offset, whichever bound was missed."""
     try:
         await context.store.truncate(request.segment, request.offset)
-    except (BadOffsetError, InvalidArgumentError):
-        info = await context.store.get_info(request.segment)
-        return SegmentIsTruncated(
-            request.request_id, request.segment, info.start_offset, "", request.offset
-        )
+    except (BadOffsetError, InvalidArgumentError) as error:
+        if isinstance(error, BadOffsetError) and error.actual > request.offset:
+            # Also of a truncation that is on its way.
+            start = error.actual
+        else:
+            start = (await context.store.get_info(request.segment)).start_offset
+        return SegmentIsTruncated(request.request_id, request.segment, start, "", request.offset)
     return SegmentTruncated(request.request_id, request.segment)
 
 

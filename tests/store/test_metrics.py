@@ -198,7 +198,7 @@ def test_many_containers_are_summed_up_and_of_some_numbers_the_largest_counts() 
         }
         for number in range(count)
     }
-    snapshot = {
+    snapshot: dict[str, Any] = {
         "store_id": "s",
         "health": [],
         "tier2": {"operations": {}},
