@@ -144,8 +144,24 @@ class StoreConfig:
     """
     controller_host: str = setting("127.0.0.1")
     """Address that port is opened on."""
+    tls_certificate_file: str = setting("")
+    """PEM file with the certificate of both ports, and those that lead to its authority; empty:
+    connections are not encrypted. Read again when it changes.
+    """
+    tls_key_file: str = setting("")
+    """PEM file with the key of that certificate, without a password."""
+    users_file: str = setting("")
+    """File with the users of the Controller (docs/network-security.md); empty: everybody may do
+    everything. It needs `token_key_file`. Read again when it changes.
+    """
+    token_key_file: str = setting("")
+    """File with the key that delegation tokens are signed with; empty: the wire server asks for
+    none. A key has 32 bytes at least; a line end behind it is not part of it.
+    """
     insecure_network: bool = setting(default=False)
-    """Whether ports that everybody may use, without encryption, may be opened to other machines."""
+    """Whether ports that everybody may use, or that are not encrypted, may be opened to other
+    machines.
+    """
     local_server: bool = setting(default=False)
     """Whether other processes of this machine may append through a socket in the store's folder."""
 
@@ -187,19 +203,37 @@ class StoreConfig:
             raise ConfigError("controller_port", "it needs wire_port: clients are sent there")
         if self.controller_port and self.served_count < self.containers:
             raise ConfigError("controller_port", "it needs all containers, but serve has some")
-        for host in ("wire_host", "controller_host"):
-            if not (self.insecure_network or _is_loopback(getattr(self, host))):
-                raise ConfigError(
-                    host,
-                    f"{getattr(self, host)!r} is not an address of this machine alone, and every "
-                    "program that reaches it may read and write: set insecure_network if that is "
-                    "meant",
-                )
+        self._check_network()
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(
                 "log_file_bytes",
                 f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more",
             )
+
+    def _check_network(self) -> None:
+        for given, missing in (
+            ("tls_certificate_file", "tls_key_file"),
+            ("tls_key_file", "tls_certificate_file"),
+            ("users_file", "token_key_file"),
+        ):
+            if getattr(self, given) and not getattr(self, missing):
+                raise ConfigError(missing, f"{given} is set, and needs it")
+        if self.token_key_file and self.controller_port and not self.users_file:
+            raise ConfigError(
+                "users_file", "token_key_file is set, and the Controller would give all a token"
+            )
+        for host, needed in (
+            ("wire_host", ("tls_key_file", "token_key_file")),
+            ("controller_host", ("tls_key_file", "token_key_file", "users_file")),
+        ):
+            open_to_all = not all(getattr(self, each) for each in needed)
+            if open_to_all and not (self.insecure_network or _is_loopback(getattr(self, host))):
+                raise ConfigError(
+                    host,
+                    f"{getattr(self, host)!r} is not an address of this machine alone, and every "
+                    f"program that reaches it may read and write: set {', '.join(needed)}, or "
+                    "insecure_network if that is meant",
+                )
 
     @property
     def served(self) -> list[int]:

@@ -6,13 +6,23 @@ anything else of the store.
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from segmentstore.config import StoreConfig
+from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer
 from segmentstore.service import SegmentStore
 from segmentstore.store_parts import StoreParts
 from segmentstore.tables.index_files import make_index_store
 from segmentstore.tables.table_service import TableService
+
+if TYPE_CHECKING:
+    from segmentstore.server.authorization import TokenAuthorization
+    from segmentstore.wire.tokens import TokenKey
 
 
 async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -> None:
@@ -21,21 +31,60 @@ async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -
     Raises ConfigError, MissingExtraError.
     """
     config = parts.config
+    certificates: CertificateFiles | None = None
+    if config.tls_certificate_file and (config.wire_port or config.controller_port):
+        certificates = CertificateFiles(config.tls_certificate_file, config.tls_key_file, runtime)
     tables = TableService(store, make_index_store(parts.location, parts.store_id, runtime))
     parts.undo.push(tables.close)
     if config.wire_port:
-        wire = await WireServer.open(store, tables, config.wire_host, config.wire_port, runtime)
+        wire = await WireServer.open(
+            store,
+            tables,
+            config.wire_host,
+            config.wire_port,
+            runtime,
+            certificates=certificates,
+            authorization=_token_authorization(config, runtime),
+        )
         parts.undo.push(wire.close)
         parts.wire_stats = wire.statistics
     if config.controller_port:
-        await _open_controller(store, tables, parts, runtime)
+        await _open_controller(store, tables, parts, runtime, certificates)
+
+
+def _token_authorization(config: StoreConfig, runtime: Runtime) -> TokenAuthorization | None:
+    if not config.token_key_file:
+        return None
+    require_extra("server", "token_key_file")
+    # Not at the top: it needs the extra.
+    from segmentstore.server.authorization import TokenAuthorization  # noqa: PLC0415
+
+    return TokenAuthorization(_token_key(config), runtime.clock)
+
+
+def _token_key(config: StoreConfig) -> TokenKey:
+    from segmentstore.wire.tokens import TokenKey  # noqa: PLC0415
+
+    try:
+        key = Path(config.token_key_file).read_bytes()
+    except OSError as error:
+        raise ConfigError("token_key_file", f"it cannot be read: {error.strerror}") from error
+    return TokenKey(key.rstrip(b"\r\n"))
 
 
 async def _open_controller(
-    store: SegmentStore, tables: TableService, parts: StoreParts, runtime: Runtime
+    store: SegmentStore,
+    tables: TableService,
+    parts: StoreParts,
+    runtime: Runtime,
+    certificates: CertificateFiles | None,
 ) -> None:
     require_extra("server", "controller_port")
     # Not at the top: gRPC is an extra.
+    from segmentstore.controller.authorization import (  # noqa: PLC0415
+        UserAuthorizer,
+        UsersFile,
+    )
     from segmentstore.controller.controller import Controller  # noqa: PLC0415
     from segmentstore.controller.controller_server import ControllerServer  # noqa: PLC0415
     from segmentstore.controller.host_map import (  # noqa: PLC0415
@@ -57,6 +106,16 @@ async def _open_controller(
     )
     await controller.start()
     parts.undo.push(controller.stop)
-    server = ControllerServer(controller, config.controller_host, config.controller_port)
+    authorizer: UserAuthorizer | None = None
+    if config.users_file:
+        authorizer = UserAuthorizer(UsersFile(config.users_file), _token_key(config), runtime)
+        parts.undo.push(authorizer.close)
+    server = ControllerServer(
+        controller,
+        config.controller_host,
+        config.controller_port,
+        authorizer,
+        key_pair=None if certificates is None else certificates.key_pair,
+    )
     await server.start()
     parts.undo.push(server.stop)

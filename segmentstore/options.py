@@ -73,6 +73,10 @@ class StoreOptions(TypedDict, total=False):
     wire_host: str
     controller_port: int
     controller_host: str
+    tls_certificate_file: str
+    tls_key_file: str
+    users_file: str
+    token_key_file: str
     insecure_network: bool
     local_server: bool
 

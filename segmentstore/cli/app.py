@@ -30,6 +30,7 @@ from segmentstore.cli import (
     segment_commands,
     serve_command,
     spark_command,
+    users_command,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
 from segmentstore.config import deprecated_variables, unknown_variables
@@ -95,6 +96,7 @@ _SPARK = {"allow_interspersed_args": False, "ignore_unknown_options": True, "hel
 app.command(name="spark", rich_help_panel=_STORE, context_settings=_SPARK)(spark_command.spark)
 app.add_typer(catalog_command.app, name="catalog", rich_help_panel=_STORE)
 app.add_typer(bookkeeper_command.app, name="bookkeeper", rich_help_panel=_STORE)
+app.add_typer(users_command.app, name="users", rich_help_panel=_STORE)
 app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)
 app.command(name="crashtest", rich_help_panel=_STORE)(crashtest_command.crashtest_command)
 

@@ -20,7 +20,7 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
     "harness": ("greenlet", "pyarrow", "numpy", "typer", "rich"),
     "metrics": ("prometheus_client",),
     "s3": ("botocore",),
-    "server": ("grpc", "google.protobuf"),
+    "server": ("grpc", "google.protobuf", "jwt"),
     "sftp": ("fsspec", "paramiko"),
     "spark": ("pyspark", "pyarrow", "numpy", "obstore", "arro3", "botocore", "fsspec"),
 }

@@ -40,6 +40,7 @@ from segmentstore.controller import (
 from segmentstore.controller.authorization import (
     AllowAll,
     Authorizer,
+    BusyAuthorizerError,
     ForbiddenCallError,
     UnauthenticatedCallError,
 )
@@ -98,15 +99,18 @@ class ControllerServer:
         host: str,
         port: int,
         authorizer: Authorizer | None = None,
-        credentials: Any | None = None,
+        key_pair: Callable[[], tuple[bytes, bytes]] | None = None,
     ) -> None:
-        """`credentials` are gRPC's for a server with TLS; None: without. Port 0: any free one."""
+        """`key_pair` gives the key and the certificates for a new connection, in PEM; None: no TLS.
+
+        It is called on threads of gRPC. Port 0: any free one.
+        """
         self._controller = controller
         self._host = host
         self.port = port
         """Where it listens, once it is started."""
         self._authorizer = authorizer or AllowAll()
-        self._credentials = credentials
+        self._key_pair = key_pair
         self._server: Any = None
         self.calls: set[asyncio.Task[bytes]] = set()
         """Those on their way."""
@@ -127,10 +131,10 @@ class ControllerServer:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
         address = f"{self._host}:{self.port}"
         try:
-            if self._credentials is None:
+            if self._key_pair is None:
                 port = server.add_insecure_port(address)
             else:
-                port = server.add_secure_port(address, self._credentials)
+                port = server.add_secure_port(address, _credentials(self._key_pair))
             await server.start()
         except RuntimeError as error:
             raise ConfigError("controller", f"{address} cannot be listened on: {error}") from error
@@ -181,6 +185,8 @@ class ControllerServer:
             raise _CallEnd(grpc.StatusCode.UNAUTHENTICATED, str(error)) from error
         except ForbiddenCallError as error:
             raise _CallEnd(grpc.StatusCode.PERMISSION_DENIED, str(error)) from error
+        except BusyAuthorizerError as error:
+            raise _CallEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         except RefusedRequestError as error:
             if statuses is None:
                 raise _CallEnd(_code(error.reason), str(error)) from error
@@ -204,6 +210,23 @@ class ControllerServer:
             self._logged.reserve(now_s, 1)
             known = isinstance(error, _UNREACHABLE)
             _log.warning("%s: %s", method.name, describe(error), exc_info=None if known else error)
+
+
+def _credentials(key_pair: Callable[[], tuple[bytes, bytes]]) -> Any:
+    """Credentials of gRPC that ask for the key pair at each new connection."""
+    known = key_pair()
+
+    def changed() -> Any:
+        nonlocal known
+        pair = key_pair()
+        if pair == known:
+            return None
+        known = pair
+        return grpc.ssl_server_certificate_configuration([pair])
+
+    return grpc.dynamic_ssl_server_credentials(
+        grpc.ssl_server_certificate_configuration([known]), changed
+    )
 
 
 def _code(reason: Reason) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from segmentstore.controller.authorization import Permission
+from segmentstore.contracts.permission import Permission
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.messages import MESSAGES
 from segmentstore.controller.names import ScopedName

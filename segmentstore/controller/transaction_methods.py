@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from segmentstore.controller.authorization import Permission
+from segmentstore.contracts.permission import Permission
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.message_forms import (
     segment_range,

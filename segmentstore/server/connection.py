@@ -18,14 +18,14 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.server.append_requests import AppendRequest, ConnectionAppends
 from segmentstore.server.refusals import refusal
 from segmentstore.server.request_handlers import begin
-from segmentstore.server.server_context import HELLO_S, ServerContext
+from segmentstore.server.server_context import HELLO_S, STOP_S, ServerContext
 from segmentstore.server.transient_segments import TransientSegments
 from segmentstore.wire.append_blocks import Append, AppendBlocks
 from segmentstore.wire.codec import encode_parts
@@ -48,6 +48,10 @@ from segmentstore.wire.errors import WireError
 from segmentstore.wire.formats import REQUESTS
 from segmentstore.wire.frame_decoder import FrameDecoder
 
+if TYPE_CHECKING:
+    # It needs an extra.
+    from segmentstore.server.authorization import WriterTokens
+
 VERSION: Final = 16
 VERSION_MIN: Final = 5
 REQUESTS_MAX: Final = 16_384
@@ -69,6 +73,9 @@ class WireConnection(asyncio.Protocol):
         self._share = context.outstanding.share(self._resume)
         self._appends = ConnectionAppends(context, self._share, self._send, self._end)
         self._transients = TransientSegments(context)
+        self._tokens: WriterTokens | None = None
+        if context.authorization is not None:
+            self._tokens = context.authorization.writer_tokens(self._end)
         self._requests: dict[asyncio.Task[None], Command] = {}
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.TimerHandle | None = None
@@ -132,6 +139,8 @@ class WireConnection(asyncio.Protocol):
         if self._room is not None:
             self._room.cancel()
         self._transients.close()
+        if self._tokens is not None:
+            self._tokens.close()
         self._on_end(self)
 
     # --- requests ---------------------------------------------------------------------------------
@@ -171,6 +180,8 @@ class WireConnection(asyncio.Protocol):
             self._answer_hello(command)
         elif self._hello is not None:
             raise WireError(f"{type(command).__name__} came before Hello")
+        elif not self._is_allowed(command):
+            pass  # and that was answered
         elif isinstance(command, SetupAppend):
             self._begin(command, self._appends.set_up(command))
         elif isinstance(command, CreateTransientSegment):
@@ -181,6 +192,20 @@ class WireConnection(asyncio.Protocol):
             name = type(command).__name__
             self._context.counts.refused(f"unsupported {name}")
             self._send(OperationUnsupported(getattr(command, "request_id", 0), name, ""))
+
+    def _is_allowed(self, command: Command) -> bool:
+        """Whether the token of a request allows it; else that is the answer."""
+        authorization = self._context.authorization
+        if authorization is None or isinstance(command, Padding):
+            return True
+        reply = authorization.refusal(command)
+        if reply is not None:
+            self._context.counts.refused(f"{type(command).__name__}: AuthTokenCheckFailed")
+            self._send(reply)
+            return False
+        if isinstance(command, SetupAppend) and self._tokens is not None:
+            self._tokens.set_up(command.writer_id, command.token)
+        return True
 
     def _answer_hello(self, hello: Hello) -> None:
         if self._hello is not None:
@@ -280,6 +305,8 @@ class WireConnection(asyncio.Protocol):
             self._context.report_end(self.peer, reason)
             assert self._transport is not None
             self._transport.close()
+            # A client that reads nothing would keep it open.
+            asyncio.get_running_loop().call_later(STOP_S, self.abort)
 
     async def stop(self) -> None:
         """Read no more, answer the appends on their way, close."""

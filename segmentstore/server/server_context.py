@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.owned_tasks import own_task
@@ -15,6 +15,10 @@ from segmentstore.server.outstanding import OutstandingBytes
 from segmentstore.server.segment_kinds import SegmentKinds
 from segmentstore.service import SegmentStore
 from segmentstore.tables.table_service import TableService
+
+if TYPE_CHECKING:
+    # It needs an extra.
+    from segmentstore.server.authorization import TokenAuthorization
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +59,7 @@ class ServerContext:
         tables: TableService,
         runtime: Runtime,
         outstanding: OutstandingBytes | None = None,
+        authorization: TokenAuthorization | None = None,
     ) -> None:
         self.store: Final = store
         self.tables: Final = tables
@@ -62,9 +67,13 @@ class ServerContext:
         self.clock: Final = runtime.clock
         self.random: Final = runtime.random
         self.outstanding: Final = outstanding or OutstandingBytes()
+        self.authorization: Final = authorization
+        """None: requests need no token."""
         self.counts: Final = ServerCounts()
         self.writers: dict[tuple[str, bytes], asyncio.Future[int]] = {}
         """The last append that a writer has on its way to a segment."""
+        self.transients: set[str] = set()
+        """Transient segments whose connection is open."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._logged: dict[str, float] = {}
 

@@ -28,6 +28,7 @@ class TransientSegments:
         random = self._context.random.randbytes(_ID_BYTES)
         name = f"{request.segment}{MARK}{request.writer_id.hex()}.{random.hex()}"
         self._names.append(name)
+        self._context.transients.add(name)
         await self._context.store.create_segment(name)
         if self._is_closed:
             await _delete(self._context, name)
@@ -42,13 +43,15 @@ class TransientSegments:
     async def _delete_all(self) -> None:
         for name in self._names:
             await _delete(self._context, name)
+            self._context.transients.discard(name)
 
 
 async def delete_left_over(context: ServerContext) -> int:
     """Delete the transient segments that a crash left; give how many. One pass over all names."""
     count = 0
     async for info in context.store.list_segments():
-        if MARK in info.name:
+        # A client may have created one since the server listens.
+        if MARK in info.name and info.name not in context.transients:
             await _delete(context, info.name)
             count += 1
     return count

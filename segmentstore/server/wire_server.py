@@ -7,6 +7,7 @@ closes. It comes before anything else of the store is closed.
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 from segmentstore.contracts.owned_tasks import gather_outcomes
@@ -15,10 +16,15 @@ from segmentstore.contracts.waiting import stop_accepting
 from segmentstore.server.connection import WireConnection
 from segmentstore.server.outstanding import OutstandingBytes
 from segmentstore.server.server_context import CONNECTIONS_MAX, STOP_S, ServerContext
+from segmentstore.server.tls import CertificateFiles, TlsHandshake
 from segmentstore.server.transient_segments import delete_left_over
 from segmentstore.service import SegmentStore
 from segmentstore.stats_types import WireStats
 from segmentstore.tables.table_service import TableService
+
+if TYPE_CHECKING:
+    # It needs an extra.
+    from segmentstore.server.authorization import TokenAuthorization
 
 _BACKLOG = 1024
 
@@ -26,8 +32,12 @@ _BACKLOG = 1024
 class WireServer:
     """A listening port and its connections. Made by `open`."""
 
-    def __init__(self, context: ServerContext) -> None:
+    def __init__(
+        self, context: ServerContext, certificates: CertificateFiles | None = None
+    ) -> None:
         self.context = context
+        self._certificates = certificates
+        self._handshakes: set[TlsHandshake] = set()
         self._server: asyncio.Server | None = None
         self._connections: set[WireConnection] = set()
         self._ended = asyncio.Event()
@@ -42,13 +52,18 @@ class WireServer:
         port: int,
         runtime: Runtime,
         outstanding: OutstandingBytes | None = None,
+        certificates: CertificateFiles | None = None,
+        authorization: TokenAuthorization | None = None,
     ) -> WireServer:
         """Listen on `port` of `host`, 0 for a free one, and delete what a crash left.
 
+        Connections are encrypted if there are `certificates`. Requests need tokens if there is an
+        `authorization`.
+
         Raises ConfigError if it cannot listen there.
         """
-        context = ServerContext(store, tables, runtime, outstanding)
-        server = cls(context)
+        context = ServerContext(store, tables, runtime, outstanding, authorization)
+        server = cls(context, certificates)
         loop = asyncio.get_running_loop()
         try:
             server._server = await loop.create_server(server.accept, host, port, backlog=_BACKLOG)
@@ -72,7 +87,12 @@ class WireServer:
         connection = WireConnection(self.context, self._connection_ended)
         self._connections.add(connection)
         self.context.counts.connections += 1
-        return connection
+        if self._certificates is None:
+            return connection
+        tls = self._certificates.current().context
+        handshake = TlsHandshake(connection, tls, self.context, self._handshakes.discard)
+        self._handshakes.add(handshake)
+        return handshake
 
     def statistics(self) -> WireStats:
         """The numbers since it was opened."""
@@ -101,6 +121,8 @@ class WireServer:
         self._is_stopping = True
         assert self._server is not None
         await stop_accepting(self._server)
+        for handshake in list(self._handshakes):
+            handshake.abort()
         stopping = gather_outcomes(
             *(connection.stop() for connection in self._connections), name="wire stop"
         )

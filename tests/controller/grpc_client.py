@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -56,14 +56,23 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    authorizer: Authorizer | None = None, process: FakeProcess | None = None
+    authorizer: Authorizer | None = None,
+    process: FakeProcess | None = None,
+    key_pair: Callable[[], tuple[bytes, bytes]] | None = None,
+    root_certificates: bytes = b"",
 ) -> AsyncIterator[Served]:
     process = process or FakeProcess(FakeDisk())
     controller = make_controller(process)
     await controller.start()
-    server = ControllerServer(controller, "127.0.0.1", 0, authorizer)
+    server = ControllerServer(controller, "127.0.0.1", 0, authorizer, key_pair)
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+    address = f"127.0.0.1:{server.port}"
+    if key_pair is None:
+        opened = grpc.aio.insecure_channel(address)
+    else:
+        trusted = grpc.ssl_channel_credentials(root_certificates)
+        opened = grpc.aio.secure_channel(address, trusted)
+    async with opened as channel:
         try:
             yield Served(controller, server, process.disk, GrpcClient(channel))
         finally:

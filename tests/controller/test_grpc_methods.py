@@ -12,11 +12,8 @@ import grpc
 import pytest
 
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.controller.authorization import (
-    ForbiddenCallError,
-    Permission,
-    UnauthenticatedCallError,
-)
+from segmentstore.contracts.permission import Permission
+from segmentstore.controller.authorization import ForbiddenCallError, UnauthenticatedCallError
 from segmentstore.controller.controller_server import METHODS
 from segmentstore.controller.messages import MESSAGES
 from segmentstore.controller.names import make_segment_id

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from segmentstore import SegmentNotFoundError, SegmentStore
+from segmentstore.server.transient_segments import delete_left_over
 from segmentstore.wire.commands import (
     ILLEGAL_ARGUMENT,
     NOT_SET,
@@ -273,6 +274,16 @@ class TestTransientSegments:
                 await server.close()
                 with pytest.raises(SegmentNotFoundError):
                     await store.get_info(name)
+
+        run(main())
+
+    def test_one_whose_connection_is_open_is_not_of_a_crash(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with served(tmp_path) as (store, server), connected(server.port) as client:
+                request = CreateTransientSegment(7, WRITER, "s", "")
+                name = (await client.ask(request, SegmentCreated)).segment
+                assert await delete_left_over(server.context) == 0
+                assert (await store.get_info(name)).length == 0
 
         run(main())
 

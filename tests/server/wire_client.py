@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -11,7 +12,9 @@ from typing import Any, TypeVar
 
 from segmentstore import SegmentStore
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.server.authorization import TokenAuthorization
 from segmentstore.server.outstanding import OutstandingBytes
+from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer
 from segmentstore.tables.table_service import TableService
 from segmentstore.wire.codec import encode
@@ -102,9 +105,11 @@ class WireClient:
 
 
 @asynccontextmanager
-async def connected(port: int, *, hello: bool = True) -> AsyncIterator[WireClient]:
+async def connected(
+    port: int, *, hello: bool = True, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[WireClient]:
     """A connection to a server of this machine."""
-    client = WireClient(*await asyncio.open_connection("127.0.0.1", port))
+    client = WireClient(*await asyncio.open_connection("127.0.0.1", port, ssl=tls))
     try:
         if hello:
             assert isinstance(await client.ask(Hello(16, 5), Hello), Hello)
@@ -115,12 +120,18 @@ async def connected(port: int, *, hello: bool = True) -> AsyncIterator[WireClien
 
 @asynccontextmanager
 async def served(
-    folder: Path, outstanding: OutstandingBytes | None = None, **options: Any
+    folder: Path,
+    outstanding: OutstandingBytes | None = None,
+    certificates: CertificateFiles | None = None,
+    authorization: TokenAuthorization | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[SegmentStore, WireServer]]:
     """A tiny store and its server."""
     async with open_tiny(folder / "s", **options) as store:
         tables = TableService(store)
-        server = await WireServer.open(store, tables, "127.0.0.1", 0, Runtime(), outstanding)
+        server = await WireServer.open(
+            store, tables, "127.0.0.1", 0, Runtime(), outstanding, certificates, authorization
+        )
         try:
             yield store, server
         finally:

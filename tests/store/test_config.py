@@ -35,6 +35,9 @@ def test_a_default_is_the_default_of_its_part() -> None:
     assert config.read_index.cache_bytes_max == 2 * GIB
 
 
+TLS = {"tls_certificate_file": "c", "tls_key_file": "k"}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -60,6 +63,21 @@ def test_a_default_is_the_default_of_its_part() -> None:
             "controller_port: it needs all containers",
         ),
         ({"wire_host": "0.0.0.0", "wire_port": 1}, "wire_host: '0.0.0.0' is not an address of"),
+        ({"tls_key_file": "k"}, "tls_certificate_file: tls_key_file is set, and needs it"),
+        ({"tls_certificate_file": "c"}, "tls_key_file: tls_certificate_file is set, and needs it"),
+        ({"users_file": "u"}, "token_key_file: users_file is set, and needs it"),
+        (
+            {"token_key_file": "k", "wire_port": 1, "controller_port": 2},
+            "users_file: token_key_file is set, and the Controller would give all a token",
+        ),
+        (
+            {"wire_host": "0.0.0.0", **TLS, "wire_port": 1},
+            "wire_host: '0.0.0.0' is not an address of",
+        ),
+        (
+            {"controller_host": "0.0.0.0", **TLS, "token_key_file": "k"},
+            "controller_host: '0.0.0.0' is not an address of",
+        ),
         ({"controller_host": "example.org"}, "controller_host: 'example.org' is not an address of"),
     ],
 )
@@ -73,6 +91,14 @@ def test_what_may_not_be_names_the_setting(settings: dict[str, Any], said: str) 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.0.1", "::1", "localhost"])
 def test_a_port_for_this_machine_alone_needs_no_word(host: str) -> None:
     assert StoreConfig(wire_host=host, wire_port=1, controller_host=host).wire_host == host
+
+
+def test_a_port_with_encryption_and_authorization_needs_none() -> None:
+    secure = {"token_key_file": "k", **TLS}
+    # With the real Controller the users are its own.
+    StoreConfig.from_settings({"wire_host": "0.0.0.0", "wire_port": 1, **secure})
+    ports = {"wire_port": 1, "controller_port": 2, "users_file": "u"}
+    StoreConfig.from_settings({"wire_host": "::", "controller_host": "::", **ports, **secure})
 
 
 def test_a_port_for_other_machines_needs_one() -> None:
