@@ -1,0 +1,1 @@
+"""Pravega's own clients, unchanged, against a served store."""

@@ -1,0 +1,124 @@
+"""Our program on Pravega's Java client. Its jars come by Maven into `var/services`, once, and its
+classes are compiled once for each state of its sources.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from durablelog.bookkeeper.installation import java, maven
+from durablelog.bookkeeper.installation.jars import alone, digest
+from durablelog.bookkeeper.installation.programs import javac, run
+from recovery.harness.services.installing import services_folder
+from tests.clients.served_store import ServedStore
+
+SOURCES: Final = Path(__file__).with_name("java")
+POM: Final = SOURCES / "pom.xml"
+OPENED: Final = (
+    "java.lang",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+    "jdk.internal.misc",
+    "sun.nio.ch",
+)
+"""Packages of the JDK that the client's Netty reaches into."""
+PROGRAM_S: Final = 240.0
+"""All steps together take some 20 s."""
+_INSTALL_S: Final = 600.0
+
+
+def jars_folder() -> Path:
+    """The client's jars, fetched if they are not there: 46 of them, 33 MB, half a minute.
+
+    Raises GatewayMissingError, which says what to install.
+    """
+
+    def fetch(folder: Path) -> None:
+        command = [maven(), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
+        command.append(f"-DoutputDirectory={folder}")
+        run(command, "fetching Pravega's client", seconds=_INSTALL_S)
+
+    return _kept(f"pravega-client-{digest(POM.read_bytes())}", fetch)
+
+
+def classes_folder() -> Path:
+    """The compiled program; some seconds if it is not there.
+
+    Raises GatewayMissingError.
+    """
+    jars = jars_folder()
+    sources = sorted(SOURCES.rglob("*.java"))
+
+    def compile_all(folder: Path) -> None:
+        command = [javac(), "-nowarn", "-proc:none", "-cp", f"{jars}/*", "-d", str(folder)]
+        run([*command, *map(str, sources)], "compiling the program", seconds=_INSTALL_S)
+
+    content = b"".join(path.read_bytes() for path in (POM, *sources))
+    return _kept(f"pravega-client-program-{digest(content)}", compile_all)
+
+
+def _kept(name: str, make: Callable[[Path], None]) -> Path:
+    """A folder of that name, which gets it when it is whole. One process makes it at a time."""
+    target = services_folder() / name
+    if not target.is_dir():
+        with alone(services_folder(), "pravega-client.lock") as folder:
+            if not target.is_dir():
+                made = Path(tempfile.mkdtemp(dir=folder))
+                try:
+                    make(made)
+                    made.rename(target)
+                finally:
+                    shutil.rmtree(made, ignore_errors=True)
+    return target
+
+
+@contextmanager
+def started_program(server: ServedStore, *steps: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The program, on its way; killed at the end. Its standard error is in its output."""
+    opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
+    command = [
+        java(),
+        *opened,
+        "-Dio.netty.tryReflectionSetAccessible=true",
+        "-cp",
+        f"{classes_folder()}:{jars_folder()}/*",
+        "clients.ClientProgram",
+        server.address,
+        *steps,
+    ]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        # Lines that were not asked for yet stay in the pipe, where `communicate` finds them.
+        bufsize=0,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def passed_steps(server: ServedStore, process: subprocess.Popen[bytes]) -> set[str]:
+    """The steps that passed. Fails with the output, and with all stacks of a program that hangs."""
+    try:
+        out, _ = process.communicate(timeout=PROGRAM_S)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGQUIT)
+        try:
+            out, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+    text = out.decode(errors="replace")
+    assert process.returncode == 0, f"{text}\n--- server:\n{server.output()}"
+    return {line.split()[1] for line in text.splitlines() if line.startswith("passed ")}

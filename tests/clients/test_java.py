@@ -1,0 +1,69 @@
+"""Pravega's Java client 0.13.0, unchanged, against `segmentstore serve`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.clients.java_program import passed_steps, started_program
+from tests.clients.served_store import ServedStore
+from tests.support.suites import slow
+
+pytestmark = pytest.mark.timeout(900)
+
+STEPS = (
+    "lease",
+    "sealing",
+    "scaling",
+    "checkpoint",
+    "events",
+    "largeEvent",
+    "batches",
+    "transactions",
+    "byteStream",
+    "revisions",
+    "synchronizer",
+    "table",
+    "tablePages",
+    "administration",
+)
+
+
+def all_steps_pass(server: ServedStore) -> None:
+    with started_program(server, *STEPS) as process:
+        assert passed_steps(server, process) == set(STEPS)
+
+
+def test_all_steps_pass_on_the_file_log(tmp_path: Path) -> None:
+    with ServedStore(tmp_path, containers=4) as server:
+        all_steps_pass(server)
+
+
+@slow(30)
+def test_all_steps_pass_on_bookkeeper(tmp_path: Path, shared_bookkeeper: BookKeeperCluster) -> None:
+    shared_bookkeeper.start()
+    tier1 = shared_bookkeeper.url("/clients/java")
+    with ServedStore(tmp_path, containers=4, tier1=tier1) as server:
+        all_steps_pass(server)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(2)])
+def test_events_are_there_once_after_ten_kills(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with (
+        ServedStore(tmp_path, containers=4) as server,
+        started_program(server, "survival") as process,
+    ):
+        assert process.stdout is not None
+        for begin in range(1_000, 19_000, 1_800):
+            kill, written = begin + rng.randrange(1_000), 0
+            while written < kill:
+                line = process.stdout.readline()
+                assert line
+                if line.startswith(b"written "):
+                    written = int(line.split()[1])
+            server.restart(kill=True)
+        assert passed_steps(server, process) == {"survival"}

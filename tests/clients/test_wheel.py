@@ -1,0 +1,140 @@
+"""The Python wheel `pravega`, as it is on PyPI, against `segmentstore serve`."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import select
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from tests.clients.keyed_events import by_key, numbered
+from tests.clients.served_store import ServedStore
+from tests.clients.wheel_runs import STEP_S, finish_step, run_step, started_step
+from tests.support.suites import slow
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServedStore]:
+    with ServedStore(tmp_path, containers=4) as running:
+        yield running
+
+
+def test_a_reader_goes_on_where_another_one_of_its_group_left(server: ServedStore) -> None:
+    first, second = run_step(server, "hand_over")
+    assert first
+    assert second
+    assert by_key(first + second) == by_key(numbered(5_000))
+
+
+@slow(10)
+def test_readers_of_a_group_share_the_segments(server: ServedStore) -> None:
+    """The wheel moves segments to a new reader after 10 s, so that is how long it takes."""
+    run_step(server, "make_shared")
+    with (
+        started_step(server, "write_on") as writing,
+        started_step(server, "share") as first,
+        started_step(server, "share") as second,
+    ):
+        found: dict[IO[bytes], list[str]] = {}
+        lines = lines_of([first, second])
+        while len(found) < 2:
+            reader, line = next(lines)
+            found.setdefault(reader, []).extend(json.loads(line))
+        written = finish_step(server, writing)
+        while sum(map(len, found.values())) < written:
+            reader, line = next(lines)
+            found[reader].extend(json.loads(line))
+    # In what order two processes read the events of a key cannot be seen from here.
+    assert sorted(itertools.chain(*found.values())) == sorted(numbered(written))
+
+
+def lines_of(processes: Sequence[subprocess.Popen[bytes]]) -> Iterator[tuple[IO[bytes], bytes]]:
+    """Lines as they come, with where they come from."""
+    outputs = [process.stdout for process in processes if process.stdout is not None]
+    while True:
+        for output in select.select(outputs, [], [])[0]:
+            yield output, output.readline()
+
+
+def test_an_event_larger_than_a_frame_is_in_its_place(server: ServedStore) -> None:
+    written, read = run_step(server, "large_event")
+    assert len(written) == 3
+    assert read == written
+
+
+def test_transactions_are_read_once_committed_and_never_once_aborted(server: ServedStore) -> None:
+    found = run_step(server, "transactions")
+    assert sorted(found.pop("read")) == sorted(f"committed {number}" for number in range(30))
+    assert found == {
+        "open before": [True, True, True],
+        "open after": [False, False, True],
+        "commit after abort": "TxnFailedException",
+    }
+
+
+@slow(4)
+def test_a_transaction_that_its_writer_left_is_aborted(server: ServedStore) -> None:
+    """The wheel's lease is 90 s, and cannot be set."""
+    with started_step(server, "leave_transaction") as left:
+        transaction, _ = left.communicate(timeout=STEP_S)
+    with started_step(server, "outlive_transaction") as waiting:
+        assert waiting.stdin is not None
+        waiting.stdin.write(transaction)
+        found = finish_step(server, waiting, 2 * STEP_S)
+    assert found["waited"] > 60
+    # It names the transaction that is not open any more.
+    assert found["commit"] == transaction.decode().strip()
+    assert by_key(found["read"]) == by_key(numbered(10))
+
+
+def test_a_byte_stream_is_read_back_and_truncated(server: ServedStore) -> None:
+    assert run_step(server, "byte_stream") == {
+        "equal": True,
+        "tail": 3_000_000,
+        "head": 1_500_000,
+        "behind the head": True,
+    }
+
+
+def test_a_stream_is_sealed_before_it_is_deleted(server: ServedStore) -> None:
+    found = run_step(server, "seal_and_delete")
+    assert by_key(found.pop("read")) == by_key(numbered(100))
+    assert "Not Sealed" in found.pop("delete of an open stream")
+    assert found == {
+        "created again": [False, False],
+        "sealed": True,
+        "listed": ["_MARKstream", "stream"],
+        "deleted": True,
+        "deleted again": False,
+    }
+
+
+def test_events_are_there_once_after_kills(server: ServedStore) -> None:
+    write_while_killing(server, [800, 2_400])
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(10)])
+def test_events_are_there_once_after_twenty_kills(server: ServedStore, seed: int) -> None:
+    rng = random.Random(seed)
+    write_while_killing(server, [kill + rng.randrange(150) for kill in range(200, 3_800, 180)])
+
+
+def write_while_killing(server: ServedStore, kills: Sequence[int]) -> None:
+    """4,000 events, with a kill of the server when about so many have been handed over."""
+    run_step(server, "make_ordered")
+    with started_step(server, "write_ordered") as writing:
+        assert writing.stdout is not None
+        for kill in kills:
+            while int(writing.stdout.readline()) < kill:
+                pass
+            server.restart(kill=True)
+        assert finish_step(server, writing) == 4_000
+    assert by_key(run_step(server, "read_ordered")) == by_key(numbered(4_000))
