@@ -49,7 +49,8 @@ final class RoundTrip {
                 written.writeBytes(((WireCommands.AppendBlock) command).getData());
             }
             type = command.getType().getCode();
-        } catch (IOException | RuntimeException refused) {
+        } catch (IOException | RuntimeException | OutOfMemoryError refused) {
+            // It makes room for as many items as a list says that it has.
             type = REFUSED;
             written.clear().writeBytes(refused.toString().getBytes(StandardCharsets.UTF_8));
         }
