@@ -122,8 +122,7 @@ class ConnectionAppends:
     async def _answer_set_up(self, request: SetupAppend, writer: _Writer) -> None:
         segment, writer_id = request.segment, request.writer_id
         try:
-            while (on_its_way := self._context.writers.get((segment, writer_id))) is not None:
-                await asyncio.wait((on_its_way,))
+            await self._context.in_flight.none(segment, writer_id)
             await self._context.kinds.require_stream(segment)
             blocks = self._context.store.block_writer(
                 segment, uuid.UUID(bytes=writer_id), EVENT_COUNT
@@ -198,7 +197,7 @@ class ConnectionAppends:
         future = blocks.append(data, number, ticket.expected, event_count, expected_offset)
         self._share.take(size)
         self.in_flight += 1
-        self._context.writers[session.segment, writer_id] = future
+        self._context.in_flight.begun(session.segment, writer_id)
         self._context.counts.appends += 1
         self._context.counts.append_bytes += size
         future.add_done_callback(partial(self._settled, writer_id, writer, ticket, size))
@@ -212,9 +211,7 @@ class ConnectionAppends:
         future: asyncio.Future[int],
     ) -> None:
         assert writer.session is not None
-        key = (writer.session.segment, writer_id)
-        if self._context.writers.get(key) is future:
-            del self._context.writers[key]
+        self._context.in_flight.settled(writer.session.segment, writer_id)
         self.in_flight -= 1
         error = future.exception()
         if error is None:

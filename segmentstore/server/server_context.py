@@ -50,6 +50,37 @@ class ServerCounts:
         self.refusals[reason] = self.refusals.get(reason, 0) + 1
 
 
+class WritersInFlight:
+    """Which writers have appends on their way to which segments, on any connection.
+
+    Appends are counted: a refused one settles before those in front of it.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, bytes], int] = {}
+        self._waiting: dict[tuple[str, bytes], asyncio.Event] = {}
+
+    def begun(self, segment: str, writer_id: bytes) -> None:
+        """One more."""
+        key = (segment, writer_id)
+        self._counts[key] = self._counts.get(key, 0) + 1
+
+    def settled(self, segment: str, writer_id: bytes) -> None:
+        """One less."""
+        key = (segment, writer_id)
+        count = self._counts.pop(key) - 1
+        if count:
+            self._counts[key] = count
+        elif (waiting := self._waiting.pop(key, None)) is not None:
+            waiting.set()
+
+    async def none(self, segment: str, writer_id: bytes) -> None:
+        """Wait until the writer has nothing on its way to the segment."""
+        key = (segment, writer_id)
+        while key in self._counts:
+            await self._waiting.setdefault(key, asyncio.Event()).wait()
+
+
 class ServerContext:
     """The store, the accounts and the tasks of one server."""
 
@@ -70,8 +101,7 @@ class ServerContext:
         self.authorization: Final = authorization
         """None: requests need no token."""
         self.counts: Final = ServerCounts()
-        self.writers: dict[tuple[str, bytes], asyncio.Future[int]] = {}
-        """The last append that a writer has on its way to a segment."""
+        self.in_flight: Final = WritersInFlight()
         self.transients: set[str] = set()
         """Transient segments whose connection is open."""
         self._tasks: set[asyncio.Task[None]] = set()

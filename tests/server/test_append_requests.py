@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 
 import pytest
 
+from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.server.server_context import WritersInFlight
 from segmentstore.wire.commands import (
     ILLEGAL_ARGUMENT,
     NOT_SET,
@@ -96,6 +99,24 @@ class TestSetUp:
                 assert isinstance(reply, DataAppended | InvalidEventNumber)
 
         run(main())
+
+    def test_waits_for_all_of_them_in_whatever_order_they_settle(self) -> None:
+        """A refused append settles before the one in front of it."""
+
+        async def main() -> None:
+            in_flight = WritersInFlight()
+            in_flight.begun("s", WRITER)
+            in_flight.begun("s", WRITER)
+            in_flight.begun("s", OTHER)
+            waiting = asyncio.ensure_future(in_flight.none("s", WRITER))
+            in_flight.settled("s", WRITER)
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            in_flight.settled("s", WRITER)
+            await waiting
+            await in_flight.none("t", WRITER)
+
+        run_virtual(main())
 
     def test_appends_that_come_before_its_answer_are_stored(self, tmp_path: Path) -> None:
         async def main() -> None:
