@@ -12,13 +12,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from segmentstore.contracts.errors import SegmentStoreError, StoreClosedError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    SegmentStoreError,
+    SegmentTruncatedError,
+    StoreClosedError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.segments import SegmentInfo
 from segmentstore.service import SegmentStore
 from segmentstore.tables.errors import NotATableError
 from segmentstore.tables.stored_index import IndexFailedError
 from segmentstore.tables.table import Table
+from segmentstore.tables.table_index import TableIndex
 from segmentstore.tables.table_opening import TableIndexes
 from segmentstore.tables.table_pipeline import StaleTableError
 from segmentstore.tables.table_types import TABLE_ATTRIBUTES, is_table, key_length_of
@@ -189,11 +195,10 @@ class OpenTables:
             await draining.pipeline.drained()
         for other in [name for name, table in self._draining.items() if table.pipeline.idle]:
             del self._draining[other]
-        info = await self._store.get_info(name)
         attributes = await self._store.get_attributes(name, TABLE_ATTRIBUTES)
         if not is_table(attributes):
             raise NotATableError(name)
-        index = await self._indexes.open(info)
+        info, index = await self._index(name)
         table = Table(
             self._store,
             info,
@@ -207,6 +212,15 @@ class OpenTables:
         self._tables[name] = table
         table.maintain()
         return table
+
+    async def _index(self, name: str) -> tuple[SegmentInfo, TableIndex]:
+        while True:
+            info = await self._store.get_info(name)
+            try:
+                return info, await self._indexes.open(info)
+            except SegmentTruncatedError:
+                # By a compaction that began before the table was dropped.
+                continue
 
     def _dropped(self, table: Table) -> None:
         if self._tables.get(table.name) is table:
