@@ -4,6 +4,7 @@ classes are compiled once for each state of its sources.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -91,7 +92,7 @@ def started_program(server: ServedStore, *steps: str) -> Iterator[subprocess.Pop
         "-cp",
         f"{classes_folder()}:{jars_folder()}/*",
         "clients.ClientProgram",
-        server.address,
+        server.uri,
         *steps,
     ]
     with subprocess.Popen(
@@ -99,6 +100,7 @@ def started_program(server: ServedStore, *steps: str) -> Iterator[subprocess.Pop
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        env={**os.environ, **server.client_environment()},
         # Lines that were not asked for yet stay in the pipe, where `communicate` finds them.
         bufsize=0,
     ) as process:
@@ -120,5 +122,5 @@ def passed_steps(server: ServedStore, process: subprocess.Popen[bytes]) -> set[s
             process.kill()
             out, _ = process.communicate()
     text = out.decode(errors="replace")
-    assert process.returncode == 0, f"{text}\n--- server:\n{server.output()}"
+    assert process.returncode == 0, f"{text}\n{server.condition()}"
     return {line.split()[1] for line in text.splitlines() if line.startswith("passed ")}

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.clients.client_security import ClientSecurity
 from tests.clients.java_program import passed_steps, started_program
 from tests.clients.served_store import ServedStore
 from tests.support.suites import slow
@@ -20,6 +21,9 @@ STEPS = (
     "scaling",
     "checkpoint",
     "events",
+    "streamCuts",
+    "subscribers",
+    "recreation",
     "largeEvent",
     "batches",
     "transactions",
@@ -32,14 +36,14 @@ STEPS = (
 )
 
 
-def all_steps_pass(server: ServedStore) -> None:
-    with started_program(server, *STEPS) as process:
-        assert passed_steps(server, process) == set(STEPS)
+def all_pass(server: ServedStore, steps: tuple[str, ...] = STEPS) -> None:
+    with started_program(server, *steps) as process:
+        assert passed_steps(server, process) == set(steps)
 
 
 def test_all_steps_pass_on_the_file_log(tmp_path: Path) -> None:
     with ServedStore(tmp_path, containers=4) as server:
-        all_steps_pass(server)
+        all_pass(server)
 
 
 @slow(30)
@@ -47,7 +51,14 @@ def test_all_steps_pass_on_bookkeeper(tmp_path: Path, shared_bookkeeper: BookKee
     shared_bookkeeper.start()
     tier1 = shared_bookkeeper.url("/clients/java")
     with ServedStore(tmp_path, containers=4, tier1=tier1) as server:
-        all_steps_pass(server)
+        all_pass(server)
+
+
+@slow(12)
+def test_all_steps_pass_with_tls_and_users(tmp_path: Path) -> None:
+    security = ClientSecurity(tmp_path / "keys")
+    with ServedStore(tmp_path / "server", security, containers=4) as server:
+        all_pass(server, (*STEPS, "wrongPassword"))
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(2)])

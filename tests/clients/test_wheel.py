@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import random
 import select
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
+import grpc
 import pytest
 
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from tests.clients.client_security import READER, ClientSecurity
 from tests.clients.keyed_events import by_key, numbered
 from tests.clients.served_store import ServedStore
 from tests.clients.wheel_runs import STEP_S, finish_step, run_step, started_step
+from tests.controller.grpc_client import GrpcClient
 from tests.support.suites import slow
 
 pytestmark = pytest.mark.timeout(600)
@@ -110,15 +116,71 @@ def test_a_stream_is_sealed_before_it_is_deleted(server: ServedStore) -> None:
     assert "Not Sealed" in found.pop("delete of an open stream")
     assert found == {
         "created again": [False, False],
+        "tags": ["red"],
         "sealed": True,
-        "listed": ["_MARKstream", "stream"],
+        "listed": ["_MARKstream", "_MARKtagged", "stream", "tagged"],
         "deleted": True,
         "deleted again": False,
     }
 
 
+def test_with_tls_a_user_does_what_it_may(tmp_path: Path) -> None:
+    security = ClientSecurity(tmp_path / "keys")
+    with ServedStore(tmp_path / "server", security, containers=4) as server:
+        first, second = run_step(server, "hand_over")
+        assert by_key(first + second) == by_key(numbered(5_000))
+        refused = run_step(server, "refused_calls", **security.environment(READER))
+    assert refused.pop("listed") == ["_MARKstream", "stream"]
+    # A writer is not given the reason: its connection is refused.
+    assert refused.pop("write") is not None
+    assert {name for name, reason in refused.items() if "PermissionDenied" in reason} == {
+        "scope",
+        "stream",
+        "seal",
+    }
+
+
+def test_events_stay_in_order_while_the_stream_is_scaled(server: ServedStore) -> None:
+    scales = iter(
+        (
+            ([0], [(0.0, 0.1), (0.1, 0.25)]),
+            ([1, 2, 3], [(0.25, 1.0)]),
+        )
+    )
+
+    def scale() -> None:
+        sealed, ranges = next(scales)
+        asyncio.run(scale_stream(server.address, sealed, ranges))
+
+    write_meanwhile(server, [800, 2_400], scale)
+
+
+async def scale_stream(
+    address: str, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
+) -> None:
+    """The wheel has no call for it."""
+    async with grpc.aio.insecure_channel(address) as channel:
+        started = await GrpcClient(channel).call(
+            "scale",
+            stream_info={"scope": "scope", "stream": "stream"},
+            sealed=sealed,
+            ranges=[{"low": low, "high": high} for low, high in ranges],
+        )
+        assert started.status == 0
+
+
 def test_events_are_there_once_after_kills(server: ServedStore) -> None:
     write_while_killing(server, [800, 2_400])
+
+
+@slow(20)
+def test_events_are_there_once_after_kills_on_bookkeeper(
+    tmp_path: Path, shared_bookkeeper: BookKeeperCluster
+) -> None:
+    shared_bookkeeper.start()
+    tier1 = shared_bookkeeper.url("/clients/wheel")
+    with ServedStore(tmp_path, containers=4, tier1=tier1) as server:
+        write_while_killing(server, [800, 2_400])
 
 
 @pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(10)])
@@ -128,13 +190,19 @@ def test_events_are_there_once_after_twenty_kills(server: ServedStore, seed: int
 
 
 def write_while_killing(server: ServedStore, kills: Sequence[int]) -> None:
-    """4,000 events, with a kill of the server when about so many have been handed over."""
+    write_meanwhile(server, kills, partial(server.restart, kill=True))
+
+
+def write_meanwhile(server: ServedStore, times: Sequence[int], act: Callable[[], None]) -> None:
+    """4,000 events, each once and in order per key. `act` is called each time that about so many
+    have been handed over.
+    """
     run_step(server, "make_ordered")
     with started_step(server, "write_ordered") as writing:
         assert writing.stdout is not None
-        for kill in kills:
-            while int(writing.stdout.readline()) < kill:
+        for time in times:
+            while int(writing.stdout.readline()) < time:
                 pass
-            server.restart(kill=True)
+            act()
         assert finish_step(server, writing) == 4_000
     assert by_key(run_step(server, "read_ordered")) == by_key(numbered(4_000))

@@ -1,4 +1,4 @@
-"""Steps of the wheel `pravega`, each in a process of its own: `wheel_program HOST:PORT STEP`.
+"""Steps of the wheel `pravega`, each in a process of its own: `wheel_program URI STEP`.
 
 The wheel has threads of its own, and some of its calls have no time-out: the test that starts the
 process ends it after a time. The last line of the output is what the step found, in JSON.
@@ -269,6 +269,9 @@ def seal_and_delete(manager: Any) -> Any:
     again = [manager.create_scope(SCOPE), manager.create_stream(SCOPE, STREAM, 2)]
     write(manager, range(100))
     refused = refusal(manager.delete_stream, SCOPE, STREAM)
+    fixed = pravega.StreamScalingPolicy.fixed_scaling_policy(1)
+    kept = pravega.StreamRetentionPolicy.none()
+    manager.create_stream_with_policy(SCOPE, "tagged", fixed, kept, ["red"])
     sealed = manager.seal_stream(SCOPE, STREAM)
     found = read_all(manager, 100).texts
     listed = sorted(manager.list_stream(SCOPE))
@@ -276,11 +279,24 @@ def seal_and_delete(manager: Any) -> Any:
     return {
         "created again": again,
         "delete of an open stream": refused,
+        "tags": manager.get_stream_tags(SCOPE, "tagged"),
         "sealed": sealed,
         "read": found,
         "listed": listed,
         "deleted": deleted,
         "deleted again": manager.delete_stream(SCOPE, STREAM),
+    }
+
+
+@step
+def refused_calls(manager: Any) -> Any:
+    """Of a user that may only read."""
+    return {
+        "scope": refusal(manager.create_scope, "another"),
+        "stream": refusal(manager.create_stream, SCOPE, "another", 1),
+        "seal": refusal(manager.seal_stream, SCOPE, STREAM),
+        "write": refusal(write, manager, range(1)),
+        "listed": sorted(manager.list_stream(SCOPE)),
     }
 
 
@@ -294,8 +310,9 @@ def refusal(call: Callable[..., Any], *arguments: Any) -> str | None:
 
 
 def main() -> None:
-    address, name = sys.argv[1:]
-    manager = pravega.StreamManager(f"tcp://{address}", False, False)
+    uri, name = sys.argv[1:]
+    secured = uri.startswith("tls:")
+    manager = pravega.StreamManager(uri, secured, secured)
     print(json.dumps(STEPS[name](manager)), flush=True)
     # The wheel's threads are not waited for: one of a reader waits for what comes.
     os._exit(0)

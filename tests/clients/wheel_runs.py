@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,9 +17,9 @@ STEP_S: Final = 120.0
 """A step takes a second or two. One that takes this long hangs."""
 
 
-def run_step(server: ServedStore, step: str) -> Any:
+def run_step(server: ServedStore, step: str, **environment: str) -> Any:
     """What a step found. Fails with what the client and the server wrote."""
-    with started_step(server, step) as process:
+    with started_step(server, step, **environment) as process:
         return finish_step(server, process)
 
 
@@ -32,16 +33,19 @@ def finish_step(
         process.kill()
         out, err = process.communicate()
         err += f"\nno end after {seconds:g} s".encode()
-    assert not process.returncode, f"{err.decode()}\n--- server:\n{server.output()}"
+    assert not process.returncode, f"{err.decode()}\n{server.condition()}"
     return json.loads(out.splitlines()[-1])
 
 
 @contextmanager
-def started_step(server: ServedStore, step: str) -> Iterator[subprocess.Popen[bytes]]:
+def started_step(
+    server: ServedStore, step: str, **environment: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """A step that runs meanwhile; killed at the end."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.clients.wheel_program", server.address, step],
+        [sys.executable, "-m", "tests.clients.wheel_program", server.uri, step],
         cwd=ROOT,
+        env={**os.environ, **server.client_environment(), **environment},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

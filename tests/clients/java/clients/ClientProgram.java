@@ -10,7 +10,7 @@ import java.util.concurrent.Future;
 
 /**
  * Steps of Pravega's Java client, each in a scope of its own and several at a time:
- * `ClientProgram HOST:PORT STEP...`. Writes "passed STEP" for each that did, and "failed STEP" with
+ * `ClientProgram URI STEP...`. Writes "passed STEP" for each that did, and "failed STEP" with
  * the reason. Ends with 1 if any failed.
  */
 final class ClientProgram {
@@ -24,6 +24,9 @@ final class ClientProgram {
         STEPS.put("scaling", StreamSteps::scaling);
         STEPS.put("checkpoint", StreamSteps::checkpoint);
         STEPS.put("events", EventSteps::events);
+        STEPS.put("streamCuts", GroupSteps::streamCuts);
+        STEPS.put("subscribers", GroupSteps::subscribers);
+        STEPS.put("recreation", GroupSteps::recreation);
         STEPS.put("largeEvent", EventSteps::largeEvent);
         STEPS.put("batches", EventSteps::batches);
         STEPS.put("transactions", TransactionSteps::transactions);
@@ -33,6 +36,7 @@ final class ClientProgram {
         STEPS.put("table", TableSteps::table);
         STEPS.put("tablePages", TableSteps::pages);
         STEPS.put("administration", StreamSteps::administration);
+        STEPS.put("wrongPassword", StreamSteps::wrongPassword);
         STEPS.put("survival", EventSteps::survival);
     }
 
@@ -59,9 +63,9 @@ final class ClientProgram {
         Runtime.getRuntime().halt(failed ? 1 : 0);
     }
 
-    private static boolean passes(String address, String name) {
+    private static boolean passes(String uri, String name) {
         long begun = System.nanoTime();
-        try (World world = new World(address, name)) {
+        try (World world = new World(uri, name)) {
             STEPS.get(name).run(world);
         } catch (Throwable error) {
             say("failed " + name, error);

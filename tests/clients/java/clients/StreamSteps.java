@@ -3,7 +3,9 @@ package clients;
 import static clients.World.check;
 import static clients.World.equal;
 
+import io.pravega.client.ClientConfig;
 import io.pravega.client.admin.StreamInfo;
+import io.pravega.client.admin.StreamManager;
 import io.pravega.client.control.impl.Controller;
 import io.pravega.client.control.impl.ControllerImpl;
 import io.pravega.client.control.impl.ControllerImplConfig;
@@ -17,6 +19,7 @@ import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -176,8 +179,21 @@ final class StreamSteps {
         check(!world.streams.checkScopeExists(world.scope), "absent");
     }
 
+    /** A store that has users refuses others at once. */
+    static void wrongPassword(World world) {
+        ClientConfig config =
+                World.configuration(world.config.getControllerURI().toString(), "wrong");
+        try (StreamManager manager = StreamManager.create(config)) {
+            manager.createScope("refused");
+            throw new AssertionError("a wrong password was taken");
+        } catch (RuntimeException refused) {
+            check(refused.toString().contains("UNAUTHENTICATED"), "not " + refused);
+        }
+        check(!world.streams.checkScopeExists("refused"), "nothing was done");
+    }
+
     /** Without the internal ones. */
-    private static List<String> names(java.util.Iterator<Stream> streams) {
+    private static List<String> names(Iterator<Stream> streams) {
         Set<String> found = new TreeSet<>();
         streams.forEachRemaining(stream -> {
             if (!stream.getStreamName().startsWith("_")) {

@@ -32,7 +32,7 @@ final class TransactionSteps {
                 EventWriterConfig.builder().transactionTimeoutTime(LEASE_MS).build());
     }
 
-    /** Committed in another order than they were begun in; one aborted; one empty. */
+    /** Committed in another order than they were begun in; one resumed, one aborted, one empty. */
     static void transactions(World world) throws Exception {
         world.createStream("stream", 3);
         world.createGroup("group", "stream");
@@ -44,13 +44,20 @@ final class TransactionSteps {
             Transaction<String> empty = writer.beginTxn();
             for (int number = 0; number < 100; number++) {
                 write(first, number);
-                write(later, number + 100);
                 write(aborted, number + 200);
+            }
+            for (int number = 100; number < 150; number++) {
+                write(later, number);
+            }
+            later.flush();
+            Transaction<String> resumed = writer.getTxn(later.getTxnId());
+            for (int number = 150; number < 200; number++) {
+                write(resumed, number);
             }
             equal(Status.OPEN, first.checkStatus(), "state of a transaction");
             World.nothing(reader);
             first.commit();
-            later.commit();
+            resumed.commit();
             aborted.abort();
             empty.commit();
             World.checkOrder(World.take(reader, 200), 0, 200);

@@ -14,6 +14,7 @@ import io.pravega.client.stream.ScalingPolicy;
 import io.pravega.client.stream.Stream;
 import io.pravega.client.stream.StreamConfiguration;
 import io.pravega.client.stream.impl.UTF8StringSerializer;
+import io.pravega.shared.security.auth.DefaultCredentials;
 import java.net.URI;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -33,13 +34,24 @@ final class World implements AutoCloseable {
     final EventStreamClientFactory events;
     final ReaderGroupManager groups;
 
-    World(String address, String scope) {
+    World(String uri, String scope) {
         this.scope = scope;
-        config = ClientConfig.builder().controllerURI(URI.create("tcp://" + address)).build();
+        config = configuration(uri, System.getenv("pravega_client_auth_password"));
         streams = StreamManager.create(config);
         check(streams.createScope(scope), "the scope is new");
         events = EventStreamClientFactory.withScope(scope, config);
         groups = ReaderGroupManager.withScope(scope, config);
+    }
+
+    /** With TLS and a user if the URI begins with `tls:`. The names are those of the wheel. */
+    static ClientConfig configuration(String uri, String password) {
+        var builder = ClientConfig.builder().controllerURI(URI.create(uri));
+        if (uri.startsWith("tls:")) {
+            builder.trustStore(System.getenv("pravega_client_tls_cert_path"));
+            builder.credentials(new DefaultCredentials(
+                    password, System.getenv("pravega_client_auth_username")));
+        }
+        return builder.build();
     }
 
     static void check(boolean holds, String what) {
