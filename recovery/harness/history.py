@@ -18,6 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
 from recovery.harness.seen_tiers import SeenTiers
@@ -53,6 +54,20 @@ class CallKind(enum.StrEnum):
     ATTRIBUTES = "attributes"
     FLUSH = "flush"
     CHECKPOINT = "checkpoint"
+    SET_UP = "set-up"
+    """Of writer `writer` on a wire connection: from then on its number is final."""
+    TABLE_UPDATE = "table-update"
+    """Item i of it sets `keys[i]`, to the record of this call and item."""
+    TABLE_REMOVE = "table-remove"
+    TABLE_READ = "table-read"
+
+
+class SeenEntry(NamedTuple):
+    """A key of a table with its version and its value."""
+
+    key: bytes
+    version: int
+    value: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +115,21 @@ class Call:
     error: str = ""
     """Class name of the error, where there was one."""
     result: int | None = None
-    """OK: offset of an append, event or merge (None for an event that was there already), final
-    length of a seal, segment id of a create, length of an info.
+    """OK: offset of an append, event or merge (None for an event that was there already).
+
+    Or final length of a seal, id of a created segment, length of an info. Or the number of a set-up
+    (None: none).
     """
     data: bytes = b""
     """OK: what a read gave."""
     values: dict[UUID, int] = field(default_factory=dict)
     """OK: what `get_attributes` gave."""
+    keys: tuple[tuple[bytes, int], ...] = ()
+    """Of a call on a table, an argument: each key with the version that it is to have."""
+    versions: tuple[int, ...] = ()
+    """OK: of an update of a table, in the order of `keys`."""
+    found: tuple[SeenEntry, ...] = ()
+    """OK: what a read of a table gave, without the keys that are absent."""
 
 
 @dataclass(slots=True)
@@ -139,6 +162,8 @@ class SeenSegment:
     attributes: dict[UUID, int]
     content: bytes
     """From start_offset to length, as read."""
+    entries: tuple[SeenEntry, ...] | None = None
+    """Of a table, all that it gives; None: it is no table."""
 
 
 @dataclass(frozen=True, slots=True)

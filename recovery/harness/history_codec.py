@@ -32,6 +32,7 @@ from recovery.harness.history import (
     History,
     Observation,
     ProcessRun,
+    SeenEntry,
     SeenSegment,
     Update,
 )
@@ -84,6 +85,8 @@ def call_begun(call: Call, at: int) -> Event:
         fields["updates"] = [
             (each.id.hex, each.how, each.value, each.expected) for each in call.updates
         ]
+    if call.keys:
+        fields["keys"] = [(key.hex(), version) for key, version in call.keys]
     return Event("begun", at, call.process_run, fields)
 
 
@@ -98,6 +101,10 @@ def call_ended(call: Call, at: int) -> Event:
         fields["data"] = base64.b64encode(call.data).decode()
     if call.values:
         fields["values"] = _attributes_out(call.values)
+    if call.versions:
+        fields["versions"] = call.versions
+    if call.found:
+        fields["found"] = _entries_out(call.found)
     return Event("ended", at, call.process_run, fields)
 
 
@@ -116,6 +123,7 @@ def observed(observation: Observation, process_run: int, at: int) -> Event:
             "sealed": seen.sealed,
             "attributes": _attributes_out(seen.attributes),
             "content": base64.b64encode(seen.content).decode(),
+            "entries": None if seen.entries is None else _entries_out(seen.entries),
         }
         for seen in observation.segments.values()
     ]
@@ -225,6 +233,7 @@ class Retelling:
         call.updates = tuple(
             Update(UUID(hex=key), *rest) for key, *rest in fields.get("updates", ())
         )
+        call.keys = tuple((bytes.fromhex(key), version) for key, version in fields.get("keys", ()))
         calls[number] = call
         self._begun += 1
 
@@ -239,6 +248,8 @@ class Retelling:
         call.error, call.result = fields.get("error", ""), fields.get("result")
         call.data = base64.b64decode(fields.get("data", ""))
         call.values = _attributes_in(fields.get("values", {}))
+        call.versions = tuple(fields.get("versions", ()))
+        call.found = _entries_in(fields.get("found", ()))
 
     # --- observations -----------------------------------------------------------------------------
 
@@ -271,6 +282,18 @@ def _segment_in(fields: Mapping[str, Any]) -> SeenSegment:
         sealed=fields["sealed"],
         attributes=_attributes_in(fields["attributes"]),
         content=base64.b64decode(fields["content"]),
+        entries=None if fields["entries"] is None else _entries_in(fields["entries"]),
+    )
+
+
+def _entries_out(entries: Iterable[SeenEntry]) -> list[tuple[str, int, str]]:
+    return [(key.hex(), version, value.hex()) for key, version, value in entries]
+
+
+def _entries_in(entries: Iterable[tuple[str, int, str]]) -> tuple[SeenEntry, ...]:
+    return tuple(
+        SeenEntry(bytes.fromhex(key), version, bytes.fromhex(value))
+        for key, version, value in entries
     )
 
 

@@ -16,9 +16,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from recovery.harness.history import History, Observation, SeenSegment
+from recovery.harness.history import History, Observation, SeenEntry, SeenSegment
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.segments import SegmentInfo
+from segmentstore.tables.table_service import TableService
+from segmentstore.tables.table_types import is_table
 
 if TYPE_CHECKING:
     from segmentstore.service import SegmentStore
@@ -29,6 +31,7 @@ TIMEOUT_S: Final = 30 * 60.0
 """How long Tier 2 may be away."""
 _PAUSE_S: Final = 0.05
 _PAUSE_MAX_S: Final = 10.0
+_PAGE_ENTRIES: Final = 3
 _PIECES: Final = (8191, 127, 65521, 1021, 32749)
 """Lengths of reads; a segment begins with the one its id points at."""
 
@@ -49,7 +52,10 @@ async def observe(
     begun = history.next_stamp()
     deadline = asyncio.get_running_loop().time() + timeout_s
     seen = {}
+    tables = TableService(store)
     for info in [info async for info in store.list_segments()]:
+        attributes = await store.get_attributes(info.name)
+        has_keys = is_table(attributes)
         seen[info.name] = SeenSegment(
             name=info.name,
             segment_id=info.segment_id,
@@ -58,9 +64,11 @@ async def observe(
             length=info.length,
             storage_length=info.storage_length,
             sealed=info.sealed,
-            attributes=await store.get_attributes(info.name),
+            attributes=attributes,
             content=await _content(store, info, deadline),
+            entries=await _entries(tables, info.name, deadline) if has_keys else None,
         )
+    await tables.close()
     observation = Observation(
         begun, history.next_stamp(), process_run, seen, again, tuple(findings)
     )
@@ -81,6 +89,18 @@ async def _content(store: SegmentStore, info: SegmentInfo, deadline: float) -> b
         offset += len(data)
         number += 1
     return b"".join(pieces)
+
+
+async def _entries(tables: TableService, name: str, deadline: float) -> tuple[SeenEntry, ...]:
+    entries: list[SeenEntry] = []
+    token = b""
+    while True:
+        ask = partial(tables.entries, name, _PAGE_ENTRIES, token=token)
+        page = await _patiently(ask, deadline)
+        if not page.entries:
+            return tuple(sorted(entries))
+        entries += [SeenEntry(*entry) for entry in page.entries]
+        token = page.token
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]], deadline: float) -> T:

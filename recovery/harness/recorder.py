@@ -164,8 +164,16 @@ class RecordedStore:
 
     def begin_event(self, name: str, writer: int, event: int, length: int, size: int) -> Call:
         """Note that an event is about to be sent."""
-        call = self._new_call(CallKind.EVENT, name)
-        call.lengths, call.size, call.writer, call.event = (length,), size, writer, event
+        fields = {"lengths": (length,), "size": size, "writer": writer, "event": event}
+        return self.begin(CallKind.EVENT, name, **fields)
+
+    def begin(self, kind: CallKind, name: str, **fields: Any) -> Call:
+        """Note that something is about to be asked for by other means than this object; `ended`
+        notes its end.
+        """
+        call = self._new_call(kind, name)
+        for field, value in fields.items():
+            setattr(call, field, value)
         return self._report_begun(call)
 
     def watch(self, call: Call, future: asyncio.Future[Any]) -> None:

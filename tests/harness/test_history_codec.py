@@ -13,7 +13,15 @@ from uuid import UUID
 import pytest
 
 from recovery.harness.checkers.all_checks import check_history
-from recovery.harness.history import Call, CallKind, CallOutcome, Observation, SeenSegment, Update
+from recovery.harness.history import (
+    Call,
+    CallKind,
+    CallOutcome,
+    Observation,
+    SeenEntry,
+    SeenSegment,
+    Update,
+)
 from recovery.harness.history_codec import (
     NOBODY,
     Event,
@@ -23,6 +31,7 @@ from recovery.harness.history_codec import (
     observed,
     parse_event,
 )
+from segmentstore.tables.table_types import NO_VERSION
 
 UPDATE = Update(UUID(int=7), "ACCUMULATE", -(1 << 62), 3)
 CALLS = (
@@ -98,7 +107,31 @@ CALLS = (
         outcome=CallOutcome.UNKNOWN,
         error="AppendOutcomeUnknownError",
     ),
+    Call(
+        7,
+        0,
+        "b",
+        CallKind.TABLE_UPDATE,
+        "t",
+        0,
+        (3, 4),
+        keys=((b"a", -1), (b"\xff", NO_VERSION)),
+        outcome=CallOutcome.OK,
+        versions=(0, 20),
+    ),
+    Call(
+        8,
+        0,
+        "b",
+        CallKind.TABLE_READ,
+        "t",
+        0,
+        keys=((b"a", NO_VERSION),),
+        outcome=CallOutcome.OK,
+        found=(SeenEntry(b"a", 20, b"\x00v"),),
+    ),
 )
+TABLE = SeenSegment("t", 2, 2, 0, 1, 0, False, {}, b"x", (SeenEntry(b"k", 5, b"\xff"),))
 SEGMENT = SeenSegment("s", 1, 2, 3, 6, 4, True, {UUID(int=1): 5}, b"\x00\xff\n")
 
 
@@ -118,7 +151,7 @@ def appended(number: int, at: int, process_run: int = 0) -> list[Event]:
 
 
 def looked(at: int, process_run: int) -> list[Event]:
-    seen = Observation(0, 0, process_run, {"s": SEGMENT})
+    seen = Observation(0, 0, process_run, {"s": SEGMENT, "t": TABLE})
     return [
         say("observing", at, process_run),
         say("seen", at + 1, process_run),
@@ -146,7 +179,7 @@ def test_every_field_of_a_call_arrives() -> None:
         dataclasses.asdict(call) for call in CALLS
     ]
     assert [(call.begun, call.ended) for call in told.history.calls] == [
-        (2 * n + 1, 2 * n + 2) for n in range(7)
+        (2 * n + 1, 2 * n + 2) for n in range(len(CALLS))
     ]
 
 
@@ -155,7 +188,7 @@ def test_what_was_seen_arrives_with_the_stamps_of_the_check() -> None:
     told.findings = ["something is wrong"]
     told.replay(sent([*opened(1, 0), *looked(3, 0), over(9, 0)]))
     (seen,) = told.history.observations
-    assert seen.segments == {"s": SEGMENT}
+    assert seen.segments == {"s": SEGMENT, "t": TABLE}
     assert (seen.begun, seen.ended, seen.process_run, seen.findings) == (
         3,
         4,

@@ -13,6 +13,7 @@ from recovery.harness.history import (
     History,
     Observation,
     ProcessRun,
+    SeenEntry,
     SeenSegment,
     Update,
     Violation,
@@ -153,6 +154,21 @@ def test_every_kind_of_call_can_be_reported(kind: CallKind) -> None:
             "0x2=-1",
         ),
         (call(CallKind.CREATE, result=9), "create 's'", "done, with id 9"),
+        (call(CallKind.SET_UP, writer=3, result=8), "set up writer 3 on 's'", "its number is 8"),
+        (
+            call(CallKind.TABLE_UPDATE, keys=((b"a", -1), (b"b", 7)), versions=(40, 50)),
+            "set b'a' if absent, b'b' if at 7 of 's'",
+            "done, at 40, 50",
+        ),
+        (
+            call(
+                CallKind.TABLE_READ,
+                keys=((b"a", -(2**63)),),
+                found=(SeenEntry(b"a", 40, b"v"),),
+            ),
+            "read b'a' of 's'",
+            "b'a' at 40",
+        ),
     ],
 )
 def test_words(told: Call, asked: str, answered: str) -> None:

@@ -39,7 +39,7 @@ TRACE_PROGRAM = """
 import sys
 from recovery.harness.runs.plan import draw_plan
 from recovery.harness.runs.scenario import Scenario
-for workload in ("everything", "default", "tier2"):
+for workload in ("everything", "default", "wire", "tier2"):
     for number in range(int(sys.argv[1])):
         result = Scenario(draw_plan(f"same/{number}", workload), keep_trace=True).run()
         print(workload, number, result.digest, result.points)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from recovery.harness.simulation.wire_connections import MemoryConnection
 from segmentstore.server.wire_server import WireServer
 from segmentstore.wire.commands import (
     AppendBlockEnd,
@@ -16,7 +17,6 @@ from segmentstore.wire.commands import (
     InvalidEventNumber,
     SetupAppend,
 )
-from tests.server.memory_transport import MemoryConnection
 from tests.server.wire_client import WRITER, served
 from tests.store.harness import read_all, run
 from tests.support.suites import size, sized

@@ -29,6 +29,7 @@ from recovery.harness.history import (
 
 NEVER: Final = 1 << 62
 """A stamp after all others."""
+_TABLES: Final = frozenset((CallKind.TABLE_UPDATE, CallKind.TABLE_REMOVE, CallKind.TABLE_READ))
 _READS: Final = frozenset((CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES))
 
 
@@ -46,6 +47,8 @@ class NamedCalls:
         "name",
         "reads",
         "seals",
+        "set_ups",
+        "tables",
         "truncates",
         "updates",
     )
@@ -64,6 +67,9 @@ class NamedCalls:
         self.reads: list[Call] = []
         self.infos: list[Call] = []
         self.attributes: list[Call] = []
+        self.set_ups: list[Call] = []
+        self.tables: list[Call] = []
+        """Calls on a table."""
 
     def add(self, call: Call) -> None:
         """Put a call where it belongs."""
@@ -84,6 +90,10 @@ class NamedCalls:
             self.truncates.append(call)
         elif kind is CallKind.ATTRIBUTES:
             self.attributes.append(call)
+        elif kind is CallKind.SET_UP:
+            self.set_ups.append(call)
+        elif kind in _TABLES:
+            self.tables.append(call)
         if call.updates:
             self.updates.append(call)
 
@@ -358,6 +368,9 @@ class HistoryIndex:
         self._chains_of: dict[str, list[Chain]] = {}
         for number, observation in enumerate(self.observations):
             for name, seen in observation.segments.items():
+                if seen.entries is not None:
+                    # Its bytes are records of a table: `tables` checks them.
+                    continue
                 chain = chains.get((name, seen.segment_id))
                 if chain is None:
                     chain = chains[name, seen.segment_id] = Chain(name, seen.segment_id)

@@ -66,7 +66,13 @@ def _dense(
         assert call.result is not None
         holes += max(0, call.result - end)
         end = max(end, call.result + call.size)
-    room = sum(call.size for call in named.appends if call.outcome is CallOutcome.UNKNOWN)
+    room = sum(
+        call.size
+        for call in named.appends
+        if call.outcome is CallOutcome.UNKNOWN
+        # An event of which only that is known: its updates were made, so it is stored somewhere.
+        or (call.outcome is CallOutcome.OK and call.result is None and call.updates)
+    )
     if holes > room:
         detail = f"{holes} bytes below {end} of {incarnation.name!r} were acknowledged to nobody"
         yield Violation(NAME, f"{detail}; appends of unknown outcome have {room}")

@@ -5,7 +5,8 @@ That an unknown append is there at most once is checked with all other records (
 this file: an event was refused only if every call that sent it was. An append that a stopped
 container answers with ContainerStoppedError had no effect, whatever the outcome is called: that is
 its contract (an unknown outcome is AppendOutcomeUnknownError). A late effect is reported only where
-the same segment was seen after the end of the process run and did not have it.
+the same segment was seen after the end of the process run and did not have it. An event that was
+acknowledged without an offset was stored by that call only if the call carries updates.
 """
 
 from __future__ import annotations
@@ -75,7 +76,11 @@ def _late(
     place = chain.seen_first(offset)
     if not 0 < place < len(chain.begins):
         return
-    landing = [call for call in sent if call.outcome is CallOutcome.UNKNOWN]
+    landing = [
+        call
+        for call in sent
+        if call.outcome is CallOutcome.UNKNOWN or (call.outcome is CallOutcome.OK and call.updates)
+    ]
     decided = max((index.latest[call.number] for call in landing), default=NEVER)
     if decided < chain.begins[place - 1]:
         detail = (

@@ -22,6 +22,7 @@ from recovery.harness.mutants.running import RUNNING
 from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
 from recovery.harness.mutants.snapshots import SNAPSHOTS
 from recovery.harness.mutants.tier2 import TIER2
+from recovery.harness.mutants.wire import WIRE
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
     *METADATA,
@@ -40,6 +41,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *READINDEX,
     *RUNNING,
     *FULL_DISK,
+    *WIRE,
 )
 """In the order of DESIGN 4. Names are unique."""
 

@@ -23,6 +23,7 @@ from recovery.harness.history import (
     Update,
     Violation,
 )
+from segmentstore.tables.table_types import NO_VERSION, NOT_EXISTS
 
 AROUND: Final = 3
 """Neighbours of a named call that are reported, before it and after it, on its segment."""
@@ -188,6 +189,16 @@ def _append(call: Call) -> str:
     return f"append {records}, {call.size:,} bytes, to {call.segment!r}"
 
 
+def _keys(call: Call) -> str:
+    return ", ".join(_key(key, version) for key, version in call.keys) or "no key"
+
+
+def _key(key: bytes, version: int) -> str:
+    if version == NO_VERSION:
+        return repr(key)
+    return f"{key!r} {'if absent' if version == NOT_EXISTS else f'if at {version}'}"
+
+
 _ASKED: Final[Mapping[CallKind, Callable[[Call], str]]] = {
     CallKind.CREATE: lambda call: f"create {call.segment!r}",
     CallKind.APPEND: _append,
@@ -206,6 +217,10 @@ _ASKED: Final[Mapping[CallKind, Callable[[Call], str]]] = {
     CallKind.ATTRIBUTES: lambda call: f"ask for attributes of {call.segment!r}",
     CallKind.FLUSH: lambda _call: "flush",
     CallKind.CHECKPOINT: lambda _call: "take a checkpoint",
+    CallKind.SET_UP: lambda call: f"set up writer {call.writer} on {call.segment!r}",
+    CallKind.TABLE_UPDATE: lambda call: f"set {_keys(call)} of {call.segment!r}",
+    CallKind.TABLE_REMOVE: lambda call: f"remove {_keys(call)} of {call.segment!r}",
+    CallKind.TABLE_READ: lambda call: f"read {_keys(call)} of {call.segment!r}",
 }
 
 
@@ -221,6 +236,12 @@ def _answered(call: Call) -> str:
             ", ".join(f"{key.int:#x}={value}" for key, value in sorted(call.values.items()))
             or "none"
         )
+    if call.kind is CallKind.TABLE_UPDATE:
+        return f"done, at {', '.join(map(str, call.versions))}"
+    if call.kind is CallKind.TABLE_READ:
+        return ", ".join(f"{key!r} at {version}" for key, version, _ in call.found) or "all absent"
+    if call.kind is CallKind.SET_UP:
+        return f"its number is {call.result}"
     meanings = {
         CallKind.CREATE: "with id",
         CallKind.SEAL: "with length",

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import sys
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator
 from concurrent.futures import Executor, Future
@@ -218,7 +219,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """End a loop in the middle of everything, as a crash does: nothing that waited goes on."""
         self.halted = True
         self.set_exception_handler(_ignore)
-        self._end_tasks()
+        with warnings.catch_warnings():
+            # Of a coroutine that was given to a task which never ran.
+            warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
+            self._end_tasks()
         self._scheduled.clear()
         if not self.is_running():
             self.close()

@@ -13,7 +13,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from recovery.harness.history import Update
 from recovery.harness.recorder import RecordedStore
@@ -26,6 +26,10 @@ from segmentstore.contracts.errors import (
     SegmentExistsError,
     TierUnavailableError,
 )
+
+if TYPE_CHECKING:
+    # Loaded only where there is one.
+    from recovery.harness.workloads.wire_service import WireService
 
 STOPPED: Final = (ContainerStoppedError, NotPrimaryError, AppendOutcomeUnknownError)
 """The store has stopped: a client's work is over."""
@@ -55,8 +59,16 @@ class ClientBench:
     append_bytes_max: int
     pace: float
     """Factor on all pauses: 1 in virtual time, small where time is real."""
+    server: WireService | None = None
+    """Of a workload that is served."""
     created: int = 0
     """Segments of its own that it has made."""
+
+    @property
+    def service(self) -> WireService:
+        """The server of a workload that is served."""
+        assert self.server is not None
+        return self.server
 
     def goes_on(self) -> bool:
         """True while there is something left to do."""

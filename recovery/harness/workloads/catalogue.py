@@ -19,6 +19,8 @@ from recovery.harness.workloads.lifecycle import cut_heads, delete_and_make_agai
 from recovery.harness.workloads.mergers import merge_segments
 from recovery.harness.workloads.mixed import mix_calls
 from recovery.harness.workloads.readers import read_anywhere, read_tail
+from recovery.harness.workloads.wire_tables import change_table
+from recovery.harness.workloads.wire_writers import write_blocks
 from recovery.harness.workloads.writers import write_batches, write_fast, write_plainly
 
 
@@ -46,6 +48,8 @@ class Workload:
     """Not 0: every process run draws so many of them, or up to two more."""
     jobs_beside: bool = False
     """In the simulated world, compaction jobs run beside the store (compaction_jobs.py)."""
+    served: bool = False
+    """Its clients share a wire server (wire_service.py)."""
 
     @property
     def needs(self) -> dict[str, int]:
@@ -87,6 +91,8 @@ READER: Final = Client("reader", read_anywhere)
 TAIL_READER: Final = Client("tail-reader", read_tail)
 FLUSHER: Final = Client("flusher", flush_often, share=1)
 CHECKPOINTER: Final = Client("checkpointer", take_checkpoints, share=1)
+BLOCKS: Final = Client("blocks", write_blocks, {"blocks": 2}, share=4)
+TABLE: Final = Client("table", change_table, {"table": 2}, share=3)
 IDLE: Final = Client("idle", idle, share=1)
 
 CLIENTS: Final[Mapping[str, Client]] = {
@@ -110,6 +116,8 @@ CLIENTS: Final[Mapping[str, Client]] = {
         FLUSHER,
         CHECKPOINTER,
         IDLE,
+        BLOCKS,
+        TABLE,
     )
 }
 """Every kind of client."""
@@ -185,6 +193,12 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
             (MIXED, MIXED, MIXED, CONDITIONAL, PLAIN, FLUSHER, READER, TAIL_READER, CHECKPOINTER),
         ),
         Workload("everything", "all clients at once", _ALL),
+        Workload(
+            "wire",
+            "writers and tables behind a wire server, whose connections are cut",
+            (BLOCKS, BLOCKS, BLOCKS, TABLE, TABLE, FLUSHER, CHECKPOINTER),
+            served=True,
+        ),
     )
 }
 """All workloads that the long run and the suite's simulated runs share their time among."""

@@ -9,19 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
-from recovery.harness.history import History
+from recovery.harness.history import History, Update
 from recovery.harness.recorder import Listener, RecordedStore
 from recovery.harness.workloads.bench import STOPPED, ClientBench
 from recovery.harness.workloads.catalogue import Client, Workload, needs_of
 from recovery.harness.workloads.stage import Stage
+from recovery.harness.workloads.wire_service import WireService
 from segmentstore.contracts.errors import (
     SegmentExistsError,
     SegmentNotFoundError,
     TierUnavailableError,
 )
+from segmentstore.tables.table_types import SEGMENT_TYPE, TABLE_SEGMENT
 
 if TYPE_CHECKING:
     from segmentstore.service import SegmentStore
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _SETTING_UP = "stage"
 _RETRY_S = 1.0
 _RETRIES = 600
+_MARKS: Final = {"table": (Update(SEGMENT_TYPE, "REPLACE", TABLE_SEGMENT),)}
+"""Attributes of shared segments from their creation on, by role."""
 
 
 async def run_workload(
@@ -54,6 +58,7 @@ async def run_workload(
         role: [stage.shared(role, index, process_run) for index in range(number)]
         for role, number in needs_of(cast).items()
     }
+    server = WireService(store, _generator(random)) if workload.served else None
     maker = RecordedStore(store, history, process_run, f"{process_run}.{_SETTING_UP}", listener)
     benches = [
         ClientBench(
@@ -69,16 +74,20 @@ async def run_workload(
             segments=segments,
             append_bytes_max=store.config.append_bytes_max,
             pace=pace,
+            server=server,
         )
         for index, (client, part) in enumerate(zip(cast, _parts(cast, operations), strict=True))
     ]
+    names = {name: _MARKS.get(role, ()) for role, of_role in segments.items() for name in of_role}
     try:
-        await _set_up(maker, stage, [name for names in segments.values() for name in names], pace)
+        await _set_up(maker, stage, names, pace)
     except STOPPED:
         return
     async with asyncio.TaskGroup() as group:
         for client, bench in zip(cast, benches, strict=True):
             group.create_task(_run_client(client, bench), name=bench.store.client)
+    if server is not None:
+        await server.close()
     unforeseen = [
         error
         for recorded in (maker, *(bench.store for bench in benches))
@@ -106,8 +115,10 @@ async def _run_client(client: Client, bench: ClientBench) -> None:
     await bench.store.settle()
 
 
-async def _set_up(maker: RecordedStore, stage: Stage, names: Sequence[str], pace: float) -> None:
-    """Delete what older generations have left, and make what is missing."""
+async def _set_up(
+    maker: RecordedStore, stage: Stage, names: Mapping[str, Sequence[Update]], pace: float
+) -> None:
+    """Delete what older generations have left, and make what is missing, with these attributes."""
     there = dict.fromkeys(await maker.segment_names(f"{stage.label}/"))
     for name in there:
         if stage.is_retired(name, process_run=maker.process_run):
@@ -115,15 +126,15 @@ async def _set_up(maker: RecordedStore, stage: Stage, names: Sequence[str], pace
                 await maker.delete(name)
             except (SegmentNotFoundError, TierUnavailableError):
                 pass  # missing already, or left to the next process run
-    for name in names:
+    for name, updates in names.items():
         if name not in there:
-            await _make(maker, name, pace)
+            await _make(maker, name, updates, pace)
 
 
-async def _make(maker: RecordedStore, name: str, pace: float) -> None:
+async def _make(maker: RecordedStore, name: str, updates: Sequence[Update], pace: float) -> None:
     for attempt in range(_RETRIES):
         try:
-            await maker.create(name)
+            await maker.create(name, updates)
         except SegmentExistsError:
             return
         except TierUnavailableError:

@@ -1,4 +1,12 @@
-"""Connections in memory, which can be cut at any byte of either direction."""
+"""Connections in memory, which can be cut at any byte of either direction.
+
+A client's end is here; the other end is the protocol that a server gives for each connection. Rules
+of this file:
+
+- what is sent reaches the protocol at once, unless it does not read just now. Then it waits, and a
+  cut loses it;
+- a cut ends both directions. The protocol learns of it in the next turn of the event loop.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +38,16 @@ class MemoryConnection:
         self._decoder = FrameDecoder(REPLIES)
         self._replies: deque[Command] = deque()
         self._arrived = asyncio.Event()
+        self._is_paused = False
+        self._unread: deque[bytes] = deque()
         self.is_cut = False
         self._protocol = accept()
         self._protocol.connection_made(_ServerEnd(self))
+
+    @property
+    def reached_bound(self) -> bool:
+        """Whether it was cut because a direction had all its bytes."""
+        return 0 in self._left.values()
 
     def put(self, *commands: Request) -> None:
         """Send commands."""
@@ -40,7 +55,8 @@ class MemoryConnection:
             data = self._within("sent", encode(command))
             self.sent += len(data)
             if data:
-                self._protocol.data_received(data)
+                self._unread.append(data)
+                self._deliver()
             if self._left["sent"] == 0:
                 self.cut()
 
@@ -66,8 +82,22 @@ class MemoryConnection:
         """End it, for both sides."""
         if not self.is_cut:
             self.is_cut = True
+            self._unread.clear()
             self._arrived.set()
             asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
+
+    def pause(self) -> None:
+        """The server does not read."""
+        self._is_paused = True
+
+    def resume(self) -> None:
+        """It reads again, from the next turn of the loop on."""
+        self._is_paused = False
+        asyncio.get_running_loop().call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        while self._unread and not self._is_paused and not self.is_cut:
+            self._protocol.data_received(self._unread.popleft())
 
     def _within(self, direction: str, data: bytes) -> bytes:
         left = self._left[direction]
@@ -99,10 +129,10 @@ class _ServerEnd(asyncio.Transport):
         self._connection.cut()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Nothing waits here."""
+        """Nothing waits here: the client reads at once."""
 
     def pause_reading(self) -> None:
-        """A client in memory sends nothing that has to wait."""
+        self._connection.pause()
 
     def resume_reading(self) -> None:
-        """As pause_reading."""
+        self._connection.resume()
