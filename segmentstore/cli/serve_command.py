@@ -56,8 +56,9 @@ def serve_command(
     and Pravega's clients use its segments over TCP.
 
     Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in
-    order. Ends with an error when the store stops by itself. Settings come from the environment and
-    store.toml, as for every command.
+    order. Ends with an error when a container stops by itself, or another process has taken over
+    the last one: start it again. Settings come from the environment and store.toml, as for every
+    command.
     """
 
     async def run(opened: SegmentStore) -> None:
@@ -97,38 +98,43 @@ def _address(host: str, port: int) -> str | None:
 
 
 async def _until_reported(store: SegmentStore) -> None:
-    """Wait for a signal. Raises what stopped the last container that ran."""
+    """Wait for a signal. Raises what stopped a container, or took the last one away."""
     loop = asyncio.get_running_loop()
-    told = asyncio.Event()
+    asked = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, asked.set)
     names = _name_in_each(store)
     try:
-        while not told.is_set():
+        while not asked.is_set():
             try:
                 async with asyncio.timeout(CHECK_S):
-                    await told.wait()
+                    await asked.wait()
             except TimeoutError:
-                await _require_one(store, names)
+                await _require_running(store, names)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)
 
 
-async def _require_one(store: SegmentStore, names: dict[int, str]) -> None:
-    """Pass as long as a container runs; one that stopped is named once."""
-    stopped: SegmentStoreError | None = None
+async def _require_running(store: SegmentStore, names: dict[int, str]) -> None:
+    """Pass while all containers run that no other process has taken over, and one does.
+
+    Those that were taken over are removed from `names`, and named once.
+    """
     for container_id, name in list(names.items()):
         try:
             await store.get_info(name)
-        except (ContainerStoppedError, NotPrimaryError) as error:
-            _log.error("container %d does not serve any more: %s", container_id, error)
+        except NotPrimaryError as error:
+            _log.error("container %d is served by another process: %s", container_id, error)
             del names[container_id]
-            stopped = error
+            if not names:
+                raise
+        except ContainerStoppedError:
+            # Only an opening makes it run again, and the supervisor that starts the next process
+            # knows how (docs/decisions/0065).
+            raise
         except SegmentStoreError:
             pass  # there is no such segment: an owner that says so is running
-    if not names and stopped is not None:
-        raise stopped
 
 
 def _name_in_each(store: SegmentStore) -> dict[int, str]:

@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -143,7 +144,12 @@ def test_one_store_is_served_once(tmp_path: Path) -> None:
         assert (tmp_path / "s" / SOCKET_NAME).exists()
 
 
-def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> None:
+@pytest.mark.parametrize("containers", ["1", "4"])
+def test_ends_with_an_error_when_a_container_stops_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, containers: str
+) -> None:
+    """Of four, three could go on: the clients of the other one would connect for ever."""
+    monkeypatch.setenv("SEGMENTSTORE_CONTAINERS", containers)
     with serving(tmp_path / "s", "--create") as process:
         # From now on no file of the process may grow: its log cannot be written.
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
@@ -156,7 +162,7 @@ def test_ends_with_an_error_when_the_store_stops_by_itself(tmp_path: Path) -> No
             run(main())
         _, err = process.communicate(timeout=120)
         assert process.returncode == ExitCode.UNAVAILABLE
-        assert b"container 0 is stopped" in err
+        assert re.search(rb"container \d is stopped", err)
 
 
 @sized(20)
