@@ -187,7 +187,7 @@ class WireConnection(asyncio.Protocol):
         elif isinstance(command, CreateTransientSegment):
             self._begin(command, self._reply(self._transients.create(command)))
         elif (work := begin(self._context, command)) is not None:
-            self._begin(command, self._reply(work))
+            self._begin(command, self._reply(work, command))
         elif not isinstance(command, Padding):
             name = type(command).__name__
             self._context.counts.refused(f"unsupported {name}")
@@ -227,8 +227,13 @@ class WireConnection(asyncio.Protocol):
         self._share.give_back(size)
         self._resume()
 
-    async def _reply(self, work: Coroutine[Any, Any, Command]) -> None:
-        self._send(await work)
+    async def _reply(
+        self, work: Coroutine[Any, Any, Command], request: Command | None = None
+    ) -> None:
+        """Send what `work` gives. A read has waited, perhaps longer than its token was good for."""
+        reply = await work
+        if not isinstance(request, ReadSegment) or self._is_allowed(request):
+            self._send(reply)
 
     async def _guard(self, command: Any, work: Coroutine[Any, Any, None]) -> None:
         """Answer the errors of a request."""

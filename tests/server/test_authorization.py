@@ -125,6 +125,30 @@ def test_an_expired_token_has_its_own_code(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_read_that_waited_longer_than_its_token_was_good_for_gives_no_bytes(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with (
+            client_and_clock(tmp_path) as (server, client, clock),
+            connected(server.port) as reader,
+        ):
+            writing = token(clock, {A: UPDATE}, lifetime_s=900)
+            await client.ask(CreateSegment(1, SEGMENT, 0, 0, writing), SegmentCreated)
+            await client.ask(SetupAppend(2, WRITER, SEGMENT, writing), AppendSetup)
+            reader.put(ReadSegment(SEGMENT, 0, 9, token(clock, {A: READ}), 3))
+            while not server.context.counts.reads_waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            clock.now_ms += 600_000
+            client.append(1, b"data")
+            await client.acked(1)
+            assert await reader.take() == AuthTokenCheckFailed(3, "", TOKEN_EXPIRED)
+            renewed = ReadSegment(SEGMENT, 0, 9, token(clock, {A: READ}), 4)
+            assert (await reader.ask(renewed, SegmentRead)).data == b"data"
+
+    run(main())
+
+
 def test_a_merge_needs_its_sources_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with client_and_clock(tmp_path) as (_, client, clock):
