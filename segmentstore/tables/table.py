@@ -1,15 +1,18 @@
 """Table: an open table. Joins its appends, its reads and its maintenance (adapter).
 
 Maintenance is compaction, and the move of an index to disk that has become large. It runs in one
-task of the table, when a commit has found that it is due.
+task of the table, when a commit has found that it is due. One that failed is tried again by a
+commit after a back-off.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable
 from typing import Final
 
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.segments import SegmentInfo
@@ -26,6 +29,9 @@ from segmentstore.tables.table_records import MalformedRecordError
 
 _GROWTH_BYTES: Final = 256 * 1024
 """Of an index in memory: then others may have to leave."""
+AGAIN_MIN_S: Final = 1.0
+AGAIN_MAX_S: Final = 60.0
+"""Of maintenance that failed: the back-off before it is tried again."""
 
 
 class Table:
@@ -63,6 +69,10 @@ class Table:
         self._dead_bytes_min = dead_bytes_min
         self._on_growth = on_growth
         self._maintenance: asyncio.Task[None] | None = None
+        rng = random.Random(info.segment_id)  # noqa: S311 - it spreads retries
+        self._backoff = Backoff(rng, min_s=AGAIN_MIN_S, max_s=AGAIN_MAX_S)
+        self._maintained_from_s = 0.0
+        """By the loop's clock: not before."""
         self._memory_bytes = index.memory_bytes
 
     @property
@@ -104,7 +114,9 @@ class Table:
 
     def maintain(self) -> None:
         """Begin what is due."""
-        if self._maintenance is None and not self.pipeline.dropped and self._is_due():
+        if self._maintenance is not None or self.pipeline.dropped or not self._is_due():
+            return
+        if asyncio.get_running_loop().time() >= self._maintained_from_s:
             self._maintenance = own_task(self._maintain(), name="table maintenance")
 
     def _committed(self) -> None:
@@ -133,9 +145,11 @@ class Table:
                     self._start_offset = await compact(
                         self._store, self.pipeline, self._start_offset, self._dead_bytes_min
                     )
+            self._backoff.reset()
         except (StaleTableError, IndexFailedError, MalformedRecordError, SegmentStoreError):
             # Of a store that stops, or of a tier that is away: a later commit tries again.
-            pass
+            now_s = asyncio.get_running_loop().time()
+            self._maintained_from_s = now_s + self._backoff.next_s()
         finally:
             self._maintenance = None
 
