@@ -25,7 +25,7 @@ RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all strace services bookkeeper lint format typecheck imports \
-	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak recovery-report \
+	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions setup clean
 
 help: ## this list
@@ -130,6 +130,11 @@ hanging-bookie: $(STAMP) services ## GIB=2 beside a bookie that hangs: pauses an
 soak: $(STAMP) ## the tests of `make test-all` for SOAK_MINUTES=10, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
 	while [ $$(date +%s) -lt $$end ]; do TEST_SIZES=all $(PYTEST) -m "slow or sized"; done
+
+# Only this needs atheris, which has wheels for Linux and Python 3.11 to 3.13.
+fuzz: $(STAMP) ## fuzz the decoder of the wire protocol for MINUTES=60, guided by coverage
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
+	@$(BIN)/python -m tests.wire.fuzz -max_total_time=$$((60 * $(MINUTES)))
 
 recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and docs/crash-test-report.md
 	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) \

@@ -1,6 +1,7 @@
-"""Coverage-guided fuzzing of the decoder: `python -m tests.wire.fuzz [options of libFuzzer]`.
+"""Coverage-guided fuzzing of the decoder: `make fuzz`, or `python -m tests.wire.fuzz [options of
+libFuzzer]`.
 
-Needs the package atheris, which no test needs. An input is a direction, cuts, and the bytes of a
+Needs the package atheris, which `make fuzz` installs. An input is a direction, cuts, and the bytes of a
 connection. What is found is a crash of libFuzzer, with the input in a file; `check` repeats it.
 """
 
