@@ -75,6 +75,12 @@ STORE_METRICS = [
             Of appends over the wire that have no reply yet.
         wire.reads_waiting | wire_reads_waiting | \
             Reads over the wire that have no reply yet: most wait at a tail.
+        controller.calls_in_flight | controller_calls_in_flight | \
+            Calls to the Controller that are being carried out.
+        controller.transactions_open | controller_open_transactions | \
+            Transactions that have not ended.
+        tables.open | open_tables | Tables that are in memory.
+        tables.index_bytes | table_index_bytes | What their indexes take in memory, about.
         """,
     ),
     *_table(
@@ -94,6 +100,7 @@ STORE_METRICS = [
             Connections that were closed because there were too many.
         wire.appends | wire_appends | Appends over the wire.
         wire.append_bytes | wire_append_bytes | Bytes of these.
+        controller.calls | controller_calls | Calls to the Controller.
         """,
     ),
 ]
@@ -298,6 +305,7 @@ LEFT_OUT = frozenset(
         "tier2",  # by operation
         "longest_turn_s",  # by part
         "wire.refusals",  # by reason
+        "controller.refusals",  # by method and reason
         "scrub.started_at_ms",
         "scrub.previous_finished_at_ms",
         "scrub.container",

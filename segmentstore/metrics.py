@@ -115,6 +115,15 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         for reason, count in _bounded(snapshot["wire"]["refusals"]):
             refusals.add_metric([reason], count)
         yield refusals
+    if snapshot["controller"] is not None:
+        refusals = CounterMetricFamily(
+            PREFIX + "controller_refusals",
+            "Calls to the Controller that were refused or failed, by method and reason.",
+            labels=("reason",),
+        )
+        for reason, count in _bounded(snapshot["controller"]["refusals"]):
+            refusals.add_metric([reason], count)
+        yield refusals
     yield from _operation_families(snapshot["tier2"]["operations"])
     yield from _container_families(snapshot["containers"])
 

@@ -36,6 +36,7 @@ async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -
         certificates = CertificateFiles(config.tls_certificate_file, config.tls_key_file, runtime)
     tables = TableService(store, make_index_store(parts.location, parts.store_id, runtime))
     parts.undo.push(tables.close)
+    parts.table_stats = tables.statistics
     if config.wire_port:
         wire = await WireServer.open(
             store,
@@ -119,3 +120,4 @@ async def _open_controller(
     )
     await server.start()
     parts.undo.push(server.stop)
+    parts.controller_stats, parts.controller_health = server.statistics, server.health

@@ -32,6 +32,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
             *(parts.losses.health() if parts.losses is not None else ()),
             *(parts.scrub.health() if parts.scrub is not None else ()),
             *(parts.exporter.health() if parts.exporter is not None else ()),
+            *(parts.controller_health() if parts.controller_health is not None else ()),
         ],
         "cache": cast("CacheStats", dataclasses.asdict(parts.cache.statistics())),
         "tier2": _tier2_stats(parts.storage),
@@ -49,6 +50,8 @@ def store_stats(parts: StoreParts) -> StoreStats:
         if parts.scrub is not None
         else None,
         "wire": parts.wire_stats() if parts.wire_stats is not None else None,
+        "controller": parts.controller_stats() if parts.controller_stats is not None else None,
+        "tables": parts.table_stats() if parts.table_stats is not None else None,
         "longest_turn_s": longest_turns(),
         "containers": {container.container_id: container.stats() for container in parts.containers},
     }

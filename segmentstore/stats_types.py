@@ -257,6 +257,26 @@ class WireStats(TypedDict):
     """Requests and connections that were refused, by reason."""
 
 
+class TableStats(TypedDict):
+    """Tables of Pravega's clients and of the Controller (`wire_port`, `controller_port`)."""
+
+    open: int
+    """In memory."""
+    index_bytes: int
+    """What their indexes take in memory, about."""
+
+
+class ControllerStats(TypedDict):
+    """The Controller (`controller_port`)."""
+
+    calls: int
+    calls_in_flight: int
+    transactions_open: int
+    """Of all streams; those that are being committed or aborted are among them."""
+    refusals: Mapping[str, int]
+    """Calls that were refused or failed, by method and reason."""
+
+
 class StoreStats(TypedDict):
     """All numbers of an open store; docs/metrics.md has the meanings."""
 
@@ -271,6 +291,10 @@ class StoreStats(TypedDict):
     """None if nobody scrubs (`scrub_bytes_per_s`)."""
     wire: WireStats | None
     """None without a wire server."""
+    controller: ControllerStats | None
+    """None without a Controller."""
+    tables: TableStats | None
+    """None without either of the two."""
     longest_turn_s: Mapping[str, float]
     """By part, how long it has held the event loop without a break, at most."""
     containers: dict[int, ContainerStats]

@@ -20,7 +20,7 @@ from segmentstore.container import SegmentContainer
 from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
-from segmentstore.stats_types import WireStats
+from segmentstore.stats_types import ControllerStats, TableStats, WireStats
 from segmentstore.tier2_start import Tier2Start
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
@@ -57,6 +57,9 @@ class StoreParts:
     exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
     wire_stats: Callable[[], WireStats] | None = None
+    table_stats: Callable[[], TableStats] | None = None
+    controller_stats: Callable[[], ControllerStats] | None = None
+    controller_health: Callable[[], list[str]] | None = None
     findings: Sequence[str] = ()
     """What is wrong with how the store is kept, a sentence each, for its health."""
     closing: asyncio.Task[None] | None = None

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -49,6 +50,7 @@ from segmentstore.controller.messages import MESSAGES
 from segmentstore.controller.metadata_tables import RowConflictError
 from segmentstore.controller.method_types import ControllerMethod
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.stats_types import ControllerStats
 
 _log = logging.getLogger(__name__)
 
@@ -114,6 +116,8 @@ class ControllerServer:
         self._server: Any = None
         self.calls: set[asyncio.Task[bytes]] = set()
         """Those on their way."""
+        self._begun = 0
+        self._refusals: Counter[str] = Counter()
         self._logged = RateLimiter(_LOGS_PER_S)
 
     async def start(self) -> None:
@@ -156,11 +160,25 @@ class ControllerServer:
         if self.calls:
             await asyncio.wait(self.calls)
 
+    def statistics(self) -> ControllerStats:
+        """The numbers since it was made. O(streams with transactions)."""
+        return {
+            "calls": self._begun,
+            "calls_in_flight": len(self.calls),
+            "transactions_open": self._controller.transactions.open_count,
+            "refusals": dict(self._refusals),
+        }
+
+    def health(self) -> list[str]:
+        """A sentence for each change that was begun and cannot be finished so far."""
+        return [f"controller: {each}" for each in self._controller.deadlines.failing()]
+
     def _handler(self, method: ControllerMethod) -> Callable[[bytes, Any], Any]:
         async def handle(data: bytes, context: Any) -> bytes:
             work = self._answer(method, data, context.invocation_metadata() or ())
             call = own_task(work, name=f"controller-{method.name}")
             self.calls.add(call)
+            self._begun += 1
             call.add_done_callback(self.calls.discard)
             try:
                 return await asyncio.shield(call)
@@ -180,29 +198,39 @@ class ControllerServer:
             )
             answer = await method.handle(self._controller, request, token)
         except DecodeError as error:
-            raise _CallEnd(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
+            raise self._end(method, grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         except UnauthenticatedCallError as error:
-            raise _CallEnd(grpc.StatusCode.UNAUTHENTICATED, str(error)) from error
+            raise self._end(method, grpc.StatusCode.UNAUTHENTICATED, str(error)) from error
         except ForbiddenCallError as error:
-            raise _CallEnd(grpc.StatusCode.PERMISSION_DENIED, str(error)) from error
+            raise self._end(method, grpc.StatusCode.PERMISSION_DENIED, str(error)) from error
         except BusyAuthorizerError as error:
-            raise _CallEnd(grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
+            raise self._end(method, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error)) from error
         except RefusedRequestError as error:
             if statuses is None:
-                raise _CallEnd(_code(error.reason), str(error)) from error
+                raise self._end(method, _code(error.reason), str(error)) from error
+            self._refused(method, error.reason.name)
             status = statuses.refusals.get(error.reason, statuses.failure)
             answer = response(status=status)
         except _UNREACHABLE as error:
             self._log(method, error)
-            raise _CallEnd(grpc.StatusCode.UNAVAILABLE, describe(error)) from error
+            raise self._end(method, grpc.StatusCode.UNAVAILABLE, describe(error)) from error
         except Exception as error:
             self._log(method, error)
             if statuses is None:
-                raise _CallEnd(grpc.StatusCode.INTERNAL, describe(error)) from error
+                raise self._end(method, grpc.StatusCode.INTERNAL, describe(error)) from error
+            self._refused(method, "INTERNAL")
             answer = response(status=statuses.failure)
         data = answer.SerializeToString()
         assert isinstance(data, bytes)
         return data
+
+    def _end(self, method: ControllerMethod, code: Any, words: str) -> _CallEnd:
+        """How a call ends that is answered with a code of gRPC."""
+        self._refused(method, code.name)
+        return _CallEnd(code, words)
+
+    def _refused(self, method: ControllerMethod, reason: str) -> None:
+        self._refusals[f"{method.name}: {reason}"] += 1
 
     def _log(self, method: ControllerMethod, error: Exception) -> None:
         now_s = asyncio.get_running_loop().time()

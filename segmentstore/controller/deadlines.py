@@ -41,6 +41,8 @@ class Deadlines:
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._running: dict[asyncio.Task[None], Hashable] = {}
+        self._failing: dict[Hashable, str] = {}
+        """What failed at least `_LOGGED_FROM` times in a row, and its last error."""
         self._stopped = False
 
     def schedule(
@@ -59,11 +61,17 @@ class Deadlines:
     def cancel(self, key: Hashable) -> None:
         """Not any more. An action that has begun goes on."""
         self._deadlines.pop(key, None)
+        self._failing.pop(key, None)
+
+    def failing(self) -> list[str]:
+        """A sentence for each action that has failed several times, and is tried again."""
+        return [f"{_shown(key)} fails: {error}" for key, error in self._failing.items()]
 
     async def stop(self) -> None:
         """Begin no more actions, and wait for those that have begun."""
         self._stopped = True
         self._deadlines.clear()
+        self._failing.clear()
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -113,9 +121,13 @@ class Deadlines:
             failures = deadline.failures + 1
             if failures >= _LOGGED_FROM and failures & (failures - 1) == 0:
                 _log.warning("%s failed %d times: %s", _shown(key), failures, describe(error))
-            if key not in self._deadlines:
+            if key not in self._deadlines and not self._stopped:
+                if failures >= _LOGGED_FROM:
+                    self._failing[key] = describe(error)
                 delay_s = backoff_s(self._rng, failures, _RETRY_MIN_S, _RETRY_MAX_S)
                 self._schedule(key, delay_s, deadline.action, failures)
+        else:
+            self._failing.pop(key, None)
 
 
 def _shown(key: Any) -> str:

@@ -177,6 +177,11 @@ class Transactions:
         rows = await self._rows.page(f"ended/{stream}/", "", COMPLETED_MAX)
         return [(_place(row)[1], TransactionState(row.value["state"])) for row in rows]
 
+    @property
+    def open_count(self) -> int:
+        """How many have not ended. O(streams with some)."""
+        return sum(map(len, self._running.values()))
+
     # --- of streams -------------------------------------------------------------------------------
 
     def has_open(self, stream: ScopedName) -> bool:

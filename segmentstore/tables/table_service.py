@@ -16,6 +16,7 @@ from segmentstore.arguments import checked_offset
 from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import InvalidArgumentError
 from segmentstore.service import SegmentStore
+from segmentstore.stats_types import TableStats
 from segmentstore.tables.errors import UnsupportedTableOperationError
 from segmentstore.tables.index_store import IndexStore, TableId
 from segmentstore.tables.open_tables import OpenTables, TableLimits
@@ -41,7 +42,6 @@ from segmentstore.tables.table_types import (
     KeyPage,
     TableEntry,
     TableInfo,
-    TableStats,
 )
 
 
@@ -86,9 +86,9 @@ class TableService:
         if self._on_disk is not None:
             await self._on_disk.close()
 
-    def stats(self) -> TableStats:
+    def statistics(self) -> TableStats:
         """Numbers of now. O(open tables)."""
-        return TableStats(open_tables=len(self._tables), index_bytes=self._tables.memory_bytes)
+        return {"open": len(self._tables), "index_bytes": self._tables.memory_bytes}
 
     # --- tables -----------------------------------------------------------------------------------
 

@@ -71,15 +71,6 @@ class TableInfo:
     """Of a fixed-key table; 0: a hash table."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableStats:
-    """Tables of a store in memory."""
-
-    open_tables: int
-    index_bytes: int
-    """What their indexes take in memory, about."""
-
-
 class KeyPage(NamedTuple):
     """Keys by their order in the table."""
 

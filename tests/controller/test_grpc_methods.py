@@ -386,6 +386,16 @@ def test_errors_of_the_store_are_retried_and_bugs_are_logged_once(
                 async with answered(CODE.INTERNAL):
                     await service.call("checkScopeExists", scope="s")
             process.error = None
+            assert service.server.statistics() == {
+                "calls": 7,
+                "calls_in_flight": 0,
+                "transactions_open": 0,
+                "refusals": {
+                    "createScope: UNAVAILABLE": 1,
+                    "createScope: INTERNAL": 3,
+                    "checkScopeExists: INTERNAL": 3,
+                },
+            }
 
     asyncio.run(main())
     logged = [each for each in caplog.records if re.match(r"\w+: ", each.getMessage())]

@@ -171,6 +171,7 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
         "tier2": {"operations": {"get": numbers}},
         "longest_turn_s": {},
         "wire": None,
+        "controller": None,
         "containers": {},
     }
     families = parsed(metrics.metrics_text(snapshot))
@@ -204,6 +205,7 @@ def test_many_containers_are_summed_up_and_of_some_numbers_the_largest_counts() 
         "tier2": {"operations": {}},
         "longest_turn_s": {},
         "wire": None,
+        "controller": None,
         "containers": containers,
     }
     families = parsed(metrics.metrics_text(snapshot))
@@ -245,7 +247,9 @@ def test_labels_are_of_small_sets(tmp_path: Path) -> None:
 
 def test_every_number_of_the_store_has_a_name(tmp_path: Path) -> None:
     async def main() -> None:
-        async with open_tiny(tmp_path / "s", scrub_bytes_per_s=1, wire_port=free_port()) as store:
+        async with open_tiny(
+            tmp_path / "s", scrub_bytes_per_s=1, wire_port=free_port(), controller_port=free_port()
+        ) as store:
             await worked(store)
             stats: Any = store.stats()
             of_containers = {

@@ -307,7 +307,6 @@ def test_indexes_in_memory_have_a_bound_together() -> None:
         assert set(tables._tables._tables) == {"b", "c"}
         assert len((await tables.keys("a", 99)).keys) == 10
         assert set(tables._tables._tables) == {"a"}
-        stats = tables.stats()
-        assert (stats.open_tables, stats.index_bytes) == (1, 10 * 301)
+        assert tables.statistics() == {"open": 1, "index_bytes": 10 * 301}
 
     with_tables(work, TableLimits(index_bytes_max=5000))

@@ -1,8 +1,9 @@
 """Coverage-guided fuzzing of the decoder: `make fuzz`, or `python -m tests.wire.fuzz [options of
 libFuzzer]`.
 
-Needs the package atheris, which `make fuzz` installs. An input is a direction, cuts, and the bytes of a
-connection. What is found is a crash of libFuzzer, with the input in a file; `check` repeats it.
+Needs the package atheris, which `make fuzz` installs. An input is a direction, cuts, and the bytes
+of a connection. What is found is a crash of libFuzzer, with the input in a file; `check` repeats
+it.
 """
 
 from __future__ import annotations
