@@ -35,6 +35,7 @@ from segmentstore.deprecated_settings import (
     deprecation_notes,
     with_current_names,
 )
+from segmentstore.published_hosts import is_wildcard, published_hosts
 from storagewriter.config import StorageWriterConfig
 from tier2.credentials import refuse_secrets, stands_for
 
@@ -144,6 +145,11 @@ class StoreConfig:
     """
     controller_host: str = setting("127.0.0.1")
     """Address that port is opened on."""
+    wire_hosts: str = setting("")
+    """Where clients reach the containers: `0-1=HOST:PORT,2-3=HOST:PORT`, each container once.
+
+    The Controller sends clients there. Empty: `wire_host` and `wire_port`, for all of them.
+    """
     tls_certificate_file: str = setting("")
     """PEM file with the certificate of both ports, and those that lead to its authority; empty:
     connections are not encrypted. Read again when it changes.
@@ -201,8 +207,14 @@ class StoreConfig:
             )
         if self.controller_port and not self.wire_port:
             raise ConfigError("controller_port", "it needs wire_port: clients are sent there")
-        if self.controller_port and self.served_count < self.containers:
-            raise ConfigError("controller_port", "it needs all containers, but serve has some")
+        if self.wire_hosts:
+            published_hosts(self.wire_hosts, self.containers)
+        elif self.controller_port and self.served_count < self.containers:
+            raise ConfigError("wire_hosts", "the Controller needs it, since serve has some alone")
+        elif self.controller_port and is_wildcard(self.wire_host):
+            raise ConfigError(
+                "wire_hosts", f"the Controller needs it: no client can connect to {self.wire_host}"
+            )
         self._check_network()
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(

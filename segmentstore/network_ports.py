@@ -13,6 +13,8 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.published_hosts import PublishedAddress, is_wildcard
+from segmentstore.segment_mapper import container_of
 from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer
 from segmentstore.service import SegmentStore
@@ -87,22 +89,42 @@ async def _open_controller(
         UsersFile,
     )
     from segmentstore.controller.controller import Controller  # noqa: PLC0415
-    from segmentstore.controller.controller_server import ControllerServer  # noqa: PLC0415
-    from segmentstore.controller.host_map import (  # noqa: PLC0415
-        HostsByContainer,
-        PublishedAddress,
+    from segmentstore.controller.controller_hosts import (  # noqa: PLC0415
+        published_addresses,
+        segment_actions,
     )
-    from segmentstore.controller.store_actions import StoreActions  # noqa: PLC0415
+    from segmentstore.controller.controller_server import ControllerServer  # noqa: PLC0415
+    from segmentstore.controller.host_map import HostsByContainer  # noqa: PLC0415
+    from segmentstore.controller.names import ROOT_TABLE  # noqa: PLC0415
     from segmentstore.controller.store_tables import StoreTables  # noqa: PLC0415
 
     config = parts.config
-    wire = PublishedAddress(config.wire_host, config.wire_port)
-    hosts = HostsByContainer(dict.fromkeys(range(config.containers), wire))
+    root = container_of(ROOT_TABLE, config.containers)
+    if root not in config.served:
+        raise ConfigError(
+            "controller_port", f"the Controller is with container {root}, which serve leaves out"
+        )
+    addresses = published_addresses(config)
+    actions, remote = segment_actions(
+        store,
+        tables,
+        config,
+        addresses,
+        _token_key(config) if config.token_key_file else None,
+        runtime,
+    )
+    for each in remote:
+        parts.undo.push(each.close)
+    host = config.controller_host
     controller = Controller(
         StoreTables(store, tables),
-        StoreActions(store, tables, runtime.clock),
-        hosts,
-        (PublishedAddress(config.controller_host, config.controller_port),),
+        actions,
+        HostsByContainer(addresses),
+        (
+            PublishedAddress(
+                addresses[root].host if is_wildcard(host) else host, config.controller_port
+            ),
+        ),
         runtime,
     )
     await controller.start()
@@ -113,7 +135,7 @@ async def _open_controller(
         parts.undo.push(authorizer.close)
     server = ControllerServer(
         controller,
-        config.controller_host,
+        host,
         config.controller_port,
         authorizer,
         key_pair=None if certificates is None else certificates.key_pair,

@@ -73,6 +73,7 @@ class StoreOptions(TypedDict, total=False):
     wire_host: str
     controller_port: int
     controller_host: str
+    wire_hosts: str
     tls_certificate_file: str
     tls_key_file: str
     users_file: str

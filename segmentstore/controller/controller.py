@@ -8,7 +8,7 @@ from functools import partial
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.controller.controller_rows import ControllerRows
 from segmentstore.controller.deadlines import Deadlines
-from segmentstore.controller.host_map import PublishedAddress, SegmentHosts
+from segmentstore.controller.host_map import SegmentHosts
 from segmentstore.controller.key_value_tables import PENDING_TABLE, KeyValueTables
 from segmentstore.controller.metadata_tables import MetadataTables
 from segmentstore.controller.name_locks import NameLocks
@@ -20,6 +20,7 @@ from segmentstore.controller.stream_model import StreamSegment
 from segmentstore.controller.stream_retention import PERIOD_S, RetentionTask
 from segmentstore.controller.streams import PENDING_STREAM, Streams
 from segmentstore.controller.transactions import Transactions
+from segmentstore.published_hosts import PublishedAddress
 
 
 class Controller:

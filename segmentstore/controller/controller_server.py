@@ -50,6 +50,7 @@ from segmentstore.controller.messages import MESSAGES
 from segmentstore.controller.metadata_tables import RowConflictError
 from segmentstore.controller.method_types import ControllerMethod
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.segment_actions import HostUnavailableError
 from segmentstore.stats_types import ControllerStats
 
 _log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ _LOGS_PER_S: Final = 0.2
 _UNREACHABLE: Final = (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
+    HostUnavailableError,
     NotPrimaryError,
     RowConflictError,
     TierUnavailableError,

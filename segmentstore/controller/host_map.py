@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.published_hosts import PublishedAddress
 from segmentstore.segment_mapper import container_of
-
-
-class PublishedAddress(NamedTuple):
-    """Where clients connect to. The Python and Rust clients take an IP address alone as host."""
-
-    host: str
-    port: int
 
 
 class SegmentHosts(Protocol):

@@ -17,6 +17,17 @@ from segmentstore.controller.stream_model import FIXED_ONE, ScalingPolicy
 _STEPS_AT_ONCE: Final = 256
 
 
+class HostUnavailableError(Exception):
+    """A process that serves a segment cannot be reached, or refuses what the Controller may do.
+
+    What was asked for may have been done. Try again; if it goes on, the setting `wire_hosts`, or
+    the keys of the two processes, are not right.
+    """
+
+    def __init__(self, address: str, detail: str) -> None:
+        super().__init__(f"the segments at {address} cannot be reached: {detail}")
+
+
 class SegmentState(NamedTuple):
     """A segment as acknowledged. Offsets are in bytes."""
 
@@ -26,8 +37,8 @@ class SegmentState(NamedTuple):
 
 
 class SegmentActions(Protocol):
-    """What is done to segments, wherever they are. Raises SegmentStoreError of the store's kinds
-    where it cannot be done now.
+    """What is done to segments, wherever they are. Raises SegmentStoreError of the store's kinds,
+    or HostUnavailableError, where it cannot be done now.
     """
 
     async def create(self, name: str, policy: ScalingPolicy, rollover_bytes: int) -> None:

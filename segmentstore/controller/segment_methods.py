@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from segmentstore.contracts.permission import Permission
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.host_map import PublishedAddress
 from segmentstore.controller.message_forms import (
     cut_of,
     segment_id,
@@ -22,6 +21,7 @@ from segmentstore.controller.method_types import (
     stream_resource,
 )
 from segmentstore.controller.names import segment_name
+from segmentstore.published_hosts import PublishedAddress
 
 
 async def _current_segments(controller: Controller, request: Any, token: str) -> Any:

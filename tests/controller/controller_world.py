@@ -11,10 +11,11 @@ import pytest
 
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.host_map import HostsByContainer, PublishedAddress
+from segmentstore.controller.host_map import HostsByContainer
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.refusals import Reason, RefusedRequestError
 from segmentstore.controller.stream_model import ScalingPolicy, StreamConfiguration
+from segmentstore.published_hosts import PublishedAddress
 from tests.controller.fake_store import FakeActions, FakeDisk, FakeProcess, FakeTables
 from tests.support.loop_clock import LoopClock
 

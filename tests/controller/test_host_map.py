@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from segmentstore.contracts.errors import InvalidArgumentError
-from segmentstore.controller.host_map import HostsByContainer, PublishedAddress
+from segmentstore.controller.host_map import HostsByContainer
+from segmentstore.published_hosts import PublishedAddress
 
 FIRST, SECOND = PublishedAddress("127.0.0.1", 1), PublishedAddress("127.0.0.1", 2)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -25,15 +27,19 @@ from segmentstore.controller.metadata_tables import (
     RowConflictError,
 )
 from segmentstore.controller.names import ScopedName, segment_name, transaction_segment_name
+from segmentstore.controller.remote_actions import RemoteActions
 from segmentstore.controller.segment_actions import SegmentActions, SegmentState
 from segmentstore.controller.store_actions import StoreActions
 from segmentstore.controller.store_tables import StoreTables
 from segmentstore.controller.stream_model import FIXED_ONE, ScalingPolicy
 from segmentstore.controller.transaction_model import TransactionState
+from segmentstore.published_hosts import PublishedAddress
 from segmentstore.service import SegmentStore
 from segmentstore.tables.table_service import TableService
 from tests.controller.controller_world import ADDRESS, LEASE_MS, STREAM, TWO
 from tests.controller.fake_store import FakeActions, FakeDisk, FakeProcess, FakeTables
+from tests.server.wire_client import served
+from tests.store.harness import run as run_on_real_loop
 from tests.support.loop_clock import LoopClock
 from tests.tables.harness import with_tables
 
@@ -64,10 +70,29 @@ def on_store(work: Work) -> None:
     with_tables(main)
 
 
-on_both = pytest.mark.parametrize("run", [on_fakes, on_store])
+def over_wire(work: Work) -> None:
+    """Segments that another process serves; rows are here."""
+
+    async def main(folder: Path) -> None:
+        async with served(folder) as (store, server):
+
+            async def write(name: str, data: bytes) -> None:
+                await store.append(name, data)
+
+            actions = RemoteActions(PublishedAddress("127.0.0.1", server.port), str)
+            try:
+                await work(StoreTables(store, server.context.tables), actions, write)
+            finally:
+                await actions.close()
+
+    with TemporaryDirectory() as folder:
+        run_on_real_loop(main(Path(folder)))
 
 
-@on_both
+on_all = pytest.mark.parametrize("run", [on_fakes, on_store, over_wire])
+
+
+@on_all
 def test_rows_are_written_all_or_none_and_by_version(run: Callable[[Work], None]) -> None:
     async def work(tables: MetadataTables, _: SegmentActions, __: Write) -> None:
         await tables.create("t")
@@ -93,7 +118,7 @@ def test_rows_are_written_all_or_none_and_by_version(run: Callable[[Work], None]
     run(work)
 
 
-@on_both
+@on_all
 def test_rows_are_scanned_by_key(run: Callable[[Work], None]) -> None:
     async def work(tables: MetadataTables, _: SegmentActions, __: Write) -> None:
         await tables.create("t")
@@ -111,7 +136,7 @@ def test_rows_are_scanned_by_key(run: Callable[[Work], None]) -> None:
     run(work)
 
 
-@on_both
+@on_all
 def test_actions_may_be_repeated(run: Callable[[Work], None]) -> None:
     async def work(tables: MetadataTables, actions: SegmentActions, write: Write) -> None:
         for _ in range(2):
@@ -142,7 +167,7 @@ def test_actions_may_be_repeated(run: Callable[[Work], None]) -> None:
     run(work)
 
 
-@on_both
+@on_all
 def test_merges_take_missing_sources_as_merged(run: Callable[[Work], None]) -> None:
     async def work(tables: MetadataTables, actions: SegmentActions, write: Write) -> None:
         target = segment_name(STREAM, 0)

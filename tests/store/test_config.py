@@ -60,7 +60,28 @@ TLS = {"tls_certificate_file": "c", "tls_key_file": "k"}
         ({"controller_port": 9090}, "controller_port: it needs wire_port"),
         (
             {"controller_port": 1, "wire_port": 2, "containers": 2, "serve": "0"},
-            "controller_port: it needs all containers",
+            "wire_hosts: the Controller needs it, since serve has some alone",
+        ),
+        (
+            {
+                "controller_port": 1,
+                "wire_port": 2,
+                "wire_host": "0.0.0.0",
+                "insecure_network": True,
+            },
+            "wire_hosts: the Controller needs it: no client can connect to 0.0.0.0",
+        ),
+        ({"wire_hosts": "h"}, "wire_hosts: 'h' is not CONTAINERS=HOST:PORT, as 0-3=h:1"),
+        ({"wire_hosts": "0=[::]:1"}, "wire_hosts: 0=[::]:1: no client can connect to that"),
+        ({"wire_hosts": "0=h:0"}, "wire_hosts: 0=h:0: no client can connect to that address"),
+        ({"wire_hosts": "0-1=h:1"}, "wire_hosts: 0-1=h:1 is not in 0 to 0"),
+        (
+            {"wire_hosts": "0-1=h:1,1=i:1", "containers": 2},
+            "wire_hosts: '0-1=h:1,1=i:1' names container 1 twice",
+        ),
+        (
+            {"wire_hosts": "1=h:1", "containers": 3},
+            "wire_hosts: '1=h:1' does not name containers 0, 2",
         ),
         ({"wire_host": "0.0.0.0", "wire_port": 1}, "wire_host: '0.0.0.0' is not an address of"),
         ({"tls_key_file": "k"}, "tls_certificate_file: tls_key_file is set, and needs it"),
@@ -98,7 +119,8 @@ def test_a_port_with_encryption_and_authorization_needs_none() -> None:
     # With the real Controller the users are its own.
     StoreConfig.from_settings({"wire_host": "0.0.0.0", "wire_port": 1, **secure})
     ports = {"wire_port": 1, "controller_port": 2, "users_file": "u"}
-    StoreConfig.from_settings({"wire_host": "::", "controller_host": "::", **ports, **secure})
+    hosts = {"wire_host": "::", "controller_host": "::", "wire_hosts": "0=[::2]:1"}
+    StoreConfig.from_settings({**hosts, **ports, **secure})
 
 
 def test_a_port_for_other_machines_needs_one() -> None:
