@@ -53,6 +53,7 @@ FORMAT_PAGES = (
     "object-names",
     "operations",
     "scrub-state",
+    "store-commands",
     "store-toml",
     "table-records",
     "tier2-checkpoint",

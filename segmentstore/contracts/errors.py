@@ -274,6 +274,29 @@ class MissingExtraError(SegmentStoreError):
 # --- the store as a whole -----------------------------------------------------------------------
 
 
+class StoreUnreachableError(SegmentStoreError):
+    """No store answers at a place that `connect` was given, or it is none that can be used so.
+
+    The operator's move: open the store there (`segmentstore serve`), or correct the place.
+    """
+
+    def __init__(self, location: object, detail: str) -> None:
+        super().__init__(f"no store answers at {location}: {detail}")
+        self.location = location
+        self.detail = detail
+
+
+class AccessRefusedError(SegmentStoreError):
+    """The port does not let this client do it; nothing was changed.
+
+    The operator's move: connect through the store's folder, or to a port without tokens.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(f"access is refused: {detail}")
+        self.detail = detail
+
+
 class StoreInUseError(SegmentStoreError):
     """Another process (or another store of this one) has the store open.
 
@@ -404,6 +427,19 @@ class StoreClosedError(ContainerStoppedError):
         SegmentStoreError.__init__(self, "the store is closed")
         self.container_id = None
         self.cause = None
+
+
+class ConnectionLostError(ContainerStoppedError):
+    """The connection to the store has ended, and nothing more can be asked through it.
+
+    The call had no effect. The caller's move: connect again.
+    """
+
+    def __init__(self, detail: str) -> None:
+        SegmentStoreError.__init__(self, f"the connection to the store has ended: {detail}")
+        self.container_id = None
+        self.cause = None
+        self.detail = detail
 
 
 class ForkedStoreError(SegmentStoreError):

@@ -18,10 +18,15 @@ EVENT_HEADER_BYTES: Final = 8
 
 
 class Hello(NamedTuple):
-    """The first command in each direction: the versions that the sender understands."""
+    """The first command in each direction: the versions that the sender understands.
+
+    `extension` is the version of our own commands that it understands, 0 for none. A server
+    announces it only to a client that did.
+    """
 
     high_version: int
     low_version: int
+    extension: int = 0
 
 
 class KeepAlive(NamedTuple):

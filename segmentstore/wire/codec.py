@@ -14,14 +14,23 @@ from segmentstore.wire.errors import WireError
 from segmentstore.wire.fields import FRAME_BYTES_MAX
 from segmentstore.wire.formats import ALL
 from segmentstore.wire.layouts import Layout
+from segmentstore.wire.store_formats import STORE_COMMANDS
 
 HEADER: Final = struct.Struct(">ii")
 """Of a frame: the type of its command, and the length of the payload behind it."""
 APART_BYTES_MIN: Final = 4096
 """Smaller parts are cheaper to copy than to hand over."""
 
-_LAYOUTS: Final[dict[type, tuple[int, Layout]]] = {
-    layout.kind: (type_id, layout) for type_id, layout in ALL.items()
+_PAYLOAD_BYTES_MAX: Final = FRAME_BYTES_MAX - HEADER.size
+_STORE_PAYLOAD_BYTES_MAX: Final = 2**31 - 1
+"""Of our own commands. The two sides agree on less."""
+_LAYOUTS: Final[dict[type, tuple[int, Layout, int]]] = {
+    layout.kind: (type_id, layout, bound)
+    for table, bound in (
+        (ALL, _PAYLOAD_BYTES_MAX),
+        (STORE_COMMANDS, _STORE_PAYLOAD_BYTES_MAX),
+    )
+    for type_id, layout in table.items()
 }
 
 
@@ -59,7 +68,7 @@ def decode(type_id: int, payload: Buffer) -> Command:
 
     Raises WireError.
     """
-    layout = ALL.get(type_id)
+    layout = ALL.get(type_id) or STORE_COMMANDS.get(type_id)
     if layout is None:
         raise WireError(f"unknown command {type_id}")
     return read_command(layout, payload)
@@ -78,14 +87,14 @@ def read_command(layout: Layout, payload: Buffer) -> Command:
 
 
 def _parts(command: Command) -> list[Buffer]:
-    type_id, layout = _LAYOUTS[type(command)]
+    type_id, layout, length_max = _LAYOUTS[type(command)]
     parts: list[Buffer] = [b""]
     try:
         layout.write(command, parts)
     except (struct.error, WireError) as error:
         raise WireError(f"{type(command).__name__} cannot be written: {error}") from error
     length = sum(map(len, parts))
-    if length > FRAME_BYTES_MAX - HEADER.size:
+    if length > length_max:
         raise WireError(f"{type(command).__name__} of {length} bytes is too long for a frame")
     parts[0] = HEADER.pack(type_id, length)
     return parts

@@ -73,6 +73,7 @@ from segmentstore.wire.segment_commands import (
     UpdateSegmentAttribute,
     UpdateSegmentPolicy,
 )
+from segmentstore.wire.store_commands import StoreReply, StoreRequest
 from segmentstore.wire.table_commands import (
     NO_TABLE_OFFSET,
     NO_VERSION,
@@ -130,6 +131,7 @@ Request = (
     | ReadTableKeys
     | ReadTableEntries
     | ReadTableEntriesDelta
+    | StoreRequest
 )
 """What a server accepts."""
 Reply = (
@@ -172,6 +174,7 @@ Reply = (
     | TableSegmentNotEmpty
     | TableKeyDoesNotExist
     | TableKeyBadVersion
+    | StoreReply
 )
 """What a client accepts."""
 Command = Request | Reply | PartialEvent

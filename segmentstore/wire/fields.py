@@ -25,6 +25,8 @@ LIST_MAX: Final = 131_072
 An answer of 2 MiB has fewer keys: one of 1 byte takes 17.
 """
 _TEXT_BYTES_MAX: Final = 0xFFFF
+_MARK: Final = 0x53535352
+"""The first half of what announces our own commands: "SSSR"."""
 _LENGTH: Final = struct.Struct(">i")
 _TEXT_LENGTH: Final = struct.Struct(">H")
 _VERSION: Final = struct.Struct(">q")
@@ -129,6 +131,23 @@ class ZerosField(Field):
         if not 0 <= value <= FRAME_BYTES_MAX:
             raise WireError(f"{value} zero bytes")
         parts.append(bytes(value))
+
+
+class ExtensionField(Field):
+    """The version of our own commands, behind a mark; 0 is not written, nor is there a mark then.
+
+    Pravega's peers skip what is behind the last field that they know.
+    """
+
+    size_min = 8
+
+    def read(self, payload: Buffer, at: int) -> tuple[int, int]:
+        mark, version = _KEY.unpack_from(payload, at)
+        return version if mark == _MARK else 0, at + self.size_min
+
+    def write(self, value: int, parts: list[Buffer]) -> None:
+        if value:
+            parts.append(_KEY.pack(_MARK, value))
 
 
 class EventField(Field):
@@ -240,5 +259,6 @@ COPIED: Final = CopiedField()
 REST: Final = RestField()
 ZEROS: Final = ZerosField()
 EVENT: Final = EventField()
+EXTENSION: Final = ExtensionField()
 KEY: Final = KeyField()
 ENTRY: Final = EntryField()

@@ -89,6 +89,7 @@ from segmentstore.wire.fields import (
     DATA,
     ENTRY,
     EVENT,
+    EXTENSION,
     I8,
     I32,
     I64,
@@ -110,7 +111,7 @@ _PAGE: Final = (COPIED, COPIED, COPIED, COPIED)
 """A continuation, a prefix, and a range of keys."""
 
 _BOTH: Final = {
-    -127: Layout(Hello, I32, I32),
+    -127: Layout(Hello, I32, I32, optional=[EXTENSION]),
     100: Layout(KeepAlive),
     -1: Layout(Padding, ZEROS),
 }

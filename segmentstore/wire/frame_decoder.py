@@ -28,13 +28,17 @@ class FrameDecoder:
         self, accepted: Mapping[int, Layout], frame_bytes_max: int = FRAME_BYTES_MAX
     ) -> None:
         """`accepted`: REQUESTS of a server, REPLIES of a client. The bound includes the header."""
-        self._accepted: Final = accepted
-        self._frame_bytes_max: Final = frame_bytes_max
+        self._accepted = accepted
+        self._frame_bytes_max = frame_bytes_max
         self._begun = bytearray()
         """A frame that is not whole, header first."""
         self._wanted = _HEADER_BYTES
         """Its length at which there is something to do: that of the header, or of the frame."""
         self._failed = False
+
+    def accept(self, accepted: Mapping[int, Layout], frame_bytes_max: int) -> None:
+        """Take other commands from the next frame on, also while `feed` is being iterated."""
+        self._accepted, self._frame_bytes_max = accepted, frame_bytes_max
 
     def feed(self, data: bytes) -> Iterator[Command]:
         """The commands that are whole now that `data` was received; exhaust them before the next

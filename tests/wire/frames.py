@@ -14,6 +14,7 @@ from segmentstore.wire.fields import (
     DATA,
     ENTRY,
     EVENT,
+    EXTENSION,
     KEY,
     REST,
     TEXT,
@@ -42,6 +43,7 @@ simple: dict[Field, st.SearchStrategy[Any]] = {
     ZEROS: st.integers(0, 30),
     EVENT: data.map(lambda event: HEADER.pack(0, len(event)) + event),
     KEY: keys,
+    EXTENSION: st.integers(0, 2**31 - 1),
     ENTRY: st.tuples(keys, st.binary(max_size=5)),
 }
 

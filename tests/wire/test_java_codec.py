@@ -14,6 +14,7 @@ from segmentstore.wire.commands import (
     AuthTokenCheckFailed,
     Command,
     ErrorMessage,
+    Hello,
     LocateOffset,
     OffsetLocated,
     ReadTableEntries,
@@ -40,6 +41,8 @@ def as_java_has_it(command: Any) -> Any:
     """With values that Java has a word for: it reads other codes as one of these."""
     if isinstance(command, AuthTokenCheckFailed):
         return command._replace(code=command.code % 3 - 1)
+    if isinstance(command, Hello):
+        return command._replace(extension=0)
     if isinstance(command, ErrorMessage):
         return command._replace(code=command.code % 2 - 1)
     if isinstance(command, ReadTableKeys | ReadTableEntries):
