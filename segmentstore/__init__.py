@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import (
+    AccessRefusedError,
     AppendOutcomeUnknownError,
     AppendTooLargeError,
     BadAttributeUpdateError,
@@ -47,7 +48,9 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     SegmentTruncatedError,
     StoreClosedError,
+    StoreDisconnectedError,
     StoreInUseError,
+    StoreUnreachableError,
     TasksCancelledError,
     TierUnavailableError,
     TooManyActiveSegmentsError,
@@ -61,24 +64,29 @@ from segmentstore.contracts.segments import Merged, SegmentInfo
 
 if TYPE_CHECKING:
     from segmentstore import blocking
-    from segmentstore.catalog_export import CatalogExport
+    from segmentstore.client.connecting import connect
+    from segmentstore.client.remote_store import RemoteStore
     from segmentstore.contracts.events import frame_event, frame_events, split_events
-    from segmentstore.garbage import GarbageReport
+    from segmentstore.contracts.reports import CatalogExport, GarbageReport
     from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
     from segmentstore.options import StoreOptions
     from segmentstore.service import SegmentStore
     from segmentstore.sessions import SegmentReader, SegmentWriter
     from segmentstore.stats_types import StoreStats
+    from segmentstore.store_api import StoreApi
 
 _LAZY = {
-    "CatalogExport": "segmentstore.catalog_export",
-    "GarbageReport": "segmentstore.garbage",
+    "CatalogExport": "segmentstore.contracts.reports",
+    "GarbageReport": "segmentstore.contracts.reports",
+    "RemoteStore": "segmentstore.client.remote_store",
     "SegmentReader": "segmentstore.sessions",
     "SegmentStore": "segmentstore.service",
     "SegmentWriter": "segmentstore.sessions",
+    "StoreApi": "segmentstore.store_api",
     "StoreOptions": "segmentstore.options",
     "StoreStats": "segmentstore.stats_types",
     "blocking": "segmentstore.blocking",
+    "connect": "segmentstore.client.connecting",
     # They load the checksum's package, which takes longer than everything else here.
     "frame_event": "segmentstore.contracts.events",
     "frame_events": "segmentstore.contracts.events",
@@ -91,6 +99,7 @@ __version__ = "0.1.0"
 # Written out: type checkers read it, and compute nothing.
 __all__ = [
     "ATTRIBUTE_UNSET",
+    "AccessRefusedError",
     "AppendOutcomeUnknownError",
     "AppendTooLargeError",
     "AttributeUpdate",
@@ -115,6 +124,7 @@ __all__ = [
     "NotPrimaryError",
     "ReadOnlyFileSystemError",
     "ReadOnlyViewError",
+    "RemoteStore",
     "SegmentError",
     "SegmentExistsError",
     "SegmentInfo",
@@ -125,10 +135,13 @@ __all__ = [
     "SegmentStoreError",
     "SegmentTruncatedError",
     "SegmentWriter",
+    "StoreApi",
     "StoreClosedError",
+    "StoreDisconnectedError",
     "StoreInUseError",
     "StoreOptions",
     "StoreStats",
+    "StoreUnreachableError",
     "TasksCancelledError",
     "TierUnavailableError",
     "TooManyActiveSegmentsError",
@@ -139,6 +152,7 @@ __all__ = [
     "WrongEventLoopError",
     "WrongThreadError",
     "blocking",
+    "connect",
     "frame_event",
     "frame_events",
     "open",

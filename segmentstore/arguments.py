@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.attributes import (
     VALUE_MAX,
     VALUE_MIN,
@@ -14,7 +16,12 @@ from segmentstore.contracts.attributes import (
     UpdateType,
     keyed,
 )
-from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import (
+    AppendTooLargeError,
+    InvalidArgumentError,
+    WrongEventLoopError,
+)
 
 # As get_running_loop, without its error: an append can afford it.
 running_loop = asyncio._get_running_loop  # noqa: SLF001
@@ -84,3 +91,55 @@ def checked_ids(ids: object) -> list[uuid.UUID]:
         if not isinstance(each, uuid.UUID):
             raise InvalidArgumentError("ids", each, "an attribute's id is a uuid.UUID")
     return checked
+
+
+def check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
+    """The door of a session's calls. Raises WrongEventLoopError, ForkedStoreError."""
+    if running_loop() is not loop:
+        birth.check()
+        raise WrongEventLoopError
+
+
+def failed_future(error: BaseException) -> asyncio.Future[Any]:
+    """A future that reports a refusal to the caller, as every other outcome is reported.
+
+    Raises it where no loop runs.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise error from None
+    future: asyncio.Future[Any] = loop.create_future()
+    future.set_exception(error)
+    return future
+
+
+def snapshot(data: Buffer) -> Buffer:
+    """Data that its owner cannot change any more; what cannot be copied is left for `checked_data`
+    to refuse.
+    """
+    if isinstance(data, bytearray | memoryview):
+        try:
+            return bytes(data)
+        except ValueError:
+            return data
+    return data
+
+
+def checked_data(data: object, length_max: int) -> bytes:
+    """The bytes of one append as an object that cannot change.
+
+    Raises InvalidArgumentError, AppendTooLargeError.
+    """
+    if type(data) is not bytes:
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise InvalidArgumentError(
+                "data", type(data).__name__, "an append takes bytes, bytearray or memoryview"
+            )
+        try:
+            data = bytes(data)
+        except ValueError as error:
+            raise InvalidArgumentError("data", type(data).__name__, str(error)) from None
+    if len(data) > length_max:
+        raise AppendTooLargeError(len(data), length_max)
+    return data

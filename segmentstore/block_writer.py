@@ -13,12 +13,12 @@ import asyncio
 import uuid
 from typing import Final
 
-from segmentstore.arguments import running_loop
+from segmentstore.arguments import check_loop, failed_future, running_loop
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, UpdateType
 from segmentstore.contracts.errors import AppendTooLargeError, SegmentStoreError
-from segmentstore.sessions import BoundSegment, check_loop, failed_future
+from segmentstore.sessions import BoundSegment
 
 _ACCUMULATE: Final = UpdateType.ACCUMULATE
 _REPLACE_IF_EQUALS: Final = UpdateType.REPLACE_IF_EQUALS

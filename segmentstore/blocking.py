@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import ssl
 import uuid
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,23 +29,22 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypeVar, Unpack, cast
 
-from segmentstore.catalog_export import CatalogExport
+from segmentstore.arguments import snapshot
+from segmentstore.client.connecting import connect as connect_async
+from segmentstore.client.remote_store import RemoteStore
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DeprecatedSettingWarning
+from segmentstore.contracts.reports import CatalogExport, GarbageReport
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import Merged, SegmentInfo
 from segmentstore.deprecated_settings import deprecation_notes, with_current_names
-from segmentstore.garbage import GarbageReport
 from segmentstore.open_stores import registered
 from segmentstore.opening import open as open_async
 from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore as AsyncSegmentStore
-from segmentstore.sessions import AttributeIterator as AsyncAttributeIterator
-from segmentstore.sessions import SegmentReader as AsyncSegmentReader
-from segmentstore.sessions import SegmentWriter as AsyncSegmentWriter
-from segmentstore.sessions import snapshot
 from segmentstore.stats_types import StoreStats
+from segmentstore.store_api import StoreApi, StoreAttributes, StoreReader, StoreWriter
 from segmentstore.store_thread import StoreThread
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class SegmentReader:
     nothing.
     """
 
-    def __init__(self, thread: StoreThread, reader: AsyncSegmentReader, keeps: object) -> None:
+    def __init__(self, thread: StoreThread, reader: StoreReader, keeps: object) -> None:
         self._thread = thread
         self._keeps = keeps
         self._reader = reader
@@ -95,9 +95,7 @@ class AttributeIterator:
     A `next` that is interrupted while it waits skips nothing.
     """
 
-    def __init__(
-        self, thread: StoreThread, iterator: AsyncAttributeIterator, keeps: object
-    ) -> None:
+    def __init__(self, thread: StoreThread, iterator: StoreAttributes, keeps: object) -> None:
         self._thread = thread
         self._keeps = keeps
         self._iterator = iterator
@@ -124,7 +122,7 @@ class AttributeIterator:
 class SegmentWriter:
     """An exactly-once writer session; see `segmentstore.SegmentWriter`."""
 
-    def __init__(self, thread: StoreThread, writer: AsyncSegmentWriter, keeps: object) -> None:
+    def __init__(self, thread: StoreThread, writer: StoreWriter, keeps: object) -> None:
         self._thread = thread
         self._keeps = keeps
         self._writer = writer
@@ -162,12 +160,15 @@ class SegmentStore:
     and waits.
     """
 
-    def __init__(self, thread: StoreThread, store: AsyncSegmentStore) -> None:
+    def __init__(self, thread: StoreThread, store: StoreApi) -> None:
         self._thread = thread
         self._store = store
         # The thread has the store as well: it is this object that a program drops.
-        parts = store._parts  # noqa: SLF001 - the other half of this class
-        registered(parts).watch(self, thread.begin_end)
+        if isinstance(store, AsyncSegmentStore):
+            parts = store._parts  # noqa: SLF001 - the other half of this class
+            registered(parts).watch(self, thread.begin_end)
+        elif isinstance(store, RemoteStore):
+            store.watch(self, thread.begin_end)
 
     def __enter__(self) -> Self:
         return self
@@ -236,7 +237,7 @@ class SegmentStore:
     def writer(self, name: str, writer_id: uuid.UUID) -> SegmentWriter:
         """An exactly-once writer session, opened."""
 
-        async def opened() -> AsyncSegmentWriter:
+        async def opened() -> StoreWriter:
             return await self._store.writer(name, writer_id).open()
 
         return SegmentWriter(self._thread, self._thread.run(opened), self)
@@ -333,11 +334,11 @@ class SegmentStore:
 
     def stats(self) -> StoreStats:
         """Numbers by container and part."""
-        return self._call(self._store.stats)
+        return self._thread.run(self._store.fetch_stats)
 
     def metrics_text(self) -> bytes:
         """The same as Prometheus reads it."""
-        return self._call(self._store.metrics_text)
+        return self._thread.run(self._store.fetch_metrics_text)
 
     def _call(self, function: Callable[[], T]) -> T:
         async def call() -> T:
@@ -361,7 +362,15 @@ def open(  # noqa: A001 - the public name, as in `segmentstore.open`
         # Here, and not by the opening's thread: a warning names the line of the caller.
         warnings.warn(note, DeprecatedSettingWarning, stacklevel=2)
     current = cast("StoreOptions", with_current_names(options))
-    thread = StoreThread(lambda: open_async(location, runtime=runtime, **current))
+    return _opened(StoreThread(lambda: open_async(location, runtime=runtime, **current)))
+
+
+def connect(location: str | os.PathLike[str], *, tls: ssl.SSLContext | None = None) -> SegmentStore:
+    """Connect to a store that another process has open, as `segmentstore.connect` does."""
+    return _opened(StoreThread(lambda: connect_async(location, tls=tls)))
+
+
+def _opened(thread: StoreThread) -> SegmentStore:
     try:
         return SegmentStore(thread, thread.open())
     except BaseException:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -34,6 +34,7 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.reports import CatalogExport
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.export_tables import encode_stored
 from storagewriter.wall_clock import SteadyWallClock
@@ -51,24 +52,6 @@ SETTING: Final = "catalog_export_interval_s"
 RETRY_MIN_S: Final = 1.0
 RETRY_MAX_S: Final = 300.0
 """From a scheduled export that failed to the next; never longer than the schedule itself."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatalogExport:
-    """A snapshot that was put."""
-
-    container_id: int
-    epoch: int
-    sequence_number: int
-    """Of the last operation in it; all before it are in it, none after."""
-    time_ms: int
-    """When it began, milliseconds since 1970 UTC: what was committed by then is in it."""
-    manifest: str
-    """Name of the object by which it exists."""
-    rows: Mapping[str, int]
-    """By table."""
-    size: int
-    """Bytes of the tables."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

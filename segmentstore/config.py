@@ -168,8 +168,10 @@ class StoreConfig:
     """Whether ports that everybody may use, or that are not encrypted, may be opened to other
     machines.
     """
-    local_server: bool = setting(default=False)
-    """Whether other processes of this machine may append through a socket in the store's folder."""
+    local_server: bool = setting(default=True)
+    """Whether other processes of this machine, of the same user, may use the store through a socket
+    in its folder.
+    """
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, Any]) -> Self:

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.findings import Finding, Severity, note
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.reports import GarbageItem, GarbageReport, GarbageState
 from segmentstore.contracts.runtime import Clock, Runtime
 from storagewriter.deletion_clock import clock_at, remaining_ms
 from storagewriter.garbage_pass import GarbagePass, WaitingGarbage
@@ -29,88 +29,6 @@ from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredO
 from tier2.object_tally import ObjectTally
 from tier2.store_markers import stores_at
 
-GarbageState = Literal[
-    "deleted",
-    "waiting",
-    "due",
-    "orphan",
-    "aborted upload",
-    "unfinished upload",
-    "orphan ledger",
-    "deleted ledger",
-]
-"""What became, or would become, of something nobody needs.
-
-`deleted`: deleted, and confirmed. `waiting`: nothing refers to it; deleted once the deletion
-lag is over. `due`: the lag is over, and it is still there: a read has it open, Tier 2 did not
-answer, or nothing was to be deleted. `orphan`: no operation of the log names it, and it was not
-marked for deletion: nothing was to be changed, or too much waits already. `aborted upload` and
-`unfinished upload`: an upload in parts that nobody would finish. `orphan ledger` and `deleted
-ledger`: a ledger of the store on BookKeeper that no log lists.
-"""
-
-
-class GarbageItem(NamedTuple):
-    """An object or an upload that nobody needs."""
-
-    state: GarbageState
-    container_id: int
-    size: int | None
-    """Bytes; None for an upload, of which no provider reports a size, and a ledger that was never
-    closed.
-    """
-    until: datetime | None
-    """When the deletion lag of what is waiting is over, at the latest if the store stays open."""
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GarbageReport:
-    """What a collection found and did."""
-
-    items: tuple[GarbageItem, ...]
-    """By state, container and name."""
-    findings: tuple[Finding, ...] = ()
-    """What was left undone, of severity `note`, and what else is in the place, `information`."""
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why something was left undone, one sentence each; empty when all was done that could
-        be.
-        """
-        return self._sentences(Severity.NOTE)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What else is in the place, one sentence each."""
-        return self._sentences(Severity.INFORMATION)
-
-    def _sentences(self, severity: Severity) -> tuple[str, ...]:
-        return tuple(each.detail for each in self.findings if each.severity is severity)
-
-    def count(self, *states: GarbageState) -> int:
-        """How many items are in these states; all if none is named."""
-        return sum(1 for item in self.items if not states or item.state in states)
-
-    def size(self, *states: GarbageState) -> int:
-        """Bytes of the objects in these states; of all if none is named."""
-        return sum(item.size or 0 for item in self.items if not states or item.state in states)
-
-    def with_deleted_ledgers(self, deletion: OrphanDeletion) -> GarbageReport:
-        """With what became of what the logs left behind."""
-        items = [_ledger_item("deleted ledger", orphan) for orphan in deletion.deleted]
-        items += [_ledger_item("orphan ledger", orphan) for orphan in deletion.kept]
-        return self._with_ledgers(items, deletion.problems)
-
-    def with_orphan_ledgers(self, found: OrphanSearch) -> GarbageReport:
-        """With what was found on BookKeeper, and not deleted."""
-        items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
-        return self._with_ledgers(items, found.problems)
-
-    def _with_ledgers(self, items: list[GarbageItem], problems: Sequence[str]) -> GarbageReport:
-        told = [note("orphan-ledger", "", problem) for problem in problems]
-        return _report([*self.items, *items], [*self.findings, *told])
-
 
 class StoppedContainer(NamedTuple):
     """A container nobody has open, as its log has it."""
@@ -118,6 +36,19 @@ class StoppedContainer(NamedTuple):
     metadata: ContainerMetadata
     last_epoch: int
     """Of its last owner."""
+
+
+def with_deleted_ledgers(report: GarbageReport, deletion: OrphanDeletion) -> GarbageReport:
+    """A report with what became of what the logs left behind."""
+    items = [_ledger_item("deleted ledger", orphan) for orphan in deletion.deleted]
+    items += [_ledger_item("orphan ledger", orphan) for orphan in deletion.kept]
+    return _with_ledgers(report, items, deletion.problems)
+
+
+def with_orphan_ledgers(report: GarbageReport, found: OrphanSearch) -> GarbageReport:
+    """A report with what was found on BookKeeper, and not deleted."""
+    items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
+    return _with_ledgers(report, items, found.problems)
 
 
 async def collect_garbage(
@@ -307,6 +238,13 @@ def _waiting(
         state: GarbageState = "waiting" if left_ms else "due"
         until = datetime.fromtimestamp((now_ms + left_ms) / 1000, UTC) if left_ms else None
         yield GarbageItem(state, container_id, garbage.record.size, until, name)
+
+
+def _with_ledgers(
+    report: GarbageReport, items: list[GarbageItem], problems: Sequence[str]
+) -> GarbageReport:
+    told = [note("orphan-ledger", "", problem) for problem in problems]
+    return _report([*report.items, *items], [*report.findings, *told])
 
 
 def _report(items: list[GarbageItem], findings: Sequence[Finding]) -> GarbageReport:

@@ -1,4 +1,5 @@
-"""The ports that Pravega's clients use: the wire server's and the Controller's, as settings say.
+"""Where others reach an open store: the Unix socket in its folder, and the ports that Pravega's
+clients use, the wire server's and the Controller's, as settings say.
 
 The tables of the store are opened with the first of them. All is closed in reverse, before
 anything else of the store.
@@ -6,6 +7,7 @@ anything else of the store.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,8 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.published_hosts import PublishedAddress, is_wildcard
 from segmentstore.segment_mapper import container_of
+from segmentstore.server.local_listener import socket_path
+from segmentstore.server.server_context import ServerContext
 from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer
 from segmentstore.service import SegmentStore
@@ -26,9 +30,14 @@ if TYPE_CHECKING:
     from segmentstore.server.authorization import TokenAuthorization
     from segmentstore.wire.tokens import TokenKey
 
+_log = logging.getLogger(__name__)
 
-async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -> None:
-    """Listen on the ports that the settings name; what closes them is pushed on `parts.undo`.
+
+async def open_ports(
+    store: SegmentStore, parts: StoreParts, runtime: Runtime, *, locally: bool
+) -> None:
+    """Listen where the settings say, on the Unix socket if `locally`; what closes all that is
+    pushed on `parts.undo`.
 
     Raises ConfigError, MissingExtraError.
     """
@@ -39,20 +48,28 @@ async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -
     tables = TableService(store, make_index_store(parts.location, parts.store_id, runtime))
     parts.undo.push(tables.close)
     parts.table_stats = tables.statistics
+    wire = WireServer(ServerContext(store, tables, runtime))
+    parts.undo.push(wire.close)
     if config.wire_port:
-        wire = await WireServer.open(
-            store,
-            tables,
-            config.wire_host,
-            config.wire_port,
-            runtime,
-            certificates=certificates,
-            authorization=_token_authorization(config, runtime),
-        )
-        parts.undo.push(wire.close)
+        authorization = _token_authorization(config, runtime)
+        await wire.listen(config.wire_host, config.wire_port, certificates, authorization)
+    if locally:
+        await _listen_locally(wire, parts)
+    if config.wire_port or locally:
         parts.wire_stats = wire.statistics
     if config.controller_port:
         await _open_controller(store, tables, parts, runtime, certificates)
+
+
+async def _listen_locally(wire: WireServer, parts: StoreParts) -> None:
+    try:
+        await wire.listen_locally(parts.location)
+    except OSError as error:
+        # Some file systems have no sockets. What the store is for goes on without one.
+        path = socket_path(parts.location)
+        sentence = f"other processes cannot reach the store: no socket {path}: {error}"
+        _log.warning("%s", sentence)
+        parts.findings = (*parts.findings, sentence)
 
 
 def _token_authorization(config: StoreConfig, runtime: Runtime) -> TokenAuthorization | None:

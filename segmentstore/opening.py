@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Unpack
 
 from segmentstore.config import deprecated_variables, unknown_variables
+from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.errors import (
     DeprecatedSettingWarning,
     StoreInUseError,
@@ -85,11 +86,16 @@ class OpeningStore:
                 host, port, store.stats, registry, self._runtime
             )
             parts.undo.push(parts.endpoint.close)
-        if (parts.config.wire_port or parts.config.controller_port) and parts.closing is None:
+        config = parts.config
+        # A simulated world has no sockets.
+        locally = config.local_server and isinstance(self._runtime.disk, OsDisk)
+        if (config.wire_port or config.controller_port or locally) and parts.closing is None:
+            # Not at the top: views and simulated worlds do not pay for it.
             from segmentstore.network_ports import open_ports  # noqa: PLC0415
 
-            await open_ports(store, parts, self._runtime)
-        if parts.config.local_server and parts.closing is None:
+            await open_ports(store, parts, self._runtime, locally=locally)
+        # Spark's writers still use the socket of before; nobody else has to pay for it.
+        if self._options.get("local_server") and parts.closing is None:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
             server = await LocalServer.open(store, parts.location, parts.store_id)

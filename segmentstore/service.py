@@ -13,20 +13,21 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from types import TracebackType
 from typing import Self
 
 from segmentstore.arguments import (
+    checked_data,
     checked_ids,
     checked_offset,
     checked_updates,
     checked_wait,
+    failed_future,
     running_loop,
 )
 from segmentstore.block_writer import BlockWriter
-from segmentstore.catalog_export import CatalogExport
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
@@ -48,21 +49,20 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.owned_tasks import gather_outcomes
+from segmentstore.contracts.reports import CatalogExport, GarbageReport
 from segmentstore.contracts.segments import (
     Merged,
     SegmentInfo,
     check_segment_name,
     may_be_stored,
 )
-from segmentstore.garbage import GarbageReport, collect_garbage
+from segmentstore.garbage import collect_garbage, with_deleted_ledgers
 from segmentstore.segment_listing import listed_segments, segment_info
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import (
     AttributeIterator,
     SegmentReader,
     SegmentWriter,
-    checked_data,
-    failed_future,
 )
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
@@ -119,6 +119,11 @@ class SegmentStore:
     def config(self) -> StoreConfig:
         """The settings in force."""
         return self._config
+
+    @property
+    def store_id(self) -> str:
+        """The store's id: a restored store has another one."""
+        return self._parts.store_id
 
     # --- appends ----------------------------------------------------------------------------------
 
@@ -262,7 +267,7 @@ class SegmentStore:
         async with home.segment(name) as segment:
             return segment_info(segment, home.container_id)
 
-    async def list_segments(self, prefix: str = "") -> AsyncIterator[SegmentInfo]:
+    async def list_segments(self, prefix: str = "") -> AsyncGenerator[SegmentInfo, None]:
         """Segments whose names begin with `prefix` at the start, by name; each as it is when given.
 
         Idle segments stay idle. O(n log n) of the n active ones, and O(names with the prefix), in
@@ -452,9 +457,8 @@ class SegmentStore:
             container.check_running()
         parts = self._parts
         report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
-        report = report.with_deleted_ledgers(
-            await parts.logs.delete_orphans(parts.store_id, self._by_id)
-        )
+        deletion = await parts.logs.delete_orphans(parts.store_id, self._by_id)
+        report = with_deleted_ledgers(report, deletion)
         lost = [
             Finding(Severity.INFORMATION, "marker-missing", "Tier 2", loss)
             for loss in parts.markers.losses()
@@ -501,20 +505,25 @@ class SegmentStore:
             container.wake_mailbox()
 
     def stats(self) -> StoreStats:
-        """Numbers by container and part, with `health`: a list of what is wrong, empty when all is
-        well.
+        """Numbers by container and part; `health` says what is wrong, empty when all is well.
 
         What each means is in docs/metrics.md. O(objects in Tier 2).
         """
         self._birth.check()
         return store_stats(self._parts)
 
+    async def fetch_stats(self) -> StoreStats:
+        """`stats()`, as a store in another process has it, too."""
+        return self.stats()
+
+    async def fetch_metrics_text(self) -> bytes:
+        """`metrics_text()`, as a store in another process has it, too."""
+        return self.metrics_text()
+
     def metrics_text(self) -> bytes:
         """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves.
 
-        See docs/metrics.md.
-
-        Raises MissingExtraError without the extra `metrics`.
+        See docs/metrics.md. Raises MissingExtraError without the extra `metrics`.
         """
         require_extra("metrics", "metrics_text()")
         # Not at the top: only who watches pays for it.
@@ -525,9 +534,7 @@ class SegmentStore:
     # --- helpers ----------------------------------------------------------------------------------
 
     def _begin_child(self) -> None:
-        """In a forked child: the store is the parent's; what it is made of is not even to be
-        collected here.
-        """
+        """In a forked child: the store is the parent's, and not even to be collected here."""
         forks.keep_for_ever(self)
         self._homes.clear()
         for container in self._containers:

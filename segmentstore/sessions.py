@@ -11,21 +11,24 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from segmentstore.arguments import checked_offset, running_loop
+from segmentstore.arguments import (
+    check_loop,
+    checked_data,
+    checked_offset,
+    failed_future,
+    running_loop,
+)
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
 from segmentstore.contracts.attributes import AttributeKey, next_key
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
-    AppendTooLargeError,
     EndOfSegmentError,
-    InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
     WriterNotOpenError,
-    WrongEventLoopError,
 )
 from segmentstore.contracts.metadata import SegmentMetadata
 
@@ -334,55 +337,3 @@ class AttributeIterator:
                 # All of this part were removed, and the catalog does not know it yet.
                 start = None if last is None else next_key(last)
         return []
-
-
-def check_loop(loop: asyncio.AbstractEventLoop, birth: forks.Birth) -> None:
-    """The door of a session's calls. Raises WrongEventLoopError, ForkedStoreError."""
-    if running_loop() is not loop:
-        birth.check()
-        raise WrongEventLoopError
-
-
-def failed_future(error: BaseException) -> asyncio.Future[Any]:
-    """A future that reports a refusal to the caller, as every other outcome is reported.
-
-    Raises it where no loop runs.
-    """
-    try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        raise error from None
-    future: asyncio.Future[Any] = loop.create_future()
-    future.set_exception(error)
-    return future
-
-
-def snapshot(data: Buffer) -> Buffer:
-    """Data that its owner cannot change any more; what cannot be copied is left for `checked_data`
-    to refuse.
-    """
-    if isinstance(data, bytearray | memoryview):
-        try:
-            return bytes(data)
-        except ValueError:
-            return data
-    return data
-
-
-def checked_data(data: object, length_max: int) -> bytes:
-    """The bytes of one append as an object that cannot change.
-
-    Raises InvalidArgumentError, AppendTooLargeError.
-    """
-    if type(data) is not bytes:
-        if not isinstance(data, bytes | bytearray | memoryview):
-            raise InvalidArgumentError(
-                "data", type(data).__name__, "an append takes bytes, bytearray or memoryview"
-            )
-        try:
-            data = bytes(data)
-        except ValueError as error:
-            raise InvalidArgumentError("data", type(data).__name__, str(error)) from None
-    if len(data) > length_max:
-        raise AppendTooLargeError(len(data), length_max)
-    return data

@@ -32,7 +32,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.waiting import outlast
 
 if TYPE_CHECKING:
-    from segmentstore.service import SegmentStore
+    from segmentstore.store_api import StoreApi
 
 T = TypeVar("T")
 
@@ -124,24 +124,24 @@ class StoreThread:
     it.
     """
 
-    def __init__(self, open_store: Callable[[], Awaitable[SegmentStore]]) -> None:
+    def __init__(self, open_store: Callable[[], Awaitable[StoreApi]]) -> None:
         self._open_store = open_store
         self.birth = forks.Birth()
         self._thread = threading.Thread(target=self._main, name="segmentstore", daemon=True)
         self._ident: int | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         """Once the thread has begun."""
-        self._opening: asyncio.Future[SegmentStore] | None = None
+        self._opening: asyncio.Future[StoreApi] | None = None
         self._end_wanted = False
         self._end = asyncio.Event()
-        self._opened: _Outcome[SegmentStore] = _Outcome()
+        self._opened: _Outcome[StoreApi] = _Outcome()
         self._ended: _Outcome[None] = _Outcome()
         self._calls: set[StoreFuture[Any]] = set()
         """Not answered yet."""
 
     # --- in the callers' threads ------------------------------------------------------------------
 
-    def open(self) -> SegmentStore:
+    def open(self) -> StoreApi:
         """Begin the thread and wait for the store. Whatever this raises, `end` is to be called."""
         try:
             self._thread.start()

@@ -25,7 +25,7 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
-    from segmentstore.catalog_export import CatalogExport
+    from segmentstore.contracts.reports import CatalogExport
     from tier2.catalog.catalog_snapshots import ListedSnapshot
 
 app = typer.Typer(

@@ -16,8 +16,9 @@ from segmentstore.cli.stores import require_store, run, with_store
 from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.reports import GarbageReport
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.garbage import GarbageReport, StoppedContainer, scan_garbage
+from segmentstore.garbage import StoppedContainer, scan_garbage, with_orphan_ledgers
 from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.object_names import marker_name
@@ -119,7 +120,7 @@ def _scan(location: str) -> GarbageReport:
                 await storage.close()
 
         report = run(scan())
-        return report.with_orphan_ledgers(stopped.logs.orphans())
+        return with_orphan_ledgers(report, stopped.logs.orphans())
 
 
 async def _forget(location: str, other_id: str) -> None:

@@ -429,7 +429,7 @@ class StoreClosedError(ContainerStoppedError):
         self.cause = None
 
 
-class ConnectionLostError(ContainerStoppedError):
+class StoreDisconnectedError(ContainerStoppedError):
     """The connection to the store has ended, and nothing more can be asked through it.
 
     The call had no effect. The caller's move: connect again.

@@ -14,21 +14,23 @@ from pathlib import Path
 from typing import Final
 
 SOCKET_NAME: Final = "face.sock"
+STORE_SOCKET_NAME: Final = "store.sock"
+"""Of the wire server."""
 _PATH_BYTES_MAX: Final = 107
 
 
 @contextmanager
-def socket_address(folder: str) -> Iterator[str]:
+def socket_address(folder: str, name: str = SOCKET_NAME) -> Iterator[str]:
     """The address to bind or connect to, valid inside the block.
 
     Raises OSError if the folder cannot be opened.
     """
-    path = Path(folder).absolute() / SOCKET_NAME
+    path = Path(folder).absolute() / name
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         yield str(path)
         return
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET_NAME}"
+        yield f"/proc/self/fd/{descriptor}/{name}"
     finally:
         os.close(descriptor)

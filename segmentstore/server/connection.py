@@ -20,12 +20,14 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.owned_tasks import own_task
-from segmentstore.server.append_requests import AppendRequest, ConnectionAppends
+from segmentstore.server.append_requests import ConnectionAppends
 from segmentstore.server.refusals import refusal
 from segmentstore.server.request_handlers import begin
 from segmentstore.server.server_context import HELLO_S, STOP_S, ServerContext
+from segmentstore.server.store_connection import STORE_APPENDS, STORE_KINDS, StoreCommands
 from segmentstore.server.transient_segments import TransientSegments
 from segmentstore.wire.append_blocks import Append, AppendBlocks
 from segmentstore.wire.codec import encode_parts
@@ -47,10 +49,13 @@ from segmentstore.wire.commands import (
 from segmentstore.wire.errors import WireError
 from segmentstore.wire.formats import REQUESTS
 from segmentstore.wire.frame_decoder import FrameDecoder
+from segmentstore.wire.store_commands import EXTENSION_VERSION, ReadBytes
+from segmentstore.wire.store_documents import refused
+from segmentstore.wire.store_formats import STORE_REQUESTS
 
 if TYPE_CHECKING:
     # It needs an extra.
-    from segmentstore.server.authorization import WriterTokens
+    from segmentstore.server.authorization import TokenAuthorization, WriterTokens
 
 VERSION: Final = 16
 VERSION_MIN: Final = 5
@@ -58,6 +63,8 @@ REQUESTS_MAX: Final = 16_384
 """Requests of one connection that are served at a time, waiting reads included."""
 REPLY_BYTES_MAX: Final = 4 << 20
 """Replies that wait for the client; with more its connection is not read."""
+_APPENDS: Final = frozenset({Append, ConditionalAppend, ConditionalBlockEnd})
+_ALL_REQUESTS: Final = {**REQUESTS, **STORE_REQUESTS}
 _JOINED_BYTES_MAX: Final = 64 * 1024
 """Replies up to this are copied into one piece: cheaper than another call of the system."""
 
@@ -65,17 +72,31 @@ _JOINED_BYTES_MAX: Final = 64 * 1024
 class WireConnection(asyncio.Protocol):
     """Made for each connection by the listener; `on_end` is called once with it, at its end."""
 
-    def __init__(self, context: ServerContext, on_end: Callable[[WireConnection], None]) -> None:
+    def __init__(
+        self,
+        context: ServerContext,
+        on_end: Callable[[WireConnection], None],
+        authorization: TokenAuthorization | None = None,
+    ) -> None:
+        """Without `authorization` requests need no token."""
         self._context = context
+        self._authorization = authorization
         self._on_end = on_end
         self._decoder = FrameDecoder(REQUESTS)
         self._blocks = AppendBlocks()
         self._share = context.outstanding.share(self._resume)
         self._appends = ConnectionAppends(context, self._share, self._send, self._end)
+        self._store_commands = StoreCommands(
+            context,
+            self._share,
+            self._write,
+            self._cancel_read,
+            needs_token=authorization is not None,
+        )
         self._transients = TransientSegments(context)
         self._tokens: WriterTokens | None = None
-        if context.authorization is not None:
-            self._tokens = context.authorization.writer_tokens(self._end)
+        if authorization is not None:
+            self._tokens = authorization.writer_tokens(self._end)
         self._requests: dict[asyncio.Task[None], Command] = {}
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.TimerHandle | None = None
@@ -94,7 +115,9 @@ class WireConnection(asyncio.Protocol):
         """Begin to wait for the Hello."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=REPLY_BYTES_MAX)
-        self.peer = str(self._transport.get_extra_info("peername"))
+        self.peer = str(self._transport.get_extra_info("peername") or "a process of this machine")
+        # The client is not to wait for a forked child that never answers.
+        forks.in_child(self, WireConnection._leave_to_parent)
         loop = asyncio.get_running_loop()
         self._hello = loop.call_later(HELLO_S, self._end, f"no Hello within {HELLO_S:g} s")
 
@@ -134,7 +157,7 @@ class WireConnection(asyncio.Protocol):
         if self._hello is not None:
             self._hello.cancel()
         for task, command in self._requests.items():
-            if isinstance(command, ReadSegment):
+            if isinstance(command, ReadSegment | ReadBytes):
                 task.cancel()
         if self._room is not None:
             self._room.cancel()
@@ -147,25 +170,32 @@ class WireConnection(asyncio.Protocol):
 
     def _serve_in_turn(self, command: Command | Append) -> None:
         """Serve a command, behind those that wait for room in a container's queue."""
+        kind = type(command)
         if self._backlog:
             self._backlog.append(command)
-        elif not isinstance(command, Append | ConditionalAppend | ConditionalBlockEnd):
-            self._serve(command)
-        elif (room := self._appends.append(command, has_room=False)) is not None:
+        elif kind not in _APPENDS and kind not in STORE_APPENDS:
+            self._serve(cast("Command", command))
+        elif (room := self._append(command, has_room=False)) is not None:
             self._backlog.append(command)
             self._room = room
             room.add_done_callback(self._room_found)
+
+    def _append(self, command: Any, *, has_room: bool) -> asyncio.Future[None] | None:
+        if type(command) in STORE_APPENDS:
+            return self._store_commands.append(command, has_room=has_room)
+        return self._appends.append(command, has_room=has_room)
 
     def _room_found(self, room: asyncio.Future[None]) -> None:
         self._room = None
         backlog, self._backlog = self._backlog, deque()
         if self._ending or room.cancelled():
             return
-        if (error := room.exception()) is not None:
+        error = room.exception()
+        if error is not None and type(backlog[0]) not in STORE_APPENDS:
             self._end(f"an append found no room: {error}")
             return
         try:
-            self._appends.append(cast("AppendRequest", backlog.popleft()), has_room=True)
+            self._append(backlog.popleft(), has_room=True)
             for command in backlog:
                 if not self._ending:
                     self._serve_in_turn(command)
@@ -180,14 +210,17 @@ class WireConnection(asyncio.Protocol):
             self._answer_hello(command)
         elif self._hello is not None:
             raise WireError(f"{type(command).__name__} came before Hello")
+        elif type(command) in STORE_KINDS:
+            if (store_work := self._store_commands.begin(command)) is not None:
+                self._begin(command, store_work)
         elif not self._is_allowed(command):
             pass  # and that was answered
         elif isinstance(command, SetupAppend):
             self._begin(command, self._appends.set_up(command))
         elif isinstance(command, CreateTransientSegment):
-            self._begin(command, self._reply(self._transients.create(command)))
+            self._begin(command, self._transients.create(command))
         elif (work := begin(self._context, command)) is not None:
-            self._begin(command, self._reply(work, command))
+            self._begin(command, work)
         elif not isinstance(command, Padding):
             name = type(command).__name__
             self._context.counts.refused(f"unsupported {name}")
@@ -195,7 +228,7 @@ class WireConnection(asyncio.Protocol):
 
     def _is_allowed(self, command: Command) -> bool:
         """Whether the token of a request allows it; else that is the answer."""
-        authorization = self._context.authorization
+        authorization = self._authorization
         if authorization is None or isinstance(command, Padding):
             return True
         reply = authorization.refusal(command)
@@ -211,45 +244,53 @@ class WireConnection(asyncio.Protocol):
         if self._hello is not None:
             self._hello.cancel()
             self._hello = None
-        self._send(Hello(VERSION, VERSION_MIN))
+        extension = EXTENSION_VERSION if hello.extension else 0
+        if extension:
+            self._decoder.accept(_ALL_REQUESTS, self._store_commands.frame_bytes_max)
+        self._send(Hello(VERSION, VERSION_MIN, extension))
         if hello.low_version > VERSION or hello.high_version < VERSION_MIN:
             self._end(f"the client has versions {hello.low_version} to {hello.high_version}")
 
-    def _begin(self, command: Command, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, command: Command, work: Coroutine[Any, Any, Command | None]) -> None:
+        """Have a request carried out; `work` gives the reply, or sends it itself."""
         size = _update_bytes(command)
         self._share.take(size)
         task = own_task(self._guard(command, work), name=f"wire {type(command).__name__}")
         self._requests[task] = command
-        task.add_done_callback(partial(self._served, size))
+        task.add_done_callback(partial(self._served, size, work))
 
-    def _served(self, size: int, task: asyncio.Task[None]) -> None:
+    def _served(
+        self, size: int, work: Coroutine[Any, Any, object], task: asyncio.Task[None]
+    ) -> None:
+        # Cancelled before it began, it would complain.
+        work.close()
         del self._requests[task]
         self._share.give_back(size)
         self._resume()
 
-    async def _reply(
-        self, work: Coroutine[Any, Any, Command], request: Command | None = None
-    ) -> None:
-        """Send what `work` gives. A read has waited, perhaps longer than its token was good for."""
-        reply = await work
-        if not isinstance(request, ReadSegment) or self._is_allowed(request):
-            self._send(reply)
-
-    async def _guard(self, command: Any, work: Coroutine[Any, Any, None]) -> None:
-        """Answer the errors of a request."""
+    async def _guard(self, command: Any, work: Coroutine[Any, Any, Command | None]) -> None:
+        """Answer a request, also its errors."""
         try:
             if not self._writable.is_set():
                 await self._writable.wait()
-            await work
+            reply = await work
         except WireError as error:
             self._end(str(error))
         except Exception as error:  # noqa: BLE001 - of one request: the others go on
             self._answer_error(command, error)
-        finally:
-            # Cancelled before it began, it would complain.
-            work.close()
+        else:
+            # A read has waited, perhaps longer than its token was good for.
+            is_allowed = not isinstance(command, ReadSegment) or self._is_allowed(command)
+            if reply is not None and is_allowed:
+                self._send(reply)
 
     def _answer_error(self, command: Any, error: Exception) -> None:
+        if type(command) in STORE_KINDS:
+            if not isinstance(error, SegmentStoreError):
+                self._context.report_bug(type(command).__name__, error)
+            self._context.counts.refused(f"{type(command).__name__}: {type(error).__name__}")
+            self._send(refused(command.request_id, error))
+            return
         segment = getattr(command, "segment", "") or getattr(command, "target", "")
         offset = getattr(command, "offset", NO_OFFSET)
         reply = refusal(error, command.request_id, segment, offset)
@@ -285,6 +326,10 @@ class WireConnection(asyncio.Protocol):
             assert self._transport is not None
             self._transport.resume_reading()
 
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
     def _send(self, reply: Command) -> None:
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -314,7 +359,7 @@ class WireConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(STOP_S, self.abort)
 
     async def stop(self) -> None:
-        """Read no more, answer the appends on their way, close."""
+        """Read no more, answer what is on its way but for reads, close."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -322,10 +367,28 @@ class WireConnection(asyncio.Protocol):
         if not self._is_paused:
             transport.pause_reading()
         await self._appends.quiet()
+        await self._store_commands.quiet()
+        changes = [
+            task
+            for task, command in self._requests.items()
+            if not isinstance(command, ReadSegment | ReadBytes)
+        ]
+        if changes:
+            await asyncio.wait(changes)
         # Their reports are written in the next turn of the loop.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         transport.close()
+
+    def _cancel_read(self, request_id: int) -> None:
+        for task, command in self._requests.items():
+            if isinstance(command, ReadBytes) and command.request_id == request_id:
+                task.cancel()
+
+    def _leave_to_parent(self) -> None:
+        assert self._transport is not None
+        # The object that has the descriptor: closed by its number, it would close another's later.
+        self._transport.get_extra_info("socket")._sock.close()  # noqa: SLF001
 
     def abort(self) -> None:
         """Close at once, whatever is not sent."""

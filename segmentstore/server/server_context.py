@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.owned_tasks import own_task
@@ -15,10 +15,6 @@ from segmentstore.server.outstanding import OutstandingBytes
 from segmentstore.server.segment_kinds import SegmentKinds
 from segmentstore.service import SegmentStore
 from segmentstore.tables.table_service import TableService
-
-if TYPE_CHECKING:
-    # It needs an extra.
-    from segmentstore.server.authorization import TokenAuthorization
 
 _log = logging.getLogger(__name__)
 
@@ -90,7 +86,6 @@ class ServerContext:
         tables: TableService,
         runtime: Runtime,
         outstanding: OutstandingBytes | None = None,
-        authorization: TokenAuthorization | None = None,
     ) -> None:
         self.store: Final = store
         self.tables: Final = tables
@@ -98,8 +93,6 @@ class ServerContext:
         self.clock: Final = runtime.clock
         self.random: Final = runtime.random
         self.outstanding: Final = outstanding or OutstandingBytes()
-        self.authorization: Final = authorization
-        """None: requests need no token."""
         self.counts: Final = ServerCounts()
         self.in_flight: Final = WritersInFlight()
         self.transients: set[str] = set()

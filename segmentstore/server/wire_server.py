@@ -1,4 +1,5 @@
-"""WireServer: the port on which clients reach the segments of an open store.
+"""WireServer: where clients reach the segments of an open store: a port, and a Unix socket in the
+store's folder.
 
 An orderly stop takes no new connections, answers the appends on their way within STOP_S, and then
 closes. It comes before anything else of the store is closed.
@@ -7,13 +8,15 @@ closes. It comes before anything else of the store is closed.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import stop_accepting
 from segmentstore.server.connection import WireConnection
+from segmentstore.server.local_listener import local_listener, socket_path
 from segmentstore.server.outstanding import OutstandingBytes
 from segmentstore.server.server_context import CONNECTIONS_MAX, STOP_S, ServerContext
 from segmentstore.server.tls import CertificateFiles, TlsHandshake
@@ -26,20 +29,25 @@ if TYPE_CHECKING:
     # It needs an extra.
     from segmentstore.server.authorization import TokenAuthorization
 
-_BACKLOG = 1024
+_BACKLOG: Final = 1024
+LOCAL_CONNECTIONS_MAX: Final = 1_024
+"""Of the Unix socket."""
 
 
 class WireServer:
-    """A listening port and its connections. Made by `open`."""
+    """The connections of one store, and where they come from. `open` makes one with a port."""
 
-    def __init__(
-        self, context: ServerContext, certificates: CertificateFiles | None = None
-    ) -> None:
+    def __init__(self, context: ServerContext) -> None:
         self.context = context
-        self._certificates = certificates
+        self._certificates: CertificateFiles | None = None
+        self._authorization: TokenAuthorization | None = None
         self._handshakes: set[TlsHandshake] = set()
-        self._server: asyncio.Server | None = None
+        self._port: asyncio.Server | None = None
+        self._local: asyncio.Server | None = None
+        self._location: str | None = None
+        """Of the folder with the Unix socket."""
         self._connections: set[WireConnection] = set()
+        self._local_connections: set[WireConnection] = set()
         self._ended = asyncio.Event()
         self._is_stopping = False
 
@@ -55,38 +63,69 @@ class WireServer:
         certificates: CertificateFiles | None = None,
         authorization: TokenAuthorization | None = None,
     ) -> WireServer:
-        """Listen on `port` of `host`, 0 for a free one, and delete what a crash left.
+        """A server that listens on a port; see `listen`."""
+        server = cls(ServerContext(store, tables, runtime, outstanding))
+        await server.listen(host, port, certificates, authorization)
+        return server
+
+    async def listen(
+        self,
+        host: str,
+        port: int,
+        certificates: CertificateFiles | None = None,
+        authorization: TokenAuthorization | None = None,
+    ) -> None:
+        """Listen on `port` of `host`, 0 for a free one, and delete what a crash left. Once.
 
         Connections are encrypted if there are `certificates`. Requests need tokens if there is an
         `authorization`.
 
         Raises ConfigError if it cannot listen there.
         """
-        context = ServerContext(store, tables, runtime, outstanding, authorization)
-        server = cls(context, certificates)
+        self._certificates, self._authorization = certificates, authorization
         loop = asyncio.get_running_loop()
         try:
-            server._server = await loop.create_server(server.accept, host, port, backlog=_BACKLOG)
+            self._port = await loop.create_server(self.accept, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError("wire", f"cannot listen on {host}:{port}: {error}") from error
-        context.begin(server._clean_up(), "wire clean-up")
-        return server
+        # Not for the Unix socket alone: clients that make such segments use a port. Spark's tasks
+        # make some, too, and want them after a crash of the store.
+        self.context.begin(self._clean_up(), "wire clean-up")
+
+    async def listen_locally(self, location: str) -> None:
+        """Listen on the Unix socket in the folder of the store, whose lock this process has. Once.
+
+        A connection to it needs no token. Raises OSError if the folder cannot hold a socket.
+        """
+        listener = local_listener(location)
+        self._location = location
+        loop = asyncio.get_running_loop()
+        try:
+            self._local = await loop.create_unix_server(self.accept_local, sock=listener)
+        except BaseException:
+            listener.close()
+            raise
 
     @property
     def port(self) -> int:
         """On which it listens."""
-        assert self._server is not None
-        port: int = self._server.sockets[0].getsockname()[1]
+        assert self._port is not None
+        port: int = self._port.sockets[0].getsockname()[1]
         return port
+
+    def accept_local(self) -> asyncio.Protocol:
+        """As `accept`, for the Unix socket."""
+        if self._is_stopping or len(self._local_connections) >= LOCAL_CONNECTIONS_MAX:
+            self.context.counts.connections_refused += 1
+            return _Refused()
+        return self._connection(self._local_connections, None)
 
     def accept(self) -> asyncio.Protocol:
         """What serves a connection that has come; it closes one for which there is no room."""
         if self._is_stopping or len(self._connections) >= CONNECTIONS_MAX:
             self.context.counts.connections_refused += 1
             return _Refused()
-        connection = WireConnection(self.context, self._connection_ended)
-        self._connections.add(connection)
-        self.context.counts.connections += 1
+        connection = self._connection(self._connections, self._authorization)
         if self._certificates is None:
             return connection
         tls = self._certificates.current().context
@@ -94,11 +133,20 @@ class WireServer:
         self._handshakes.add(handshake)
         return handshake
 
+    def _connection(
+        self, connections: set[WireConnection], authorization: TokenAuthorization | None
+    ) -> WireConnection:
+        on_end = partial(self._connection_ended, connections)
+        connection = WireConnection(self.context, on_end, authorization)
+        connections.add(connection)
+        self.context.counts.connections += 1
+        return connection
+
     def statistics(self) -> WireStats:
         """The numbers since it was opened."""
         counts = self.context.counts
         return {
-            "connections": len(self._connections),
+            "connections": len(self._connections) + len(self._local_connections),
             "connections_accepted": counts.connections,
             "connections_refused": counts.connections_refused,
             "appends": counts.appends,
@@ -110,7 +158,7 @@ class WireServer:
 
     async def no_connections(self) -> None:
         """Wait until none is open."""
-        while self._connections:
+        while self._connections or self._local_connections:
             self._ended.clear()
             await self._ended.wait()
 
@@ -119,24 +167,32 @@ class WireServer:
         if self._is_stopping:
             return
         self._is_stopping = True
-        assert self._server is not None
-        await stop_accepting(self._server)
+        for server in (self._port, self._local):
+            if server is not None:
+                await stop_accepting(server)
+        if self._location is not None:
+            socket_path(self._location).unlink(missing_ok=True)
         for handshake in list(self._handshakes):
             handshake.abort()
         stopping = gather_outcomes(
-            *(connection.stop() for connection in self._connections), name="wire stop"
+            *(connection.stop() for connection in self._all()), name="wire stop"
         )
         try:
             async with asyncio.timeout(STOP_S):
                 await stopping
         except TimeoutError:
             pass  # the clients learn what was stored when they connect again
-        for connection in list(self._connections):
+        for connection in self._all():
             connection.abort()
         await self.context.finish()
 
-    def _connection_ended(self, connection: WireConnection) -> None:
-        self._connections.discard(connection)
+    def _all(self) -> list[WireConnection]:
+        return [*self._connections, *self._local_connections]
+
+    def _connection_ended(
+        self, connections: set[WireConnection], connection: WireConnection
+    ) -> None:
+        connections.discard(connection)
         self._ended.set()
 
     async def _clean_up(self) -> None:

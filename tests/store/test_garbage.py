@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from segmentstore import SegmentStore, TierUnavailableError
+from segmentstore.contracts.reports import GarbageReport
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.garbage import GarbageReport
 from segmentstore.open_steps import open_store
 from segmentstore.store_adapters import DefaultAdapters
 from tests.store.harness import TINY, open_lazy, read_all, run

@@ -11,7 +11,7 @@ import pytest
 
 import segmentstore
 from segmentstore.contracts.errors import SegmentExistsError
-from segmentstore.garbage import GarbageReport
+from segmentstore.contracts.reports import GarbageReport
 from segmentstore.service import SegmentStore
 from tests.cli.shell import segmentstore as command
 from tests.store.harness import TINY, open_tiny, read_all, read_store_id, run

@@ -38,8 +38,8 @@ from recovery.harness.services.s3_servers import S3Proxy
 from recovery.harness.services.shared import shared_server
 from segmentstore import SegmentStore
 from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.reports import GarbageReport
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.garbage import GarbageReport
 from tests.store.harness import TINY, WorldDisk, read_all, until
 from tests.support.eager_loop import SPEED, run_eagerly
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part

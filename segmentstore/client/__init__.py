@@ -1,0 +1,1 @@
+"""The client: a store that another process has open, with the API of an embedded one."""

@@ -1,0 +1,261 @@
+"""Readers, exactly-once writers and iterators of a store in another process.
+
+As those of an embedded store, they are bound to the id of their segment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self
+
+from segmentstore.arguments import check_loop, checked_data, checked_offset, failed_future
+from segmentstore.client.client_connection import ClientConnection
+from segmentstore.contracts import forks
+from segmentstore.contracts.attributes import next_key
+from segmentstore.contracts.errors import (
+    EndOfSegmentError,
+    SegmentStoreError,
+    WriterNotOpenError,
+)
+from segmentstore.wire.store_commands import (
+    ANY_SEGMENT,
+    NO_LIMIT,
+    AttributesGiven,
+    BytesGiven,
+    ListAttributes,
+    NumbersGiven,
+    OpenWriter,
+    ReadBytes,
+)
+
+FOLLOW_WAIT_S: Final = 60.0
+CHUNK_BYTES: Final = 1 << 20
+_LAST_KEY: Final = b"\xff" * 16
+SegmentIdOf = Callable[[str], Awaitable[int]]
+
+
+class _Session:
+    """What is bound to one segment of a remote store."""
+
+    def __init__(
+        self, connection: ClientConnection, name: str, id_of: SegmentIdOf, keeps: object
+    ) -> None:
+        self._connection = connection
+        self._name = name
+        self._id_of = id_of
+        self._id = ANY_SEGMENT
+        self._loop = asyncio.get_running_loop()
+        self._birth = forks.Birth()
+        # The store is closed when it is not used: a holder of a session uses it.
+        self._keeps = keeps
+
+    def _check_loop(self) -> None:
+        check_loop(self._loop, self._birth)
+
+    async def _segment_id(self) -> int:
+        if self._id == ANY_SEGMENT:
+            self._id = await self._id_of(self._name)
+        return self._id
+
+
+class RemoteReader(_Session):
+    """An async iterator over a segment's bytes; see `segmentstore.SegmentReader`."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        name: str,
+        id_of: SegmentIdOf,
+        keeps: object,
+        offset: int,
+        *,
+        follow: bool,
+    ) -> None:
+        super().__init__(connection, name, id_of, keeps)
+        self._follow = follow
+        self.offset = offset
+        self._turn = asyncio.Lock()
+        """Two that ask at once get one chunk each, in order, and not the same one."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        self._check_loop()
+        async with self._turn:
+            data = await self.fetch(self.offset)
+            if not data:
+                raise StopAsyncIteration
+            self.offset += len(data)
+            return data
+
+    async def fetch(self, offset: int) -> bytes:
+        """The chunk that begins at an offset; b"" at the end. Moves nothing."""
+        self._check_loop()
+        segment_id = await self._segment_id()
+        wait = FOLLOW_WAIT_S if self._follow else None
+        while True:
+            try:
+                data = await read_bytes(
+                    self._connection, self._name, segment_id, offset, CHUNK_BYTES, wait
+                )
+            except EndOfSegmentError:
+                return b""
+            if data or not self._follow:
+                return data
+
+
+class RemoteWriter(_Session):
+    """Exactly-once appends of one writer id to one segment; see `segmentstore.SegmentWriter`.
+
+    Enter it, or `await open()`: before that every append raises WriterNotOpenError.
+    """
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        name: str,
+        id_of: SegmentIdOf,
+        keeps: object,
+        writer_id: uuid.UUID,
+    ) -> None:
+        super().__init__(connection, name, id_of, keeps)
+        self.writer_id = writer_id
+        self._writer = 0
+        """What the store knows the session by."""
+        self._last: int | None = None
+        self._refusal: BaseException | None = None
+
+    async def open(self) -> Self:
+        """Find the writer's last event. Idempotent. Raises SegmentNotFoundError, and as calls of
+        the store do.
+        """
+        self._check_loop()
+        if self._last is None:
+            connection = self._connection
+            request_id = connection.next_id()
+            command = OpenWriter(request_id, self._name, self.writer_id.bytes)
+            reply = await connection.ask(command, request_id, NumbersGiven)
+            self._opened(request_id, *reply.numbers)
+        return self
+
+    def _opened(self, writer: int, last: int) -> None:
+        if self._last is not None:
+            # Another call has opened it meanwhile, and events may have been sent since.
+            self._connection.forget_writer(writer)
+            return
+        self._last, self._writer = last, writer
+        weakref.finalize(self, self._connection.forget_writer, writer).atexit = False
+
+    @property
+    def last_event_number(self) -> int:
+        """The highest event number the segment has from this writer, or that this session has sent;
+        -1 for none. Raises WriterNotOpenError.
+        """
+        if self._last is None:
+            raise WriterNotOpenError
+        return self._last
+
+    async def __aenter__(self) -> Self:
+        return await self.open()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing to release: what is in flight stays in flight."""
+
+    def append(
+        self, data: bytes | bytearray | memoryview, event_number: int | None = None
+    ) -> asyncio.Future[int | None]:
+        """Append one event, enqueued when called; see `segmentstore.SegmentWriter.append`."""
+        self._check_loop()
+        last = self.last_event_number
+        number = last + 1 if event_number is None else event_number
+        checked_offset("event_number", number)
+        payload = checked_data(data, self._connection.append_bytes_max)
+        if self._refusal is not None:
+            return failed_future(self._refusal)
+        try:
+            future = self._connection.append_event(self._writer, number, payload)
+        except SegmentStoreError as error:
+            self._refusal = error
+            return failed_future(error)
+        self._last = max(last, number)
+        return future
+
+
+class RemoteAttributes(_Session):
+    """An async iterator over the attributes of a segment, (id, value), by id."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        name: str,
+        id_of: SegmentIdOf,
+        keeps: object,
+        from_id: uuid.UUID | None,
+        to_id: uuid.UUID | None,
+    ) -> None:
+        super().__init__(connection, name, id_of, keeps)
+        self._start = bytes(16) if from_id is None else from_id.bytes
+        self._last = _LAST_KEY if to_id is None else to_id.bytes
+        self._slice: list[tuple[uuid.UUID, int]] = []
+        self._place = 0
+        """Of the next one in the slice."""
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> tuple[uuid.UUID, int]:
+        self._check_loop()
+        while self._place == len(self._slice):
+            items = await self.fetch(self._slice[-1][0] if self._slice else None)
+            if self._place < len(self._slice):
+                # Two ask at once, and get one attribute each.
+                break
+            if not items:
+                raise StopAsyncIteration
+            self._slice, self._place = items, 0
+        item = self._slice[self._place]
+        self._place += 1
+        return item
+
+    async def fetch(self, behind: uuid.UUID | None) -> list[tuple[uuid.UUID, int]]:
+        """The slice behind an attribute, of None the first; empty at the end. Moves nothing."""
+        self._check_loop()
+        segment_id = await self._segment_id()
+        start = self._start if behind is None else next_key(behind.bytes)
+        if start is None or start > self._last:
+            return []
+        connection = self._connection
+        request_id = connection.next_id()
+        command = ListAttributes(request_id, segment_id, start, self._last, self._name)
+        reply = await connection.ask(command, request_id, AttributesGiven)
+        return [(uuid.UUID(bytes=key), value) for key, value in reply.attributes]
+
+
+async def read_bytes(
+    connection: ClientConnection,
+    name: str,
+    segment_id: int,
+    offset: int,
+    length_max: int,
+    wait: float | None,
+) -> bytes:
+    """Bytes of a segment. Cancelled, the store stops waiting for some, too."""
+    request_id = connection.next_id()
+    wait_ms = NO_LIMIT if wait is None else int(min(wait * 1000, 2.0**53))
+    command = ReadBytes(request_id, segment_id, offset, length_max, wait_ms, name)
+    try:
+        reply = await connection.ask(command, request_id, BytesGiven)
+    except asyncio.CancelledError:
+        connection.cancel_read(request_id)
+        raise
+    return bytes(reply.data)

@@ -1,0 +1,399 @@
+"""RemoteStore: a store that another process has open, with the API of an embedded one."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+import weakref
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import Final, Self, cast
+
+from segmentstore.arguments import (
+    check_loop,
+    checked_data,
+    checked_ids,
+    checked_offset,
+    checked_updates,
+    checked_wait,
+    failed_future,
+)
+from segmentstore.client.client_connection import ClientConnection
+from segmentstore.client.remote_sessions import (
+    RemoteAttributes,
+    RemoteReader,
+    RemoteWriter,
+    read_bytes,
+)
+from segmentstore.contracts import forks
+from segmentstore.contracts.attributes import AttributeUpdate
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.errors import (
+    InvalidArgumentError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.reports import CatalogExport, GarbageReport
+from segmentstore.contracts.segments import (
+    NAME_BYTES_MAX,
+    Merged,
+    SegmentInfo,
+    check_segment_name,
+)
+from segmentstore.stats_types import StoreStats
+from segmentstore.wire.commands import Request
+from segmentstore.wire.store_commands import (
+    ANY_SEGMENT,
+    DELETE,
+    FLUSH,
+    NO_LIMIT,
+    SEAL,
+    TRUNCATE,
+    AppendBytes,
+    AttributesGiven,
+    BytesGiven,
+    ChangeSegment,
+    DescribeSegment,
+    ListSegments,
+    MakeSegment,
+    ManageStore,
+    MergeSegment,
+    MergeSegmentList,
+    NumbersGiven,
+    ReadAttributes,
+    SegmentsGiven,
+    StoreDescribed,
+    UpdateAttributes,
+)
+from segmentstore.wire.store_documents import (
+    CHECKPOINT,
+    COLLECT_GARBAGE,
+    EXPORT_CATALOG,
+    FLUSH_ALL,
+    METRICS,
+    PROCESS_MAILBOX,
+    STATS,
+    WAKE_MAILBOX,
+    decode_exports,
+    decode_garbage,
+    decode_number,
+    decode_stats,
+)
+from segmentstore.wire.store_values import segment_info, update_entries
+
+_SOURCES_MAX: Final = 1_000
+"""Of one request of `merge_batch`."""
+_IDS_MAX: Final = 65_536
+
+
+class RemoteStore:
+    """A connection to an open store. Made by `segmentstore.connect`; used on the event loop that
+    made it.
+
+    Every call means what that of `segmentstore.SegmentStore` means, and raises the same errors.
+    Besides, it raises StoreDisconnectedError once the connection has ended; a change in flight then
+    raises AppendOutcomeUnknownError. Appends that the store has not answered are at most 64 MiB
+    (TierUnavailableError).
+    """
+
+    def __init__(self, connection: ClientConnection, described: StoreDescribed) -> None:
+        self._connection = connection
+        self._store_id = described.store_id
+        self._append_bytes_max = described.append_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._birth = forks.Birth()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Wait for what was sent to be answered, and close the connection. Idempotent.
+
+        The store stays open. In a forked child it does nothing.
+        """
+        if self._birth.here:
+            self._check_loop()
+            await asyncio.shield(self._connection.close())
+
+    @property
+    def store_id(self) -> str:
+        """The store's id: a restored store has another one."""
+        return self._store_id
+
+    # --- appends ----------------------------------------------------------------------------------
+
+    def append(
+        self,
+        name: str,
+        data: Buffer,
+        expected_offset: int | None = None,
+        attributes: Sequence[AttributeUpdate] = (),
+    ) -> asyncio.Future[int]:
+        """Append bytes; see `segmentstore.SegmentStore.append`."""
+        self._check_loop()
+        try:
+            _check_name(name)
+            payload = checked_data(data, self._append_bytes_max)
+            if expected_offset is None and attributes == ():
+                return self._connection.append(name, payload)
+            updates = update_entries(checked_updates(attributes))
+            expected = NO_LIMIT
+            if expected_offset is not None:
+                checked_offset("expected_offset", expected_offset)
+                expected = expected_offset
+            request_id = self._connection.next_id()
+            return self._connection.append_if(
+                AppendBytes(request_id, expected, name, updates, payload)
+            )
+        except SegmentStoreError as error:
+            return failed_future(error)
+
+    def append_batch(
+        self,
+        name: str,
+        items: Iterable[Buffer],
+        expected_offset: int | None = None,
+        attributes: Sequence[AttributeUpdate] = (),
+    ) -> asyncio.Future[int]:
+        """Append several byte strings as one: atomic and contiguous."""
+        try:
+            data = b"".join(items)
+        except TypeError:
+            detail = "a batch is an iterable of bytes, bytearray or memoryview"
+            return failed_future(InvalidArgumentError("items", type(items).__name__, detail))
+        return self.append(name, data, expected_offset, attributes)
+
+    def writer(self, name: str, writer_id: uuid.UUID) -> RemoteWriter:
+        """An exactly-once writer session: `async with store.writer(name, id) as writer`."""
+        self._check(name)
+        if not isinstance(writer_id, uuid.UUID):
+            raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
+        return RemoteWriter(self._connection, name, self._id_of, self, writer_id)
+
+    # --- reads ------------------------------------------------------------------------------------
+
+    async def read(
+        self, name: str, offset: int, max_length: int, wait: float | None = None
+    ) -> bytes:
+        """At least one and at most `max_length` bytes from `offset`, and 4 MiB at most."""
+        self._check(name)
+        checked_offset("offset", offset)
+        checked_offset("max_length", max_length, low=1)
+        checked_wait(wait)
+        return await read_bytes(self._connection, name, ANY_SEGMENT, offset, max_length, wait)
+
+    def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> RemoteReader:
+        """An async iterator of chunks from `offset`; with `follow` it waits for more until the
+        segment is sealed.
+
+        SegmentNotFoundError comes with the first chunk.
+        """
+        self._check(name)
+        checked_offset("offset", offset)
+        return RemoteReader(self._connection, name, self._id_of, self, offset, follow=follow)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    async def create_segment(
+        self, name: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> SegmentInfo:
+        """Make an empty segment."""
+        self._check(name)
+        updates = update_entries(checked_updates(attributes))
+        request_id = self._connection.next_id()
+        command = MakeSegment(request_id, check_segment_name(name), updates)
+        reply = await self._connection.ask(command, request_id, SegmentsGiven, changes=True)
+        return segment_info(reply.segments[0])
+
+    async def get_info(self, name: str) -> SegmentInfo:
+        """The segment's properties, as acknowledged."""
+        self._check(name)
+        request_id = self._connection.next_id()
+        command = DescribeSegment(request_id, name)
+        reply = await self._connection.ask(command, request_id, SegmentsGiven)
+        return segment_info(reply.segments[0])
+
+    async def list_segments(self, prefix: str = "") -> AsyncGenerator[SegmentInfo, None]:
+        """Segments whose names begin with `prefix`, by name; each as it is when its part of the
+        listing is read, about 1 MiB at a time.
+        """
+        self._check_loop()
+        if not isinstance(prefix, str):
+            raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
+        if len(prefix) > NAME_BYTES_MAX:
+            return
+        after, more = "", True
+        while more:
+            request_id = self._connection.next_id()
+            command = ListSegments(request_id, prefix, after)
+            reply = await self._connection.ask(command, request_id, SegmentsGiven)
+            for entry in reply.segments:
+                yield segment_info(entry)
+            more = reply.more and bool(reply.segments)
+            after = reply.segments[-1].name if more else ""
+
+    async def seal(self, name: str) -> int:
+        """Allow no more appends, ever; gives the final length."""
+        return (await self._change(SEAL, name))[0]
+
+    async def truncate(self, name: str, offset: int) -> None:
+        """Drop the bytes below `offset`."""
+        self._check(name)
+        checked_offset("offset", offset)
+        await self._change(TRUNCATE, name, offset)
+
+    async def merge(
+        self, target: str, source: str, attributes: Sequence[AttributeUpdate] = ()
+    ) -> Merged:
+        """Append the whole source to the target and delete the source, as one step."""
+        self._check(target)
+        _check_name(source)
+        updates = update_entries(checked_updates(attributes))
+        request_id = self._connection.next_id()
+        command = MergeSegment(request_id, target, source, updates)
+        return Merged(*await self._numbers(command, request_id))
+
+    async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
+        """Merge several segments into one, in their order; gives the target's length behind each.
+
+        It is not one step, nor in pieces of more than 1,000 sources.
+        """
+        self._check(target)
+        if isinstance(sources, str) or not isinstance(sources, Sequence):
+            raise InvalidArgumentError("sources", sources, "it is a sequence of names")
+        for source in sources:
+            _check_name(source)
+        lengths: list[int] = []
+        for first in range(0, max(len(sources), 1), _SOURCES_MAX):
+            request_id = self._connection.next_id()
+            part = tuple(sources[first : first + _SOURCES_MAX])
+            command = MergeSegmentList(request_id, target, part)
+            lengths += await self._numbers(command, request_id)
+        return lengths
+
+    async def delete(self, name: str) -> None:
+        """Remove the segment and all its bytes."""
+        await self._change(DELETE, name)
+
+    # --- attributes -------------------------------------------------------------------------------
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> None:
+        """Update attributes, all or none."""
+        self._check(name)
+        entries = update_entries(checked_updates(updates))
+        request_id = self._connection.next_id()
+        await self._numbers(UpdateAttributes(request_id, name, entries), request_id)
+
+    async def get_attributes(
+        self, name: str, ids: Iterable[uuid.UUID] | None = None
+    ) -> dict[uuid.UUID, int]:
+        """The segment's attributes in order of id, or those of `ids` that have a value."""
+        if ids is None:
+            return {key: value async for key, value in self.iterate_attributes(name)}
+        self._check(name)
+        wanted = [each.bytes for each in checked_ids(ids)]
+        values: dict[uuid.UUID, int] = {}
+        for first in range(0, max(len(wanted), 1), _IDS_MAX):
+            request_id = self._connection.next_id()
+            command = ReadAttributes(request_id, name, tuple(wanted[first : first + _IDS_MAX]))
+            reply = await self._connection.ask(command, request_id, AttributesGiven)
+            values.update((uuid.UUID(bytes=key), value) for key, value in reply.attributes)
+        return values
+
+    def iterate_attributes(
+        self, name: str, from_id: uuid.UUID | None = None, to_id: uuid.UUID | None = None
+    ) -> RemoteAttributes:
+        """The segment's attributes with ids from `from_id` to `to_id`, both included, by id.
+
+        SegmentNotFoundError comes with the first attribute.
+        """
+        self._check(name)
+        self._connection.check()
+        for argument, bound in (("from_id", from_id), ("to_id", to_id)):
+            if bound is not None and not isinstance(bound, uuid.UUID):
+                raise InvalidArgumentError(argument, bound, "it is None or a uuid.UUID")
+        return RemoteAttributes(self._connection, name, self._id_of, self, from_id, to_id)
+
+    # --- the store --------------------------------------------------------------------------------
+
+    async def flush(self, name: str | None = None) -> None:
+        """Move everything acknowledged so far (of one segment, or of all) to Tier 2."""
+        if name is None:
+            await self._manage(FLUSH_ALL)
+        else:
+            await self._change(FLUSH, name)
+
+    async def checkpoint(self) -> None:
+        """Write a metadata checkpoint in every container, then truncate the logs."""
+        await self._manage(CHECKPOINT)
+
+    async def collect_garbage(self) -> GarbageReport:
+        """Search all of Tier 2 for orphans and garbage now, and delete what is due."""
+        return decode_garbage(await self._manage(COLLECT_GARBAGE))
+
+    async def export_catalog(self) -> list[CatalogExport]:
+        """Put a snapshot of the catalog of each container of the process into Tier 2."""
+        return decode_exports(await self._manage(EXPORT_CATALOG))
+
+    async def process_mailbox(self) -> int:
+        """Answer what jobs ask, now; gives the number of answers."""
+        return decode_number(await self._manage(PROCESS_MAILBOX))
+
+    def wake_mailbox(self) -> None:
+        """Have the mailboxes polled now, and wait for nothing."""
+        self._check_loop()
+        self._connection.check()
+        self._connection.tell(ManageStore(self._connection.next_id(), WAKE_MAILBOX))
+
+    async def fetch_stats(self) -> StoreStats:
+        """Numbers by container and part."""
+        return cast("StoreStats", decode_stats(await self._manage(STATS)))
+
+    async def fetch_metrics_text(self) -> bytes:
+        """The same as Prometheus reads it."""
+        return bytes(await self._manage(METRICS))
+
+    def watch(self, used: object, close: Callable[[], object]) -> None:
+        """When `used`, by which the program has the store, is collected: warn, and call `close`."""
+        # At the end of the process everything is released.
+        weakref.finalize(used, self._connection.drop, close).atexit = False
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _check_loop(self) -> None:
+        check_loop(self._loop, self._birth)
+
+    def _check(self, name: object) -> None:
+        self._check_loop()
+        _check_name(name)
+
+    async def _id_of(self, name: str) -> int:
+        return (await self.get_info(name)).segment_id
+
+    async def _change(self, change: int, name: str, offset: int = 0) -> Sequence[int]:
+        self._check(name)
+        request_id = self._connection.next_id()
+        return await self._numbers(ChangeSegment(request_id, change, offset, name), request_id)
+
+    async def _numbers(self, command: Request, request_id: int) -> Sequence[int]:
+        reply = await self._connection.ask(command, request_id, NumbersGiven, changes=True)
+        return reply.numbers
+
+    async def _manage(self, action: str) -> Buffer:
+        self._check_loop()
+        request_id = self._connection.next_id()
+        command = ManageStore(request_id, action)
+        return (await self._connection.ask(command, request_id, BytesGiven)).data
+
+
+def _check_name(name: object) -> None:
+    """Raise InvalidNameError for what cannot be sent; the store decides what a name is."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_BYTES_MAX:
+        check_segment_name(name)

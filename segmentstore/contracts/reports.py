@@ -1,0 +1,97 @@
+"""What a program gets back from work on a whole store: garbage collections, exports of the
+catalog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, NamedTuple
+
+from segmentstore.contracts.findings import Finding, Severity
+
+GarbageState = Literal[
+    "deleted",
+    "waiting",
+    "due",
+    "orphan",
+    "aborted upload",
+    "unfinished upload",
+    "orphan ledger",
+    "deleted ledger",
+]
+"""What became, or would become, of something nobody needs.
+
+`deleted`: deleted, and confirmed. `waiting`: nothing refers to it; deleted once the deletion
+lag is over. `due`: the lag is over, and it is still there: a read has it open, Tier 2 did not
+answer, or nothing was to be deleted. `orphan`: no operation of the log names it, and it was not
+marked for deletion: nothing was to be changed, or too much waits already. `aborted upload` and
+`unfinished upload`: an upload in parts that nobody would finish. `orphan ledger` and `deleted
+ledger`: a ledger of the store on BookKeeper that no log lists.
+"""
+
+
+class GarbageItem(NamedTuple):
+    """An object or an upload that nobody needs."""
+
+    state: GarbageState
+    container_id: int
+    size: int | None
+    """Bytes; None for an upload, of which no provider reports a size, and a ledger that was never
+    closed.
+    """
+    until: datetime | None
+    """When the deletion lag of what is waiting is over, at the latest if the store stays open."""
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GarbageReport:
+    """What a collection found and did."""
+
+    items: tuple[GarbageItem, ...]
+    """By state, container and name."""
+    findings: tuple[Finding, ...] = ()
+    """What was left undone, of severity `note`, and what else is in the place, `information`."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why something was left undone, one sentence each; empty when all was done that could
+        be.
+        """
+        return self._sentences(Severity.NOTE)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What else is in the place, one sentence each."""
+        return self._sentences(Severity.INFORMATION)
+
+    def _sentences(self, severity: Severity) -> tuple[str, ...]:
+        return tuple(each.detail for each in self.findings if each.severity is severity)
+
+    def count(self, *states: GarbageState) -> int:
+        """How many items are in these states; all if none is named."""
+        return sum(1 for item in self.items if not states or item.state in states)
+
+    def size(self, *states: GarbageState) -> int:
+        """Bytes of the objects in these states; of all if none is named."""
+        return sum(item.size or 0 for item in self.items if not states or item.state in states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatalogExport:
+    """A snapshot that was put."""
+
+    container_id: int
+    epoch: int
+    sequence_number: int
+    """Of the last operation in it; all before it are in it, none after."""
+    time_ms: int
+    """When it began, milliseconds since 1970 UTC: what was committed by then is in it."""
+    manifest: str
+    """Name of the object by which it exists."""
+    rows: Mapping[str, int]
+    """By table."""
+    size: int
+    """Bytes of the tables."""

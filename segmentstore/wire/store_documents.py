@@ -1,0 +1,114 @@
+"""Documents that ManageStore and RequestRefused carry: JSON, and the values it stands for. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.error_records import error_from, error_record
+from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.findings import Finding, Severity
+from segmentstore.contracts.reports import CatalogExport, GarbageItem, GarbageReport
+from segmentstore.wire.errors import WireError
+from segmentstore.wire.store_commands import RequestRefused
+
+FLUSH_ALL: Final = "flush"
+CHECKPOINT: Final = "checkpoint"
+COLLECT_GARBAGE: Final = "collect-garbage"
+EXPORT_CATALOG: Final = "export-catalog"
+PROCESS_MAILBOX: Final = "process-mailbox"
+WAKE_MAILBOX: Final = "wake-mailbox"
+STATS: Final = "stats"
+METRICS: Final = "metrics"
+"""The actions of ManageStore."""
+
+
+def encode_document(value: Any) -> bytes:
+    """A report, statistics, a number or None as JSON."""
+    return json.dumps(value, default=_plain).encode()
+
+
+def decode_number(data: Buffer) -> int:
+    """A whole number. This and the others raise WireError for another document."""
+    number = _document(data)
+    if type(number) is not int:
+        raise WireError("a number was expected")
+    return number
+
+
+def decode_garbage(data: Buffer) -> GarbageReport:
+    """What a collection found."""
+    try:
+        document = _document(data)
+        items = [
+            GarbageItem(state, container_id, size, _time(until), name)
+            for state, container_id, size, until, name in document["items"]
+        ]
+        findings = [
+            Finding(Severity(severity), kind, place, detail)
+            for severity, kind, place, detail in document["findings"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise WireError(f"it is no report of a collection: {error}") from error
+    return GarbageReport(items=tuple(items), findings=tuple(findings))
+
+
+def decode_exports(data: Buffer) -> list[CatalogExport]:
+    """Snapshots that were put."""
+    try:
+        return [CatalogExport(**each) for each in _document(data)]
+    except (TypeError, ValueError) as error:
+        raise WireError(f"they are no exports: {error}") from error
+
+
+def decode_stats(data: Buffer) -> dict[str, Any]:
+    """Statistics: containers have numbers as keys, which JSON cannot have."""
+    try:
+        stats: dict[str, Any] = _document(data)
+        stats["containers"] = {int(key): value for key, value in stats["containers"].items()}
+        for operation in stats["tier2"]["operations"].values():
+            operation["latency_counts"] = tuple(operation["latency_counts"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise WireError(f"they are no statistics: {error}") from error
+    return stats
+
+
+def refused(request_id: int, error: BaseException) -> RequestRefused:
+    """The reply to a request that failed."""
+    name, record = error_record(error)
+    return RequestRefused(request_id, name, json.dumps(record).encode())
+
+
+def refusal_error(reply: RequestRefused) -> SegmentStoreError:
+    """The error that a reply carries. Raises WireError."""
+    try:
+        return error_from(reply.error, _document(reply.detail))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise WireError(f"it is no error: {error}") from error
+
+
+def _document(data: Buffer) -> Any:
+    try:
+        return json.loads(bytes(data))
+    except (ValueError, RecursionError) as error:
+        raise WireError(f"it is no JSON: {error}") from error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, Sequence):
+        return list(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return str(value)
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)

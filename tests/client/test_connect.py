@@ -1,0 +1,477 @@
+"""`segmentstore.connect`: where it leads, and what becomes of a connection that ends."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import segmentstore
+from segmentstore import (
+    AccessRefusedError,
+    AppendOutcomeUnknownError,
+    InvalidArgumentError,
+    RemoteStore,
+    SegmentNotFoundError,
+    SegmentStore,
+    StoreDisconnectedError,
+    StoreUnreachableError,
+    TierUnavailableError,
+)
+from segmentstore.client import client_connection
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.server import wire_server
+from segmentstore.server.authorization import TokenAuthorization
+from segmentstore.wire.codec import encode
+from segmentstore.wire.commands import Hello
+from segmentstore.wire.store_commands import DescribeStore, NumbersGiven, StoreDescribed
+from segmentstore.wire.tokens import TokenKey
+from tests.server.wire_client import served
+from tests.store.harness import TINY, open_tiny, read_all, run, until
+
+WRITER = UUID(int=1)
+
+
+@asynccontextmanager
+async def impostor(*replies: bytes) -> AsyncIterator[str]:
+    """A port that answers with these bytes in turn, whatever is asked."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for reply in replies:
+            await reader.read(1 << 16)
+            writer.write(reply)
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+class TestSocket:
+    def test_is_there_by_default_for_its_user_alone(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            path = tmp_path / "s" / STORE_SOCKET_NAME
+            async with open_tiny(tmp_path / "s") as store:
+                assert stat.S_IMODE(path.stat().st_mode) == 0o600
+                assert stat.S_ISSOCK(path.stat().st_mode)
+                assert connections_of(store) == 0
+            assert not path.exists()
+
+        run(main())
+
+    def test_is_not_there_with_the_setting_off(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s", local_server=False) as store:
+                assert not (tmp_path / "s" / STORE_SOCKET_NAME).exists()
+                assert store.stats()["wire"] is None
+                with pytest.raises(StoreUnreachableError, match="local_server off"):
+                    await segmentstore.connect(tmp_path / "s")
+
+        run(main())
+
+    def test_of_a_crashed_owner_is_replaced(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s", local_server=False):
+                (tmp_path / "s" / STORE_SOCKET_NAME).write_bytes(b"left behind")
+            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+                await store.create_segment("x")
+
+        run(main())
+
+    def test_works_in_a_folder_whose_path_is_too_long_for_a_socket(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            folder = tmp_path.joinpath(*["long" * 20] * 3) / "s"
+            assert len(os.fsencode(folder)) > 200
+            folder.parent.mkdir(parents=True)
+            async with open_tiny(folder), segmentstore.connect(folder) as store:
+                await store.create_segment("x")
+            assert not (folder / STORE_SOCKET_NAME).exists()
+
+        run(main())
+
+    def test_without_one_the_store_is_open_and_says_so(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s", local_server=False):
+                (tmp_path / "s" / STORE_SOCKET_NAME).mkdir()
+            async with open_tiny(tmp_path / "s") as store:
+                health = [each for each in store.stats()["health"] if "no socket" in each]
+                assert len(health) == 1
+
+        run(main())
+
+    @pytest.mark.filterwarnings("error::ResourceWarning")
+    @pytest.mark.parametrize("turns", range(7))
+    def test_keeps_no_connection_that_came_with_the_close(self, tmp_path: Path, turns: int) -> None:
+        clients = [socket.socket(socket.AF_UNIX) for _ in range(3)]
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"):
+                for client in clients:
+                    client.connect(str(tmp_path / "s" / STORE_SOCKET_NAME))
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+
+        run(main())
+        for client in clients:
+            # The other side is closed, not forgotten.
+            client.settimeout(60)
+            with suppress(ConnectionError):
+                while client.recv(1024):
+                    pass
+            client.close()
+        gc.collect()
+
+    def test_has_room_for_so_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(wire_server, "LOCAL_CONNECTIONS_MAX", 2)
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"):
+                first, second = [await segmentstore.connect(tmp_path / "s") for _ in range(2)]
+                with pytest.raises(StoreUnreachableError):
+                    await segmentstore.connect(tmp_path / "s")
+                await first.close()
+                async with segmentstore.connect(tmp_path / "s"):
+                    pass
+                await second.close()
+
+        run(main())
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("place", ["", "s3://bucket/x", 7, "a:0", "host:70000"])
+    def test_that_are_none(self, place: str) -> None:
+        with pytest.raises(InvalidArgumentError):
+            _ = segmentstore.connect(place)
+
+    def test_where_nobody_is(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
+            for place in (tmp_path / "gone", tmp_path, f"127.0.0.1:{port}", f"[::1]:{port}"):
+                with pytest.raises(StoreUnreachableError) as caught:
+                    await segmentstore.connect(place)
+                assert caught.value.location == str(place)
+
+        run(main())
+
+    @pytest.mark.parametrize(
+        ("replies", "message"),
+        [
+            ([encode(Hello(16, 5))], "Pravega's protocol"),
+            ([encode(DescribeStore(1))], "unknown command"),
+            ([encode(NumbersGiven(1, ()))], "unknown command"),
+            ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "sent what is no reply"),
+        ],
+    )
+    def test_where_it_is_no_store_of_ours(self, replies: list[bytes], message: str) -> None:
+        async def main() -> None:
+            async with impostor(*replies) as place:
+                with pytest.raises(StoreUnreachableError, match=message):
+                    await segmentstore.connect(place)
+
+        run(main())
+
+    def test_that_never_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("segmentstore.client.connecting.CONNECT_S", 0.01)
+
+        async def main() -> None:
+            async with impostor() as place:
+                with pytest.raises(StoreUnreachableError, match="no answer for"):
+                    await segmentstore.connect(place)
+
+        run(main())
+
+    def test_a_port_with_tokens_refuses(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            runtime = Runtime()
+            authorization = TokenAuthorization(TokenKey(b"k" * 64), runtime.clock)
+            async with served(tmp_path, authorization=authorization) as (_, server):
+                with pytest.raises(AccessRefusedError, match="no token"):
+                    await segmentstore.connect(f"127.0.0.1:{server.port}")
+
+        run(main())
+
+
+class TestEnds:
+    def test_what_is_on_its_way_is_of_unknown_outcome(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as embedded:
+                await embedded.create_segment("x")
+                store = await segmentstore.connect(tmp_path / "s")
+                writer = await store.writer("x", WRITER).open()
+                calls: list[Awaitable[object]] = [
+                    store.append("x", b"a"),
+                    store.append("x", b"b", 1),
+                    writer.append(b"c"),
+                    asyncio.ensure_future(store.seal("x")),
+                ]
+                read = asyncio.ensure_future(store.read("x", 0, 1, 60.0))
+                await asyncio.sleep(0)
+                store._connection.abort()
+                for call in calls:
+                    with pytest.raises(AppendOutcomeUnknownError) as caught:
+                        await call
+                    assert isinstance(caught.value.cause, StoreDisconnectedError)
+                with pytest.raises(StoreDisconnectedError):
+                    await read
+                refused: list[Awaitable[object]] = [
+                    store.append("x", b"d"),
+                    writer.append(b"d"),
+                    store.get_info("x"),
+                ]
+                for later in refused:
+                    with pytest.raises(StoreDisconnectedError, match="has ended"):
+                        await later
+                await store.close()
+
+        run(main())
+
+    def test_a_stop_of_the_store_answers_what_it_took(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            embedded = await open_tiny(tmp_path / "s")
+            await embedded.create_segment("x")
+            store = await segmentstore.connect(tmp_path / "s")
+            writer = await store.writer("x", WRITER).open()
+            # The store has them once a later request is answered.
+            calls = [store.append("x", b"<%d>" % number) for number in range(10)]
+            calls.append(store.append("x", b"!", attributes=[]))
+            events = [writer.append(b"e"), writer.append(b"f")]
+            read = asyncio.ensure_future(store.read("x", 1000, 1, 60.0))
+            await store.get_info("x")
+            await embedded.close()
+            offsets = await asyncio.gather(*calls)
+            assert offsets[0] == 0
+            assert None not in await asyncio.gather(*events)
+            with pytest.raises((StoreDisconnectedError, segmentstore.BadOffsetError)):
+                await read
+            with pytest.raises(StoreDisconnectedError):
+                await store.get_info("x")
+            await store.close()
+
+        run(main())
+
+    @pytest.mark.parametrize("cut_after", range(0, 400, 37))
+    def test_a_writer_resends_after_any_cut(self, tmp_path: Path, cut_after: int) -> None:
+        """Bytes of the client's direction arrive up to a place; then the connection is cut."""
+        events = [b"<%d>" % number for number in range(30)]
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as embedded:
+                await embedded.create_segment("x")
+                for cut in (cut_after, None):
+                    store = await segmentstore.connect(tmp_path / "s")
+                    writer = await store.writer("x", WRITER).open()
+                    if cut is not None:
+                        cut_sending(store, cut)
+                    first = writer.last_event_number + 1
+                    sent = [writer.append(each) for each in events[first:]]
+                    if cut is None:
+                        await asyncio.gather(*sent)
+                    else:
+                        await asyncio.gather(*sent, return_exceptions=True)
+                    await store.close()
+                assert await read_all(embedded, "x") == b"".join(events)
+
+        run(main())
+
+    def test_the_owner_is_killed_and_another_opens_the_store(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            owner = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", OWNER, str(tmp_path / "s"), stdout=subprocess.PIPE
+            )
+            try:
+                assert owner.stdout is not None
+                assert await owner.stdout.readline() == b"open\n"
+                store = await segmentstore.connect(tmp_path / "s")
+                await store.create_segment("x")
+                assert await store.append("x", b"kept") == 0
+                waiting = asyncio.ensure_future(store.read("x", 4, 1, 60.0))
+                await store.get_info("x")
+                owner.send_signal(signal.SIGKILL)
+                with pytest.raises(StoreDisconnectedError):
+                    await waiting
+                await store.close()
+                assert (tmp_path / "s" / STORE_SOCKET_NAME).exists()
+                with pytest.raises(StoreUnreachableError):
+                    await segmentstore.connect(tmp_path / "s")
+            finally:
+                await owner.wait()
+            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+                assert await store.read("x", 0, 10) == b"kept"
+
+        run(main())
+
+    def test_bad_bytes_of_a_client_end_its_connection_alone(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with (
+                open_tiny(tmp_path / "s"),
+                segmentstore.connect(tmp_path / "s") as store,
+                segmentstore.connect(tmp_path / "s") as other,
+            ):
+                await other.create_segment("x")
+                transport = store._connection._transport
+                assert transport is not None
+                transport.write(b"\x00\x00\x27\x12\x00\x00\x00\x04\xff\xff\xff\xff")
+                with pytest.raises(StoreDisconnectedError):
+                    await store.get_info("x")
+                assert await other.append("x", b"a") == 0
+
+        run(main())
+
+    def test_bad_bytes_of_a_server_end_the_connection(self) -> None:
+        async def main() -> None:
+            greeting = (encode(Hello(16, 5, 1)), encode(StoreDescribed(1, "id", 100, 1)))
+            for reply in (NumbersGiven(2, ()), StoreDescribed(2, "id", 100, 1)):
+                async with impostor(*greeting, encode(reply)) as place:
+                    store = await segmentstore.connect(place)
+                    with pytest.raises((AppendOutcomeUnknownError, StoreDisconnectedError)):
+                        await store.append("x", b"a")
+                    await store.close()
+
+        run(main())
+
+
+class TestBounds:
+    def test_what_waits_for_the_store_is_bounded(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(client_connection, "UNANSWERED_BYTES_MAX", 1000)
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+                await store.create_segment("x")
+                taken = [store.append("x", bytes(400)) for _ in range(2)]
+                with pytest.raises(TierUnavailableError, match="wait for the store"):
+                    await store.append("x", bytes(400))
+                assert await asyncio.gather(*taken) == [0, 400]
+                assert await store.append("x", bytes(4000)) == 800
+
+        run(main())
+
+    def test_a_listing_comes_in_parts(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("segmentstore.server.store_requests.LIST_BYTES", 200)
+        monkeypatch.setattr("segmentstore.server.store_requests.ATTRIBUTES_AT_ONCE", 1)
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+                names = [f"{number:03}" for number in range(50)]
+                await asyncio.gather(*(store.create_segment(name) for name in names))
+                assert [info.name async for info in store.list_segments()] == names
+
+        run(main())
+
+    def test_writers_that_are_collected_are_forgotten(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+                await store.create_segment("x")
+                writer = await store.writer("x", WRITER).open()
+                number = writer._writer
+                del writer
+                gc.collect()
+                # The next request takes the message along.
+                await store.get_info("x")
+                with pytest.raises(segmentstore.WriterNotOpenError):
+                    await store._connection.append_event(number, 0, b"a")
+
+        run(main())
+
+    def test_a_dropped_connection_warns_and_is_closed(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as embedded:
+                store = await segmentstore.connect(tmp_path / "s")
+                references = [store]
+                del store
+                with pytest.warns(ResourceWarning, match="dropped without close"):
+                    references.clear()
+                await until(lambda: connections_of(embedded) == 0)
+
+        run(main())
+
+
+class TestBlocking:
+    def test_the_same_calls(self, tmp_path: Path) -> None:
+        with segmentstore.blocking.open(tmp_path / "s", **TINY) as embedded:
+            with segmentstore.blocking.connect(tmp_path / "s") as store:
+                store.create_segment("x")
+                assert store.append("x", b"abc") == 0
+                futures = [store.append_nowait("x", b"d") for _ in range(3)]
+                assert [future.result() for future in futures] == [3, 4, 5]
+                with store.writer("x", WRITER) as writer:
+                    assert writer.append(b"e") == 6
+                    assert writer.append(b"e", 0) is None
+                assert b"".join(store.reader("x")) == b"abcddde"
+                assert list(store.iterate_attributes("x")) == [(WRITER, 0)]
+                assert [info.name for info in store.list_segments()] == ["x"]
+                assert store.stats()["store_id"] == embedded.stats()["store_id"]
+                with pytest.raises(SegmentNotFoundError):
+                    store.get_info("y")
+            assert embedded.get_info("x").length == 7
+
+    def test_where_nobody_is(self, tmp_path: Path) -> None:
+        with pytest.raises(StoreUnreachableError):
+            segmentstore.blocking.connect(tmp_path)
+
+    def test_a_dropped_one_ends_its_thread(self, tmp_path: Path) -> None:
+        with segmentstore.blocking.open(tmp_path / "s", **TINY):
+            references = [segmentstore.blocking.connect(tmp_path / "s")]
+            thread = references[0]._thread
+            with pytest.warns(ResourceWarning, match="dropped without close"):
+                references.clear()
+            thread.end()
+
+
+def connections_of(store: SegmentStore) -> int:
+    wire = store.stats()["wire"]
+    assert wire is not None
+    return wire["connections"]
+
+
+def cut_sending(store: RemoteStore, count: int) -> None:
+    """Have so many bytes more reach the other side, and then the connection cut."""
+    connection = store._connection
+    transport: Any = connection._transport
+
+    class CutTransport:
+        def __init__(self) -> None:
+            self.left = count
+
+        def writelines(self, parts: list[bytes]) -> None:
+            data = b"".join(parts)[: self.left]
+            self.left -= len(data)
+            if data:
+                transport.write(data)
+            if not self.left:
+                transport.close()
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(transport, name)
+
+    connection._transport = CutTransport()  # type: ignore[assignment]
+
+
+OWNER = """
+import sys, time
+import segmentstore
+
+with segmentstore.blocking.open(sys.argv[1]):
+    print("open", flush=True)
+    time.sleep(600)
+"""
