@@ -98,13 +98,14 @@ class WireServer:
         A connection to it needs no token. Raises OSError if the folder cannot hold a socket.
         """
         listener = local_listener(location)
-        self._location = location
         loop = asyncio.get_running_loop()
         try:
             self._local = await loop.create_unix_server(self.accept_local, sock=listener)
         except BaseException:
             listener.close()
+            socket_path(location).unlink(missing_ok=True)
             raise
+        self._location = location
 
     @property
     def port(self) -> int:

@@ -31,6 +31,7 @@ from segmentstore import (
     TierUnavailableError,
 )
 from segmentstore.client import client_connection
+from segmentstore.client.merge_once import merge_event
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.server import wire_server
@@ -343,6 +344,26 @@ class TestEnds:
                     with pytest.raises((AppendOutcomeUnknownError, StoreDisconnectedError)):
                         await store.append("x", b"a")
                     await store.close()
+
+        run(main())
+
+
+class TestMergesAsEvents:
+    def test_are_done_once(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+                for name in ("t", "a", "b"):
+                    await store.create_segment(name)
+                    await store.append(name, name.encode())
+                assert await merge_event(store, "t", "a", WRITER, 5) == 1
+                assert await merge_event(store, "t", "a", WRITER, 5) is None
+                assert await merge_event(store, "t", "b", WRITER, 4) is None
+                with pytest.raises(SegmentNotFoundError):
+                    await merge_event(store, "t", "a", WRITER, 6)
+                assert await merge_event(store, "t", "b", WRITER, 6) == 2
+                assert await read_all(store, "t") == b"tab"
+                with pytest.raises(SegmentNotFoundError):
+                    await merge_event(store, "gone", "t", WRITER, 7)
 
         run(main())
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 import segmentstore
-from segmentstore import SegmentStore
+from segmentstore import StoreApi
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.owned_tasks import owned_tasks
@@ -105,7 +105,7 @@ async def bury() -> None:
         await asyncio.wait(tasks)
 
 
-async def read_all(store: SegmentStore, name: str, offset: int = 0) -> bytes:
+async def read_all(store: StoreApi, name: str, offset: int = 0) -> bytes:
     return b"".join([chunk async for chunk in store.reader(name, offset)])
 
 
