@@ -31,6 +31,7 @@ from segmentstore.cli import (
     serve_command,
     spark_command,
     users_command,
+    watch_commands,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
 from segmentstore.config import deprecated_variables, unknown_variables
@@ -72,6 +73,7 @@ _STORE = "The store"
 app.command(name="ingest", rich_help_panel=_DATA)(ingest_command.ingest_command)
 app.command(name="append", rich_help_panel=_DATA)(data_commands.append)
 app.command(name="cat", rich_help_panel=_DATA)(data_commands.cat)
+app.command(name="tail", rich_help_panel=_DATA)(watch_commands.tail)
 app.command(name="ls", rich_help_panel=_SEGMENTS)(segment_commands.ls)
 app.command(name="info", rich_help_panel=_SEGMENTS)(segment_commands.info)
 app.command(name="create", rich_help_panel=_SEGMENTS)(segment_commands.create)
@@ -80,6 +82,8 @@ app.command(name="truncate", rich_help_panel=_SEGMENTS)(segment_commands.truncat
 app.command(name="merge", rich_help_panel=_SEGMENTS)(segment_commands.merge)
 app.command(name="rm", rich_help_panel=_SEGMENTS)(segment_commands.rm)
 app.command(name="attrs", rich_help_panel=_SEGMENTS)(segment_commands.attrs)
+app.command(name="stats", rich_help_panel=_STORE)(watch_commands.stats)
+app.command(name="top", rich_help_panel=_STORE)(watch_commands.top)
 app.command(name="flush", rich_help_panel=_STORE)(segment_commands.flush)
 app.command(name="checkpoint", rich_help_panel=_STORE)(segment_commands.checkpoint)
 app.command(name="log", rich_help_panel=_STORE)(inspection_commands.log)

@@ -20,7 +20,7 @@ from segmentstore.contracts.errors import (
 )
 
 if TYPE_CHECKING:
-    from segmentstore import SegmentStore
+    from segmentstore import StoreApi
 
 _OUTSTANDING_LINES_MAX = 1000
 _OUTSTANDING_BYTES_MAX = 4 << 20
@@ -29,7 +29,7 @@ _OUTSTANDING_BYTES_MAX = 4 << 20
 class _Appender:
     """Appends lines in order, many in flight, and counts the acknowledged ones."""
 
-    def __init__(self, store: SegmentStore, segment: str) -> None:
+    def __init__(self, store: StoreApi, segment: str) -> None:
         self._store = store
         self._segment = segment
         self._outstanding: deque[tuple[Awaitable[int], int]] = deque()
@@ -87,7 +87,7 @@ def append(
     """
     counted: list[_Appender] = []
 
-    async def run(opened: SegmentStore) -> None:
+    async def run(opened: StoreApi) -> None:
         try:
             await opened.create_segment(segment)
         except SegmentExistsError:
@@ -133,7 +133,7 @@ def cat(
 ) -> None:
     """Write the bytes of a segment to standard output."""
 
-    async def run(opened: SegmentStore) -> None:
+    async def run(opened: StoreApi) -> None:
         await _copy(opened, segment, offset, length, follow=follow)
 
     try:
@@ -156,7 +156,7 @@ def cat(
 
 
 async def _copy(
-    store: SegmentStore, segment: str, offset: int | None, length: int | None, *, follow: bool
+    store: StoreApi, segment: str, offset: int | None, length: int | None, *, follow: bool
 ) -> None:
     info = await store.get_info(segment)
     if offset is None:

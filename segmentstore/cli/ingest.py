@@ -21,7 +21,7 @@ from segmentstore.contracts.errors import AppendTooLargeError, SegmentExistsErro
 from segmentstore.contracts.runtime import thread_executor
 
 if TYPE_CHECKING:
-    from segmentstore import SegmentStore
+    from segmentstore import StoreApi
 
 WRITERS = 8
 """Files written at once, if not said otherwise."""
@@ -72,7 +72,7 @@ class IngestReport:
 
 
 async def ingest(
-    store: SegmentStore,
+    store: StoreApi,
     planned: Sequence[PlannedFile],
     *,
     writers: int = WRITERS,
@@ -114,7 +114,7 @@ async def ingest(
 class _Run:
     """What all files of one ingest share."""
 
-    store: SegmentStore
+    store: StoreApi
     executor: Executor
     outstanding_bytes_max: int
     """Of one file."""

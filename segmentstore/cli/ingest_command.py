@@ -23,7 +23,7 @@ from segmentstore.cli.stores import with_store
 from segmentstore.contracts.byte_sizes import format_size
 
 if TYPE_CHECKING:
-    from segmentstore import SegmentStore
+    from segmentstore import StoreApi
 
 
 def ingest_command(
@@ -47,7 +47,7 @@ def ingest_command(
     """
     planned = plan_files(paths, prefix=prefix, store=Path(store))
 
-    async def run(opened: SegmentStore) -> IngestReport:
+    async def run(opened: StoreApi) -> IngestReport:
         if as_json:
             return await ingest(opened, planned, writers=writers)
         return await _with_bar(opened, planned, writers)
@@ -70,7 +70,7 @@ def ingest_command(
     output.out().print(output.pairs(None, shown))
 
 
-async def _with_bar(store: SegmentStore, planned: list[PlannedFile], writers: int) -> IngestReport:
+async def _with_bar(store: StoreApi, planned: list[PlannedFile], writers: int) -> IngestReport:
     """Ingest under a progress bar on stderr; it is drawn on a terminal only."""
     console = output.err()
     bar = Progress(

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
 
 import typer
 
-from segmentstore import ATTRIBUTE_UNSET, AttributeUpdate, SegmentInfo, UpdateType
+from segmentstore import ATTRIBUTE_UNSET, AttributeUpdate, RemoteStore, SegmentInfo, UpdateType
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import with_readable_store, with_store
 
 if TYPE_CHECKING:
-    from segmentstore import SegmentStore
+    from segmentstore import SegmentStore, StoreApi
 
 
 def create(
@@ -120,9 +120,11 @@ def ls(
 ) -> None:
     """List segments by name."""
 
-    async def run(opened: SegmentStore) -> list[SegmentInfo]:
+    async def run(opened: StoreApi) -> list[SegmentInfo]:
         infos = [info async for info in opened.list_segments(prefix=prefix)]
-        config = opened.config
+        if isinstance(opened, RemoteStore):
+            return infos
+        config = cast("SegmentStore", opened).config
         if left_out := sorted(set(range(config.containers)) - set(config.served)):
             which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
             detail = (
@@ -166,8 +168,8 @@ def info(
 ) -> None:
     """Show a segment's properties, or the store's numbers and health."""
 
-    async def of_store(opened: SegmentStore) -> Any:
-        return output.to_plain(opened.stats())
+    async def of_store(opened: StoreApi) -> Any:
+        return output.to_plain(await opened.fetch_stats())
 
     shown = with_readable_store(store, of_store if segment is None else _get_info(segment))
     if as_json:
@@ -181,7 +183,7 @@ def info(
     output.out().print(output.pairs(segment or store, output.flatten(values)))
 
 
-def _get_info(segment: str) -> Callable[[SegmentStore], Awaitable[SegmentInfo]]:
+def _get_info(segment: str) -> Callable[[StoreApi], Awaitable[SegmentInfo]]:
     return lambda opened: opened.get_info(segment)
 
 
@@ -226,7 +228,7 @@ def attrs(
 
     start = _parse_id(from_id)
 
-    async def run(opened: SegmentStore) -> dict[str, int]:
+    async def run(opened: StoreApi) -> dict[str, int]:
         if changes:
             await opened.update_attributes(segment, changes)
         shown: dict[str, int] = {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from segmentstore.cli import output
-from segmentstore.cli.stores import with_store
+from segmentstore.cli.stores import with_own_store
 from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentStoreError
 from segmentstore.contracts.local_socket import SOCKET_NAME
 from segmentstore.contracts.visible import visible
@@ -78,7 +78,7 @@ def serve_command(
         await _until_reported(opened)
 
     options = _port_options("wire", wire) | _port_options("controller", controller)
-    with_store(store, run, create=create, local_server=True, take_over=take_over, **options)
+    with_own_store(store, run, create=create, local_server=True, take_over=take_over, **options)
 
 
 def _port_options(name: str, address: str) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""How a command opens a store, and how it stops: every command that changes or reads one goes
-through here.
+"""How a command comes to a store: through the process that has it open, or by opening it. Every
+command that changes or reads one goes through here.
 """
 
 from __future__ import annotations
@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import segmentstore
 from segmentstore.cli import output
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
-from segmentstore.contracts.errors import NotAStoreError, ReadOnlyFileSystemError
+from segmentstore.contracts.errors import (
+    NotAStoreError,
+    ReadOnlyFileSystemError,
+    StoreUnreachableError,
+)
 from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:
     from durablelog.durable_data_log_factory import DurableDataLogFactory
-    from segmentstore import SegmentStore
+    from segmentstore import RemoteStore, SegmentStore, StoreApi
 
 T = TypeVar("T")
 
@@ -42,6 +47,42 @@ def require_store(location: str) -> None:
 
 
 def with_store(
+    location: str,
+    action: Callable[[StoreApi], Awaitable[T]],
+    *,
+    create: bool = False,
+    take_over: bool = False,
+) -> T:
+    """Run `action` on the store, and give what it gave: through the process that has the store open
+    and listens, which stderr says, or as `with_own_store`.
+    """
+    if not take_over and not _is_mounted_read_only(location):
+        reached = _through_owner(location, action)
+        if reached is not None:
+            return reached[0]
+    return with_own_store(location, action, create=create, take_over=take_over)
+
+
+def _through_owner(location: str, action: Callable[[StoreApi], Awaitable[T]]) -> tuple[T] | None:
+    """What `action` gave; None if no process listens."""
+    checked_folder(location, "STORE")
+    if not (Path(location) / STORE_SOCKET_NAME).is_socket():
+        return None
+
+    async def connected() -> tuple[T] | None:
+        store: RemoteStore
+        try:
+            store = await segmentstore.connect(Path(location))
+        except StoreUnreachableError:
+            return None  # Left by a crash, or it is about to close: the opening says which.
+        async with store:
+            output.print_error(f"{location} is open in another process: going through it")
+            return (await action(store),)
+
+    return run(connected())
+
+
+def with_own_store(
     location: str,
     action: Callable[[SegmentStore], Awaitable[T]],
     *,
@@ -71,7 +112,7 @@ def with_store(
     return run(opened())
 
 
-def with_readable_store(location: str, action: Callable[[SegmentStore], Awaitable[T]]) -> T:
+def with_readable_store(location: str, action: Callable[[StoreApi], Awaitable[T]]) -> T:
     """As `with_store`, for an action that only reads: on a read-only file system it runs on a view
     of the store.
 
@@ -110,7 +151,7 @@ def logs_of(location: str) -> DurableDataLogFactory:
     return make_log_factory(tier1, location, os.environ, runtime)
 
 
-def _viewed(location: str, action: Callable[[SegmentStore], Awaitable[T]], why: str) -> T:
+def _viewed(location: str, action: Callable[[StoreApi], Awaitable[T]], why: str) -> T:
     # Not at the top: the other commands do not pay for it.
     from segmentstore.read_only_view import open_view  # noqa: PLC0415
 

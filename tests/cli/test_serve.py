@@ -118,8 +118,10 @@ def test_serves_until_stopped_and_closes_in_order(tmp_path: Path, number: signal
                 assert await client.append("x", WRITER, 0, b"data") == 0
 
         run(main())
-        busy = segmentstore("ls", tmp_path / "s")
-        assert busy.code == ExitCode.IN_USE
+        busy = segmentstore("ls", tmp_path / "s", "--json")
+        assert busy.code == ExitCode.DONE
+        assert "going through it" in busy.err
+        assert [each["name"] for each in busy.json_lines()] == ["x"]
         process.send_signal(number)
         _, err = process.communicate(timeout=120)
         assert (process.returncode, err) == (ExitCode.DONE, b"")
