@@ -38,7 +38,10 @@ from segmentstore.contracts.metadata import (
     SegmentMetadata,
 )
 
-VERSION = 1
+VERSION = 2
+"""Written of metadata with segments that are `releasing`, which version 1 does not know; else it is
+1, as older versions wrote it.
+"""
 
 _HEAD = struct.Struct(">HIQ")
 _COUNT = struct.Struct(">I")
@@ -54,19 +57,22 @@ _NOT_COUNTED = (1 << 64) - 1
 
 _SEALED = 1
 _MERGED = 2
+_RELEASING = 4
+_DELETED = 8
 
 
 def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
     """All committed metadata as one blob. O(changed segments), plus one copy of everything."""
-    parts = [_HEAD.pack(VERSION, metadata.container_id, metadata.sequence_number)]
+    version = VERSION if metadata.releasing else 1
+    parts = [_HEAD.pack(version, metadata.container_id, metadata.sequence_number)]
     parts.append(_COUNT.pack(len(metadata.objects)))
     parts += [_encode_object(live.record) for live in metadata.objects.values()]
     parts.append(_COUNT.pack(len(metadata.garbage)))
     for garbage in metadata.garbage.values():
         parts += (_encode_object(garbage.record), _TIME.pack(garbage.unreferenced_ms))
     assert metadata.whole, "a checkpoint has all segments in itself, or names a snapshot"
-    parts.append(_COUNT.pack(len(metadata.segments)))
-    for segment in metadata.segments.values():
+    parts.append(_COUNT.pack(len(metadata.segments) + len(metadata.deleted_ids())))
+    for segment in metadata.all_records():
         encoded = segment.encoded
         if encoded is None:
             encoded = _encode_segment(segment)
@@ -121,9 +127,12 @@ def _decode(blob: Buffer) -> ContainerMetadata:
         segment = _decode_segment(blob[position + _COUNT.size : end], metadata)
         if not _has_pages(segment):
             segment.encoded = bytes(blob[position:end])
-        metadata.segments[segment.segment_id] = segment
-        if segment.merged_into is None:
-            metadata.names[segment.name] = segment.segment_id
+        if segment.releasing:
+            metadata.releasing[segment.segment_id] = segment
+        if not segment.deleted:
+            metadata.segments[segment.segment_id] = segment
+            if segment.merged_into is None:
+                metadata.names[segment.name] = segment.segment_id
         position = end
     if position < len(blob):
         _decode_deletion_clock(blob, position, metadata)
@@ -172,7 +181,12 @@ def _has_pages(segment: SegmentMetadata) -> bool:
 
 def _encode_segment(segment: SegmentMetadata) -> list[bytes]:
     attributes = segment.attributes
-    flags = (_SEALED if segment.sealed else 0) | (_MERGED if segment.merged_into is not None else 0)
+    flags = (
+        (_SEALED if segment.sealed else 0)
+        | (_MERGED if segment.merged_into is not None else 0)
+        | (_RELEASING if segment.releasing else 0)
+        | (_DELETED if segment.deleted else 0)
+    )
     parts = [
         _SEGMENT.pack(
             segment.segment_id,
@@ -234,6 +248,8 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
     )
     segment.sealed = bool(flags & _SEALED)
     segment.merged_into = merged_into if flags & _MERGED else None
+    segment.releasing = bool(flags & _RELEASING)
+    segment.deleted = bool(flags & _DELETED)
     position = _decode_attributes(data, position, segment)
     position = _decode_chunks(data, position, segment, metadata)
     (count,) = _COUNT.unpack_from(data, position)

@@ -14,6 +14,7 @@ from durablelog.operations import (
     DeleteOperation,
     MergeOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     TruncateOperation,
     UpdateAttributesOperation,
@@ -62,9 +63,14 @@ def needs_of(operation: Operation) -> Iterator[Need]:
 def chunks_needed(operation: Operation) -> Iterator[ChunkNeed]:
     """The chunks that must be in memory."""
     if isinstance(operation, TruncateOperation):
-        yield ChunkNeed(operation.segment_id, 0, operation.offset)
+        if not operation.in_slices:
+            yield ChunkNeed(operation.segment_id, 0, operation.offset)
     elif isinstance(operation, DeleteOperation):
-        yield ChunkNeed(operation.segment_id, 0, ALL_CHUNKS)
+        if not operation.in_slices:
+            yield ChunkNeed(operation.segment_id, 0, ALL_CHUNKS)
+    elif isinstance(operation, ReleaseChunksOperation):
+        for segment_id, end_offset in operation.releases:
+            yield ChunkNeed(segment_id, 0, end_offset)
     elif isinstance(operation, MergeOperation):
         yield ChunkNeed(operation.source_id, 0, ALL_CHUNKS)
     elif isinstance(operation, ReplaceChunksOperation):
@@ -79,7 +85,7 @@ def keys_of(updates: Iterable[KeyedUpdate]) -> list[AttributeKey]:
 
 def is_known(metadata: ContainerMetadata, need: Need) -> bool:
     """Whether it is in memory; of a segment that is not there nothing is needed. O(log chunks)."""
-    segment = metadata.segments.get(need.segment_id)
+    segment = metadata.with_chunks(need.segment_id)
     if segment is None:
         return True
     if isinstance(need, AttributeNeed):

@@ -35,6 +35,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     SealOperation,
     SnapshotCheckpointOperation,
@@ -99,6 +100,7 @@ class MetadataUpdater(SegmentResidency):
             ObjectsDeletedOperation: self._accept_anything,
             ReplaceChunksOperation: self._accept_anything,
             DeletionClockOperation: self._accept_anything,
+            ReleaseChunksOperation: self._accept_anything,
         }
         self._commit: dict[type[Operation], Callable[..., None]] = {
             SealOperation: self._commit_seal,
@@ -113,6 +115,7 @@ class MetadataUpdater(SegmentResidency):
             ObjectsDeletedOperation: self._commit_objects_deleted,
             ReplaceChunksOperation: self._commit_replace_chunks,
             DeletionClockOperation: self._commit_deletion_clock,
+            ReleaseChunksOperation: self._commit_release_chunks,
         }
 
     # --- the three moves --------------------------------------------------------------------------
@@ -460,7 +463,10 @@ class MetadataUpdater(SegmentResidency):
         if self.metadata.names.get(segment.name) == segment.segment_id:
             del self.metadata.names[segment.name]
             self.changes.lose_name(segment.name)
-        storage_metadata.discard(self.metadata, self.changes, segment, operation)
+        in_slices = operation.in_slices
+        storage_metadata.discard(
+            self.metadata, self.changes, segment, operation, in_slices=in_slices
+        )
         self._settle_name(segment.name, None)
         self._settle(operation.segment_id)
 
@@ -481,6 +487,9 @@ class MetadataUpdater(SegmentResidency):
 
     def _commit_deletion_clock(self, operation: DeletionClockOperation) -> None:
         storage_metadata.apply_deletion_clock(self.metadata, self.changes, operation)
+
+    def _commit_release_chunks(self, operation: ReleaseChunksOperation) -> None:
+        storage_metadata.apply_release_chunks(self.metadata, self.changes, operation)
 
     def _touch(self, segment_id: int, operation: Operation) -> SegmentMetadata:
         segment = self.metadata.segments[segment_id]

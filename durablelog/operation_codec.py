@@ -4,7 +4,8 @@
     revision  = length u32, bytes
 
 Revision 0 is what version 1 has; later revisions are added behind it and skipped by readers that do
-not know them. A version above ours is refused. All integers big-endian.
+not know them. A version above ours is refused. Of a truncation and a deletion version 2 has the
+same bytes, and says that they release chunks in slices. All integers big-endian.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     SealOperation,
     SnapshotCheckpointOperation,
@@ -34,6 +36,7 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 
 VERSION = 1
+_IN_SLICES = 2
 
 _PREFIX = struct.Struct(">BBQQI")
 _APPEND = struct.Struct(">BBQQIQQH")
@@ -95,8 +98,13 @@ def encode_operation(operation: Operation) -> list[Buffer]:
     if isinstance(operation, AppendOperation):
         return [encode_append_head(operation), operation.data]
     body = _ENCODERS[type(operation)](operation)
+    in_slices = isinstance(operation, _SLICED) and operation.in_slices
     prefix = _PREFIX.pack(
-        operation.type_id, VERSION, operation.sequence_number, operation.timestamp_ms, len(body)
+        operation.type_id,
+        _IN_SLICES if in_slices else VERSION,
+        operation.sequence_number,
+        operation.timestamp_ms,
+        len(body),
     )
     return [prefix, body]
 
@@ -124,8 +132,9 @@ def decode_operation(data: Buffer, *, copy: bool = True) -> Operation:
             return append
     try:
         type_id, version, sequence_number, timestamp_ms, length = _PREFIX.unpack_from(data)
-        if version > VERSION:
-            message = f"operation version {version} is newer than {VERSION}, the newest known here"
+        newest = _NEWEST.get(type_id, VERSION)
+        if version > newest:
+            message = f"operation version {version} is newer than {newest}, the newest known here"
             raise OperationFormatError(message)
         end = _PREFIX.size + length
         if end > len(data):
@@ -140,6 +149,8 @@ def decode_operation(data: Buffer, *, copy: bool = True) -> Operation:
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         message = f"malformed operation: {error}"
         raise OperationFormatError(message) from error
+    if version == _IN_SLICES and isinstance(operation, _SLICED):
+        operation.in_slices = True
     operation.sequence_number = sequence_number
     operation.timestamp_ms = timestamp_ms
     return operation
@@ -296,6 +307,12 @@ def _encode_snapshot_checkpoint(operation: SnapshotCheckpointOperation) -> bytes
     return _SNAPSHOT_CHECKPOINT.pack(operation.epoch, operation.unique_id)
 
 
+def _encode_release_chunks(operation: ReleaseChunksOperation) -> bytes:
+    parts = [_COUNT.pack(len(operation.releases))]
+    parts += [_TWO.pack(*release) for release in operation.releases]
+    return b"".join(parts)
+
+
 def _decode_append(body: Buffer) -> Operation:
     segment_id, offset, count = _APPEND_BODY.unpack_from(body)
     if not count:
@@ -427,6 +444,12 @@ def _decode_snapshot_checkpoint(body: Buffer) -> Operation:
     return SnapshotCheckpointOperation(*_SNAPSHOT_CHECKPOINT.unpack_from(body))
 
 
+def _decode_release_chunks(body: Buffer) -> Operation:
+    (count,) = _COUNT.unpack_from(body)
+    places = range(_COUNT.size, _COUNT.size + count * _TWO.size, _TWO.size)
+    return ReleaseChunksOperation([_TWO.unpack_from(body, place) for place in places])
+
+
 _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     SealOperation: _encode_seal,
     MergeOperation: _encode_merge,
@@ -440,6 +463,7 @@ _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     ReplaceChunksOperation: _encode_replace_chunks,
     DeletionClockOperation: _encode_deletion_clock,
     SnapshotCheckpointOperation: _encode_snapshot_checkpoint,
+    ReleaseChunksOperation: _encode_release_chunks,
 }
 
 _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
@@ -456,7 +480,11 @@ _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
     ReplaceChunksOperation.type_id: _decode_replace_chunks,
     DeletionClockOperation.type_id: _decode_deletion_clock,
     SnapshotCheckpointOperation.type_id: _decode_snapshot_checkpoint,
+    ReleaseChunksOperation.type_id: _decode_release_chunks,
 }
+
+_SLICED = (TruncateOperation, DeleteOperation)
+_NEWEST = {each.type_id: _IN_SLICES for each in _SLICED}
 
 
 def encoded_length(parts: Sequence[Buffer]) -> int:

@@ -111,6 +111,8 @@ class TruncateOperation(Operation):
 
     segment_id: int
     offset: int
+    in_slices: bool = False
+    """The chunks below it stay until other operations release them, some at a time."""
 
 
 @dataclass(slots=True)
@@ -152,6 +154,10 @@ class DeleteOperation(Operation):
     type_id: ClassVar[int] = 10
 
     segment_id: int
+    in_slices: bool = False
+    """Its chunks, and those of sources that were not linked, stay until other operations release
+    them, some at a time.
+    """
 
 
 @dataclass(slots=True)
@@ -229,6 +235,19 @@ class SnapshotCheckpointOperation(Operation):
             raise ValueError(f"a snapshot's id has 16 bytes, not {len(self.unique_id)}")
 
 
+@dataclass(slots=True)
+class ReleaseChunksOperation(Operation):
+    """A slice of what truncations and deletions left: these chunks are no segment's any more.
+
+    One whose segment has been deleted at once meanwhile is passed over.
+    """
+
+    type_id: ClassVar[int] = 15
+
+    releases: Sequence[tuple[int, int]]
+    """(segment id, end offset): the chunks that end at or below it."""
+
+
 AnyCheckpoint: TypeAlias = CheckpointOperation | SnapshotCheckpointOperation
 """What a log may begin with."""
 
@@ -237,6 +256,7 @@ OwnersOperation: TypeAlias = (
     | ObjectsDeletedOperation
     | ReplaceChunksOperation
     | DeletionClockOperation
+    | ReleaseChunksOperation
 )
 """What a storage writer has to say, not a caller."""
 
@@ -253,6 +273,8 @@ def segments_of(operation: Operation) -> Iterable[int]:
         return itertools.chain(chunks, *operation.links)
     if isinstance(operation, ReplaceChunksOperation):
         return (each.segment_id for each in operation.replacements)
+    if isinstance(operation, ReleaseChunksOperation):
+        return (segment_id for segment_id, _ in operation.releases)
     if isinstance(operation, _OF_ONE_SEGMENT):
         return (operation.segment_id,)
     return ()

@@ -18,8 +18,10 @@ from durablelog.operations import (
     ChunkReplacement,
     DeletionClockOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     StorageUpdateOperation,
+    TruncateOperation,
 )
 from segmentstore.contracts.chunk_list import ChunkList, PageContent
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -91,19 +93,25 @@ def truncate(
     changes: MetadataChanges,
     segment: SegmentMetadata,
     offset: int,
-    operation: Operation,
+    operation: TruncateOperation,
 ) -> None:
-    """Move the start offset; drop chunks and merged sources that lie wholly below it."""
+    """Move the start offset; drop merged sources that lie wholly below it, and chunks, or leave
+    those to be released.
+    """
     _change(changes, segment)
     segment.start_offset = offset
-    pages: dict[int, PageContent | None] = {}
-    for chunk in segment.chunks.remove_below(offset, pages):
-        _release(metadata, changes, segment.segment_id, chunk, operation)
-    changes.set_pages(segment.segment_id, pages)
+    in_slices = operation.in_slices
+    if not in_slices:
+        _release_below(metadata, changes, segment, offset, operation)
+    elif segment.chunks and segment.chunks.start_offset < offset:
+        # Where the first one ends may be known to the catalog alone.
+        segment.releasing = True
+        metadata.releasing[segment.segment_id] = segment
     passed = list(takewhile(lambda merge: merge.end_offset <= offset, segment.merges))
     del segment.merges[: len(passed)]
     for merge in passed:
-        discard(metadata, changes, metadata.segments[merge.source_id], operation)
+        source = metadata.segments[merge.source_id]
+        discard(metadata, changes, source, operation, in_slices=in_slices)
     segment.storage_length = max(segment.storage_length, offset)
 
 
@@ -112,20 +120,70 @@ def discard(
     changes: MetadataChanges,
     segment: SegmentMetadata,
     operation: Operation,
+    *,
+    in_slices: bool = False,
 ) -> None:
     """Remove a segment's record with everything that hangs on it: chunks, and sources merged into
-    it.
+    it. In slices, records with chunks stay until these are released.
     """
     # Without recursion: sources have sources, as deep as callers merged while Tier 2 was away.
     left = [segment]
     while left:
         each = left.pop()
-        changes.remove(each)
-        del metadata.segments[each.segment_id]
-        metadata.partial.discard(each.segment_id)
-        for chunk in each.chunks:
-            _release(metadata, changes, each.segment_id, chunk, operation)
         left += [metadata.segments[merge.source_id] for merge in reversed(each.merges)]
+        del metadata.segments[each.segment_id]
+        if in_slices and each.chunks:
+            _change(changes, each)
+            each.deleted = each.releasing = True
+            each.merged_into, each.merges = None, []
+            metadata.releasing[each.segment_id] = each
+            changes.put_off(each)
+        else:
+            for chunk in each.chunks:
+                _release(metadata, changes, each.segment_id, chunk, operation)
+            _remove(metadata, changes, each)
+
+
+def apply_release_chunks(
+    metadata: ContainerMetadata, changes: MetadataChanges, operation: ReleaseChunksOperation
+) -> None:
+    """Release some of the chunks that truncations and deletions left. O(those)."""
+    for segment_id, end_offset in operation.releases:
+        segment = metadata.releasing.get(segment_id)
+        if segment is None:
+            continue
+        _change(changes, segment)
+        end = min(end_offset, segment.release_end)
+        _release_below(metadata, changes, segment, end, operation)
+        if segment.deleted:
+            segment.start_offset = max(segment.start_offset, end)
+            if not segment.chunks:
+                _remove(metadata, changes, segment)
+        elif end >= segment.start_offset:
+            segment.releasing = False
+            del metadata.releasing[segment_id]
+
+
+def _release_below(
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    segment: SegmentMetadata,
+    offset: int,
+    operation: Operation,
+) -> None:
+    pages: dict[int, PageContent | None] = {}
+    for chunk in segment.chunks.remove_below(offset, pages):
+        _release(metadata, changes, segment.segment_id, chunk, operation)
+    changes.set_pages(segment.segment_id, pages)
+
+
+def _remove(
+    metadata: ContainerMetadata, changes: MetadataChanges, segment: SegmentMetadata
+) -> None:
+    """Nothing is left of a segment, which is in no table of active ones any more."""
+    changes.remove(segment)
+    metadata.releasing.pop(segment.segment_id, None)
+    metadata.partial.discard(segment.segment_id)
 
 
 def _add_objects(
@@ -188,8 +246,8 @@ def _add_chunk(
     chunk: ChunkRecord,
 ) -> None:
     # Truncation may have passed the chunk while it was uploaded: wholly (unwanted) or in part
-    # (still fits).
-    if chunk.end_offset <= segment.storage_length:
+    # (still fits). One that was to follow chunks that are not released yet is uploaded again.
+    if chunk.end_offset <= segment.storage_length or segment.detached:
         return
     # An object reported by several operations may have lost everything of the first ones before the
     # last comes: it is garbage and stays so. Its segment still owes these bytes to Tier 2.
@@ -219,8 +277,11 @@ def _link(
 ) -> None:
     """Make the chunks of the target's first merges its own.
 
-    The merges leave its list at once, not one by one.
+    The merges leave its list at once, not one by one. Those of a detached target stay as they are:
+    they are linked when its old chunks have been released.
     """
+    if target.detached:
+        return
     for merge, source in zip(target.merges, sources, strict=False):
         assert merge.source_id == source.segment_id, (target, source)
         assert source.storage_length == source.length == merge.length, (target, source)

@@ -198,14 +198,14 @@ class Listing:
 def chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[ChunkRecord]]:
     """Every chunk, under the object it lies in."""
     result: dict[str, list[ChunkRecord]] = defaultdict(list)
-    for segment in metadata.segments.values():
+    for segment in metadata.all_records():
         for chunk in segment.chunks:
             result[chunk.object_name].append(chunk)
     return result
 
 
 def _check_chunks(metadata: ContainerMetadata) -> Iterator[Finding]:
-    for segment in metadata.segments.values():
+    for segment in metadata.all_records():
         place = f"container {metadata.container_id}, segment {segment.name!r}"
         yield from _check_cover(segment, place)
         for chunk in segment.chunks:
@@ -246,7 +246,7 @@ def _check_cover(segment: SegmentMetadata, place: str) -> Iterator[Finding]:
                 "overlap", f"{place} offset {chunk.start_offset}", f"two chunks up to {position}"
             )
         position = chunk.end_offset
-    if position < segment.storage_length:
+    if position < segment.storage_length and not segment.detached:
         yield harmful(
             "gap", f"{place} offset {position}", f"no chunk up to {segment.storage_length}"
         )
@@ -280,8 +280,8 @@ _SEGMENT_FIELDS = tuple(
 
 def _segments(metadata: ContainerMetadata) -> Mapping[int, tuple[object, ...]]:
     return {
-        key: tuple(getattr(segment, name) for name in _SEGMENT_FIELDS)
-        for key, segment in metadata.segments.items()
+        segment.segment_id: tuple(getattr(segment, name) for name in _SEGMENT_FIELDS)
+        for segment in metadata.all_records()
     }
 
 

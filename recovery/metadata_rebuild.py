@@ -183,7 +183,7 @@ class _Rebuilding:
         return runs
 
     def _chunks_there(self, segment: SegmentMetadata) -> Iterable[ChunkRecord]:
-        for chunk in segment.chunks:
+        for chunk in segment.chunks.between(segment.start_offset, segment.length):
             if self._is_whole(chunk.object_name) or self._is_in_whole_block(chunk):
                 yield chunk
             else:

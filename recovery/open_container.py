@@ -79,7 +79,7 @@ class WholeMetadata(OpenContainer):
         found: dict[str, list[tuple[int, ChunkRecord]]] = defaultdict(list)
         passed = 0
         for segment_id, segment in self._metadata.segments.items():
-            for chunk in segment.chunks:
+            for chunk in segment.chunks.between(segment.start_offset, segment.length):
                 found[chunk.object_name].append((segment_id, chunk))
                 passed += 1
                 if passed % CHUNKS_PER_TURN == 0:

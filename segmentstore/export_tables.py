@@ -47,7 +47,9 @@ RECORDS_OF_A_PORTION: Final = 2048
 PAGES_OF_A_PORTION: Final = 32
 """The same of pages of chunks: some thousand chunks."""
 
-Add: TypeAlias = "Callable[[TablesBuilder, Sequence[KeyPair]], None]"
+ReleaseEnds: TypeAlias = dict[int, int]
+"""By segment id: its chunks that end at or below are only still to be released."""
+Add: TypeAlias = "Callable[[TablesBuilder, Sequence[KeyPair], ReleaseEnds], None]"
 
 
 async def encode_stored(
@@ -59,13 +61,13 @@ async def encode_stored(
     """
     run = partial(asyncio.get_running_loop().run_in_executor, executor)
     try:
-        builder = await run(_new_builder)
+        builder, release_ends = await run(_new_builder), ReleaseEnds()
         for keys, limit, add in _TABLES:
             rest: StoreKeyRange | None = keys
             while rest is not None:
                 pairs, rest = await snapshot.scan(rest, limit)
                 if pairs:
-                    await run(add, builder, pairs)
+                    await run(add, builder, pairs, release_ends)
         return await run(_encode, builder)
     except (KeyStoreError, MetadataFormatError) as error:
         raise catalog_error(container_id, error) from error
@@ -91,7 +93,7 @@ def _encode(builder: TablesBuilder) -> dict[str, EncodedTable]:
     return encode_tables(tables)
 
 
-def _add_objects(builder: TablesBuilder, pairs: Sequence[KeyPair]) -> None:
+def _add_objects(builder: TablesBuilder, pairs: Sequence[KeyPair], _: ReleaseEnds) -> None:
     found = [decode_object(decoded_key(ObjectKey, key).name, value) for key, value in pairs]
     builder.add_live(
         [each.record for each in found],
@@ -100,15 +102,21 @@ def _add_objects(builder: TablesBuilder, pairs: Sequence[KeyPair]) -> None:
     )
 
 
-def _add_garbage(builder: TablesBuilder, pairs: Sequence[KeyPair]) -> None:
+def _add_garbage(builder: TablesBuilder, pairs: Sequence[KeyPair], _: ReleaseEnds) -> None:
     found = [decode_garbage(decoded_key(GarbageKey, key), value) for key, value in pairs]
     builder.add_garbage([each.record for each in found], [each.unreferenced_ms for each in found])
 
 
-def _add_segments(builder: TablesBuilder, pairs: Sequence[KeyPair]) -> None:
-    found = [
+def _add_segments(
+    builder: TablesBuilder, pairs: Sequence[KeyPair], release_ends: ReleaseEnds
+) -> None:
+    there = [
         decode_segment(decoded_key(SegmentIdKey, key).segment_id, value) for key, value in pairs
     ]
+    for each in there:
+        if each.releasing:
+            release_ends[each.segment_id] = each.length if each.deleted else each.start_offset
+    found = [each for each in there if not each.deleted]
     columns: dict[str, Sequence[object]] = {
         name: list(map(field, found)) for name, field in _FIELDS.items()
     }
@@ -116,12 +124,16 @@ def _add_segments(builder: TablesBuilder, pairs: Sequence[KeyPair]) -> None:
     builder.add_segments(columns)
 
 
-def _add_pages(builder: TablesBuilder, pairs: Sequence[KeyPair]) -> None:
+def _add_pages(builder: TablesBuilder, pairs: Sequence[KeyPair], release_ends: ReleaseEnds) -> None:
     ids: list[int] = []
     chunks: list[ChunkRecord] = []
     for key, value in pairs:
         page = decoded_key(ChunkPageKey, key)
         found = decoded(decode_chunk_page, page, value)
+        end = release_ends.get(page.segment_id)
+        if end is not None:
+            builder.add_released([each for each in found if each.end_offset <= end])
+            found = [each for each in found if each.end_offset > end]
         ids += [page.segment_id] * len(found)
         chunks += found
     builder.add_chunks(ids, chunks)

@@ -57,7 +57,11 @@ class ObjectPlan(NamedTuple):
 
 
 def next_block(segment: SegmentMetadata, bytes_max: int) -> BlockPlan | None:
-    """The bytes of a segment that can go now; None while a merge has to be linked first."""
+    """The bytes of a segment that can go now; None while a merge has to be linked first, or chunks
+    have to be released.
+    """
+    if segment.detached:
+        return None
     start = segment.storage_length
     end = segment.merges[0].offset if segment.merges else segment.length
     return (

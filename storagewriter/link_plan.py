@@ -24,7 +24,9 @@ def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tu
     links: list[tuple[int, int]] = []
     while pending.link_candidates and len(links) < LINKS_MAX:
         target = metadata.segments.get(pending.link_candidates.pop())
-        if target is not None and target.segment_id not in pending.busy:
+        if target is None or target.detached:
+            continue
+        if target.segment_id not in pending.busy:
             links += _links_of(target, pending, metadata, LINKS_MAX - len(links))
     return links
 

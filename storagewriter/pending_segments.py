@@ -31,6 +31,7 @@ from durablelog.operations import (
     DeleteOperation,
     MergeOperation,
     Operation,
+    ReleaseChunksOperation,
     SealOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -109,6 +110,8 @@ class PendingSegments:
             elif isinstance(operation, (TruncateOperation, DeleteOperation)):
                 self.settle(operation.segment_id)
                 self._force(operation.segment_id)
+            elif isinstance(operation, ReleaseChunksOperation):
+                self._unblock([segment_id for segment_id, _ in operation.releases], now)
             elif isinstance(operation, StorageUpdateOperation):
                 for segment_id, _ in operation.chunks:
                     self.settle(segment_id)
@@ -259,8 +262,8 @@ class PendingSegments:
         return [segment_id for segment_id in (*self.ready, *waiting) if segment_id not in self.busy]
 
     def block(self, segment_id: int) -> None:
-        """A ready segment has nothing that can go before a merge is linked; the link will settle
-        it.
+        """A ready segment has nothing that can go before a merge is linked, or chunks are released;
+        that will settle it.
         """
         self.ready.pop(segment_id, None)
 
@@ -277,15 +280,20 @@ class PendingSegments:
         """Their flight is over, with or without effect; what is old enough or forced is due
         again.
         """
+        self.busy.difference_update(segment_ids)
+        self._unblock(segment_ids, now)
+
+    def _unblock(self, segment_ids: Sequence[int], now: float) -> None:
+        """Settle the segments; those that no flight has may be due again."""
         for segment_id in segment_ids:
-            self.busy.discard(segment_id)
             self.settle(segment_id)
             aggregator = self.dirty.get(segment_id)
-            if aggregator is not None and segment_id not in self.ready:
-                if aggregator.is_due(self._config.flush_bytes, now - self._config.flush_age_s):
-                    self._make_ready(aggregator)
-                else:
-                    self._enqueue_by_age(aggregator)
+            if aggregator is None or segment_id in self.busy or segment_id in self.ready:
+                continue
+            if aggregator.is_due(self._config.flush_bytes, now - self._config.flush_age_s):
+                self._make_ready(aggregator)
+            else:
+                self._enqueue_by_age(aggregator)
         self.news = True
 
     def settle(self, segment_id: int) -> None:

@@ -30,6 +30,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup, own_task
 from segmentstore.contracts.runtime import Runtime
+from storagewriter.chunk_releaser import ChunkReleaser
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
@@ -92,6 +93,7 @@ class StorageWriter:
         self.garbage_collector = GarbageCollector(
             source, storage, config, runtime, other_stores.shared_with
         )
+        self.chunk_releaser = ChunkReleaser(source, config, runtime)
         self._source = source
         self._config = config
         self._executor = runtime.executor("storagewriter", 1)
@@ -312,6 +314,7 @@ class StorageWriter:
             self._uploader.failing()
             or self._late()
             or self.garbage_collector.health.describe()
+            or self.chunk_releaser.health.describe()
             or self.consolidator.describe()
             or self.mailbox.describe()
             or self.wall_clock.describe()
@@ -394,6 +397,7 @@ class StorageWriter:
 
     def _begin_parts(self, group: asyncio.TaskGroup) -> None:
         group.create_task(self.garbage_collector.run())
+        group.create_task(self.chunk_releaser.run())
         group.create_task(self.orphan_sweeper.run())
         group.create_task(self.mailbox.run())
         if self._config.consolidation:
@@ -488,6 +492,7 @@ class StorageWriter:
         self._waiters.settle(self._pending.touched, self._source.metadata)
         self._pending.touched.clear()
         self.garbage_collector.notice()
+        self.chunk_releaser.notice()
         self.consolidator.notice()
 
     # --- the end ----------------------------------------------------------------------------------

@@ -174,16 +174,23 @@ class _Loading:
                 there = "missing" if segment is None else "flushed"
                 raise wrong(f"segment {segment_id}", f"it is listed as unflushed, and is {there}")
             self._check_age(segment_id)
-            self.metadata.segments[segment_id] = segment
+            self._add(segment)
             if not segment.whole:
                 self.metadata.partial.add(segment_id)
-            if segment.merged_into is None:
+            if segment.merged_into is None and not segment.deleted:
                 named.append(segment)
         known = await find_ids(store, [segment.name for segment in named])
         for segment, named_id in zip(named, known, strict=True):
             if named_id != segment.segment_id:
                 raise wrong(f"name {segment.name}", f"it is of {named_id}, and {segment!r} has it")
             self.metadata.names[segment.name] = named_id
+
+    def _add(self, segment: SegmentMetadata) -> None:
+        """A segment, or what is left of a deleted one."""
+        if not segment.deleted:
+            self.metadata.segments[segment.segment_id] = segment
+        if segment.releasing:
+            self.metadata.releasing[segment.segment_id] = segment
 
     async def _unflushed_ids(self) -> list[int]:
         """Of the segments that are listed, ascending."""
@@ -202,10 +209,10 @@ class _Loading:
             if listed:
                 raise wrong("totals", f"they are missing, and {len(listed)} segments are unflushed")
             return
-        named, segments = len(self.metadata.names), self.metadata.segments.values()
+        named = len(self.metadata.names)
         if totals.segments != named:
             raise wrong("totals", f"{totals}, and {named} segments have names")
-        for number, segment in enumerate(segments):
+        for number, segment in enumerate(self.metadata.all_records()):
             if segment.flushed == (segment.segment_id in listed):
                 raise wrong(f"{segment!r}", "it is listed as unflushed, or not, by mistake")
             listed.discard(segment.segment_id)
@@ -240,7 +247,7 @@ class _Loading:
                 self._attribute_counts[record.segment_id] = record.attribute_count
                 if record.long_chunks is not None:
                     self._long_chunks[record.segment_id] = record.long_chunks
-                self.metadata.segments[record.segment_id] = segment_of(record)
+                self._add(segment_of(record))
 
     async def _load_names(self) -> None:
         names, segments = self.metadata.names, self.metadata.segments
@@ -304,11 +311,11 @@ class _Loading:
 
     async def _check_segments(self) -> None:
         named, is_old = 0, await load_totals(self._store) is None
-        for number, segment in enumerate(self.metadata.segments.values()):
+        for number, segment in enumerate(self.metadata.all_records()):
             check_segment(segment, self._attribute_counts[segment.segment_id])
             if not is_old:
                 check_long_chunks(segment, self._long_chunks.get(segment.segment_id))
-            named += segment.merged_into is None
+            named += segment.merged_into is None and not segment.deleted
             if _is_pause(number):
                 await asyncio.sleep(0)
         if named != len(self.metadata.names):
@@ -332,7 +339,7 @@ class _Loading:
             raise wrong(f"segment {segment_id}", f"it is newer than {newest}, the catalog")
 
     def _segment(self, segment_id: int, what: object) -> SegmentMetadata:
-        segment = self.metadata.segments.get(segment_id)
+        segment = self.metadata.with_chunks(segment_id)
         if segment is None:
             raise wrong(f"segment {segment_id}", f"{what}, and its record is missing")
         return segment

@@ -38,6 +38,9 @@ _TOTALS = struct.Struct(">Q")
 _SEALED = 1
 _MERGED = 2
 _PAGED = 4
+_RELEASING = 8
+_DELETED = 16
+_FLAGS = _SEALED | _MERGED | _PAGED | _RELEASING | _DELETED
 _NOT_COUNTED = (1 << 64) - 1
 
 # A context manager for each record would take a third of the time to load a catalog.
@@ -70,11 +73,23 @@ class SegmentRecord(NamedTuple):
     merges: tuple[MergeRecord, ...]
     long_chunks: LongChunks | None = None
     """None: the chunks take one page, or there are none. Version 1 had it of no segment."""
+    releasing: bool = False
+    deleted: bool = False
 
     @property
     def flushed(self) -> bool:
         """As SegmentMetadata.flushed."""
-        return self.storage_length == self.length and not self.merges and self.merged_into is None
+        return (
+            self.storage_length == self.length
+            and not self.merges
+            and self.merged_into is None
+            and not self.releasing
+        )
+
+    @property
+    def has_name(self) -> bool:
+        """Whether the segment is neither merged nor deleted."""
+        return self.merged_into is None and not self.deleted
 
 
 class ChunkPlace(NamedTuple):
@@ -112,7 +127,9 @@ def encode_segment(segment: SegmentRecord) -> bytes:
         segment.storage_length,
         (_SEALED if segment.sealed else 0)
         | (_MERGED if merged else 0)
-        | (_PAGED if segment.long_chunks is not None else 0),
+        | (_PAGED if segment.long_chunks is not None else 0)
+        | (_RELEASING if segment.releasing else 0)
+        | (_DELETED if segment.deleted else 0),
         segment.merged_into or 0,
         segment.attribute_count,
         len(segment.merges),
@@ -142,8 +159,10 @@ def _decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
         attributes,
         merge_count,
     ) = _SEGMENT.unpack_from(value)
-    if flags & ~(_SEALED | _MERGED | _PAGED) or (merged_into and not flags & _MERGED):
+    if flags & ~_FLAGS or (merged_into and not flags & _MERGED):
         raise MetadataFormatError(f"flags {flags:#x} with {merged_into}")
+    if flags & _DELETED and (flags & _MERGED or merge_count or not flags & _RELEASING):
+        raise MetadataFormatError(f"deleted, with flags {flags:#x} and {merge_count} merges")
     name, position = decode_text(value, _SEGMENT.size)
     merges = []
     for _ in range(merge_count):
@@ -169,6 +188,8 @@ def _decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
         attributes,
         tuple(merges),
         long,
+        bool(flags & _RELEASING),
+        bool(flags & _DELETED),
     )
 
 

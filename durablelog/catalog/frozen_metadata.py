@@ -83,6 +83,8 @@ def segment_record(segment: SegmentMetadata) -> SegmentRecord:
         len(segment.attributes),
         tuple(segment.merges),
         LongChunks(len(chunks), chunks.start_offset) if chunks.paged else None,
+        segment.releasing,
+        segment.deleted,
     )
 
 
@@ -289,7 +291,7 @@ class FrozenMetadata:
         if not record.flushed:
             self._batch.put(UnflushedKey(segment_id).encode(), b"")
         yield 1
-        if record.merged_into is None:
+        if record.has_name:
             self._batch.put(NameKey(record.name).encode(), encode_segment_id(segment_id))
             yield 1
         for page in found.attributes:

@@ -56,6 +56,8 @@ class MetadataChanges:
         """Ids and names that segments had, and none has, since the last freeze."""
         self._lost_before: set[int | str] = set()
         """The same of what is being written."""
+        self._deleted: set[int] = set()
+        """Ids of deleted segments with chunks that are still to be released: their records stay."""
         self._recent: Mapping[int, Mapping[AttributeKey, int]] = {}
         """Attributes of what was frozen last."""
 
@@ -66,13 +68,14 @@ class MetadataChanges:
         """
         assert metadata.whole, "the rest is nowhere else"
         self.end()
+        self._deleted = metadata.deleted_ids()
         self.tracking = True
         self._whole = metadata
 
     def begin_from(self, metadata: ContainerMetadata) -> None:
         """Track from now on: the catalog has exactly what `metadata` has now."""
-        del metadata  # The catalog's keys say all that is known of it.
         self.end()
+        self._deleted = metadata.deleted_ids()
         self.tracking = self.by_key = True
         self._written_generation = self.generation - 1
 
@@ -97,7 +100,7 @@ class MetadataChanges:
             frozen = FrozenMetadata(self._tables, totals)
         else:
             # Two dictionaries of a million would block the loop ten times as long as a list.
-            segments = list(self._whole.segments.values())
+            segments = list(self._whole.all_records())
             frozen = FrozenMetadata(_beside_segments(self._whole), totals, segments)
         self._frozen = frozen
         self._frozen_generation = self.generation
@@ -150,7 +153,7 @@ class MetadataChanges:
 
     def is_lost(self, key: int | str) -> bool:
         """Whether no idle segment has the id, or the name, though the catalog may still say so."""
-        return key in self._lost or key in self._lost_before
+        return key in self._lost or key in self._lost_before or key in self._deleted
 
     # --- what operations change -------------------------------------------------------------------
 
@@ -183,6 +186,7 @@ class MetadataChanges:
             return
         tables, segment_id = self._tables, segment.segment_id
         self._lost.add(segment_id)
+        self._deleted.discard(segment_id)
         page_keys, count = segment.chunks.page_keys, len(segment.attributes)
         tables.segments[segment_id] = None
         if len(page_keys) + count > SINGLE_DELETES_MAX or not segment.attributes.whole:
@@ -198,6 +202,10 @@ class MetadataChanges:
         else:
             self.set_pages(segment_id, dict.fromkeys(page_keys))
             self.set_attributes(segment_id, dict.fromkeys(there, ATTRIBUTE_UNSET))
+
+    def put_off(self, segment: SegmentMetadata) -> None:
+        """The segment is deleted, and its record, pages and attributes stay for now."""
+        self._deleted.add(segment.segment_id)
 
     def lose_name(self, name: str) -> None:
         """No segment has the name any more."""

@@ -93,7 +93,7 @@ async def load_segments(
     ranges = [
         chunk_page_range(segment_id)
         for segment_id, record in there.items()
-        if record.start_offset < record.storage_length and not _is_loaded_in_part(record)
+        if _has_chunks(record) and not _is_loaded_in_part(record)
     ]
     for segment_id, record in there.items():
         if record.attribute_count > AttributeTable.PAGE_MAX:
@@ -109,6 +109,10 @@ async def load_segments(
         if segments[segment_id].chunks.whole:
             check_long_chunks(segments[segment_id], record.long_chunks)
     return [segments.get(segment_id) for segment_id in ids]
+
+
+def _has_chunks(record: SegmentRecord) -> bool:
+    return record.start_offset < record.storage_length or record.releasing
 
 
 def _is_loaded_in_part(record: SegmentRecord) -> bool:
@@ -256,6 +260,7 @@ def segment_of(record: SegmentRecord) -> SegmentMetadata:
     segment.sealed = record.sealed
     segment.merged_into = record.merged_into
     segment.merges = list(record.merges)
+    segment.releasing, segment.deleted = record.releasing, record.deleted
     return segment
 
 

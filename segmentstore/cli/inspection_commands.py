@@ -148,7 +148,8 @@ def describe(operation: Operation, container_id: int) -> str:
     shown = []
     for name in type(operation).__slots__:
         value = getattr(operation, name)
-        if name in {"sequence_number", "timestamp_ms", "updates"} or value is None:
+        is_unset = value is None or value is False
+        if name in {"sequence_number", "timestamp_ms", "updates"} or is_unset:
             continue
         shown.append(
             f"{name} {len(value) if isinstance(value, list | tuple | dict | bytes) else value}"
@@ -197,10 +198,11 @@ def objects(
 
 
 def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[_Block]:
-    for record in metadata.segments.values():
-        if segment is not None and (record.name != segment or record.merged_into is not None):
+    for record in metadata.all_records():
+        former = "merged" if record.merged_into is not None else "deleted" * record.deleted
+        if segment is not None and (record.name != segment or former):
             continue
-        name = record.name if record.merged_into is None else f"{record.name} (merged)"
+        name = f"{record.name} ({former})" if former else record.name
         for chunk in record.chunks:
             size = metadata.objects[chunk.object_name].record.size
             yield _Block(

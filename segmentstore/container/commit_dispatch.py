@@ -100,5 +100,6 @@ class CommitDispatch:
             if segment_id in segments:
                 self._index.storage_advanced(segment_id)
         for target_id, source_id in operation.links:
-            if target_id in segments:
+            # A link that has to wait until chunks of its target are released had no effect.
+            if target_id in segments and source_id not in segments:
                 self._index.merge_linked(target_id, source_id)

@@ -303,7 +303,7 @@ class MetadataCheckpoints:
             return None
         if len(metadata.segments) * _SEGMENT_BYTES_MIN > room:
             return None
-        for segment in metadata.segments.values():
+        for segment in metadata.all_records():
             room -= len(segment.attributes) * _ATTRIBUTE_BYTES
             room -= len(segment.chunks) * _CHUNK_BYTES_MIN
             if room < 0:

@@ -181,7 +181,7 @@ class PartialSegments:
 
     def _there(self, needs: Sequence[Need]) -> list[SegmentMetadata | None]:
         """The segments in question, those that left memory and came back being others."""
-        return [self._metadata.segments.get(need.segment_id) for need in needs]
+        return [self._metadata.with_chunks(need.segment_id) for need in needs]
 
     def _gaps(self, needs: Sequence[Need]) -> list[tuple[int, int, int]]:
         """The stretches of segments whose chunks are not in memory: id, start and end."""
@@ -189,7 +189,7 @@ class PartialSegments:
             (need.segment_id, *gap)
             for need in needs
             if isinstance(need, ChunkNeed)
-            and (segment := self._metadata.segments.get(need.segment_id)) is not None
+            and (segment := self._metadata.with_chunks(need.segment_id)) is not None
             for gap in segment.chunks.gaps(need.start_offset, need.end_offset)
         ]
 
@@ -203,7 +203,7 @@ class PartialSegments:
                 self._learn_page(segment_id, key, chunks)
 
     def _learn_page(self, segment_id: int, key: int, chunks: list[ChunkRecord]) -> None:
-        segment = self._metadata.segments.get(segment_id)
+        segment = self._metadata.with_chunks(segment_id)
         if segment is None:
             return
         try:
@@ -242,7 +242,7 @@ class PartialSegments:
                 self._updater.forget_attribute(segment, key)
 
     def _bound_pages(self, used: Sequence[Need], bytes_max: int) -> None:
-        pages, segments = self._recent_pages, self._metadata.segments
+        pages = self._recent_pages
         excess = len(pages) - max(READ_PAGES_MIN, bytes_max // (PAGE_CHUNKS_MAX * CHUNK_BYTES))
         if excess <= 0:
             return
@@ -251,7 +251,7 @@ class PartialSegments:
             pages.move_to_end(page)
         for _ in range(min(excess, len(pages) - len(in_use))):
             (segment_id, key), _ = pages.popitem(last=False)
-            segment = segments.get(segment_id)
+            segment = self._metadata.with_chunks(segment_id)
             if segment_id in self._kept:
                 pages[segment_id, key] = None
             elif segment is not None and self._may_forget(segment):
@@ -263,7 +263,7 @@ class PartialSegments:
             (need.segment_id, key)
             for need in needs
             if isinstance(need, ChunkNeed)
-            and (segment := self._metadata.segments.get(need.segment_id)) is not None
+            and (segment := self._metadata.with_chunks(need.segment_id)) is not None
             for key in segment.chunks.known_keys(need.start_offset, need.end_offset)
             if (need.segment_id, key) in self._recent_pages
         }

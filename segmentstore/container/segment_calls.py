@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import cast
 
+from durablelog import chunk_slices
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.frame_packer import Event
 from durablelog.metadata_needs import AttributeNeed, ChunkNeed, needs_of
@@ -18,11 +19,9 @@ from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import (
     CreateOperation,
-    DeleteOperation,
     MergeOperation,
     Operation,
     SealOperation,
-    TruncateOperation,
     UpdateAttributesOperation,
 )
 from readindex.read_index import ReadIndex
@@ -180,7 +179,7 @@ class SegmentCalls(ABC):
     async def truncate(self, name: str, offset: int) -> None:
         """Drop the bytes below `offset`. Raises BadOffsetError."""
         async with self.segment(name) as segment:
-            await self._submit(TruncateOperation(segment.segment_id, offset))
+            await self._submit(chunk_slices.truncation(self.metadata, segment, offset))
 
     async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> Merged:
         """Append the source to the target and delete it."""
@@ -235,7 +234,7 @@ class SegmentCalls(ABC):
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes."""
         async with self.segment(name) as segment:
-            await self._submit(DeleteOperation(segment.segment_id))
+            await self._submit(chunk_slices.deletion(self.metadata, segment))
 
     async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
         """Update attributes, all or none.

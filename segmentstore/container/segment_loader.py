@@ -187,20 +187,25 @@ class SegmentLoader:
         self, names: Collection[str], found: dict[int, list[ChunkRecord]]
     ) -> None:
         """Put those of active segments in the place of what the catalog has, but for chunks that
-        memory does not know: it is newer.
+        memory does not know: it is newer. Those that are only to be released are not among them.
         """
         passed = 0
         for segment in list(self._metadata.segments.values()):
-            knows = segment.chunks.knows
+            knows, start_offset = segment.chunks.knows, segment.start_offset
             stored = [
                 chunk
                 for chunk in found.pop(segment.segment_id, ())
                 if not knows(chunk.start_offset, chunk.end_offset)
+                and chunk.end_offset > start_offset
             ]
             if stored:
                 found[segment.segment_id] = stored
             for _, (records, count) in segment.chunks.known_pages():
-                chunks = [each for each in islice(records, count) if each.object_name in names]
+                chunks = [
+                    each
+                    for each in islice(records, count)
+                    if each.object_name in names and each.end_offset > start_offset
+                ]
                 if chunks:
                     found.setdefault(segment.segment_id, []).extend(chunks)
                 passed += count

@@ -126,6 +126,24 @@ class ChunkList(PagedChunks):
                 found.append(records[0].start_offset)
         return found
 
+    def reach(self, end_offset: int, count_max: int) -> tuple[int, int]:
+        """How many chunks that end at or below `end_offset` are in memory, from the first one on up
+        to a gap; at most `count_max`. And where the last of them ends, or the first one begins.
+
+        O(pages of those). Raises IndexError if there is no chunk.
+        """
+        count, end = 0, self.start_offset
+        for records in self._pages_from(-1):
+            if records[0].start_offset != end:
+                break
+            taken = min(bisect_right(records, end_offset, key=_end_of), count_max - count)
+            if not taken:
+                break
+            count, end = count + taken, records[taken - 1].end_offset
+            if taken < len(records):
+                break
+        return count, end
+
     def holds(self, chunks: Sequence[ChunkRecord]) -> bool:
         """Whether exactly these are the chunks between the first and the last of them.
 

@@ -4,7 +4,8 @@ One writer for every field: `durablelog.metadata_updater`, from operations, live
 alike. Everybody else reads. Invariants, checked by `metadata_checks`:
 
 - 0 <= start_offset <= length, 0 <= storage_length <= length; length only grows;
-- `chunks` cover at least [start_offset, storage_length);
+- `chunks` cover at least [start_offset, storage_length). All of them may lie below that, in a
+  segment that is `releasing`;
 - `merges` are sorted by offset, disjoint, and end above storage_length;
 - ids are never reused, and every chunk's object is known and counts it.
 """
@@ -12,7 +13,8 @@ alike. Everybody else reads. Invariants, checked by `metadata_checks`:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import NamedTuple
 
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
@@ -44,6 +46,7 @@ class SegmentMetadata:
         "attributes",
         "chunks",
         "created_ms",
+        "deleted",
         "encoded",
         "generation",
         "last_modified_ms",
@@ -51,6 +54,7 @@ class SegmentMetadata:
         "merged_into",
         "merges",
         "name",
+        "releasing",
         "sealed",
         "segment_id",
         "start_offset",
@@ -71,6 +75,14 @@ class SegmentMetadata:
         self.sealed = False
         self.merged_into: int | None = None
         """Id of the target this segment was merged into; it has lost its name then."""
+        self.releasing = False
+        """Whether operations still have to release some of its chunks, in slices: all of a deleted
+        one, else those that end at or below `start_offset` (docs/decisions/0067).
+        """
+        self.deleted = False
+        """It is no segment any more, for anybody: its chunks are left, for their objects. Then it
+        is in `ContainerMetadata.releasing` alone.
+        """
         self.attributes: AttributeTable = NO_ATTRIBUTES
         """Changed by `apply_attributes` alone: segments without attributes share one."""
         self.chunks = ChunkList()
@@ -92,11 +104,34 @@ class SegmentMetadata:
 
     @property
     def flushed(self) -> bool:
-        """Whether all its bytes are in Tier 2 and in its own chunks: the log has none of them.
+        """Whether all its bytes are in Tier 2 and in its own chunks, and it keeps all of those: the
+        log has nothing of it, and has to get nothing.
 
         It is no target and no source of a merge then.
         """
-        return self.storage_length == self.length and not self.merges and self.merged_into is None
+        return (
+            self.storage_length == self.length
+            and not self.merges
+            and self.merged_into is None
+            and not self.releasing
+        )
+
+    @property
+    def detached(self) -> bool:
+        """Whether the next chunk would not follow the last one: that has to be released first.
+
+        Then nothing is flushed of the segment, and nothing linked to it.
+        """
+        return self.releasing and bool(self.chunks) and self._chunks_end < self.storage_length
+
+    @property
+    def release_end(self) -> int:
+        """The chunks that end at or below are to be released, if it is `releasing`."""
+        return self._chunks_end if self.deleted else self.start_offset
+
+    @property
+    def _chunks_end(self) -> int:
+        return self.chunks.last.end_offset if self.chunks else 0
 
     @property
     def whole(self) -> bool:
@@ -130,6 +165,8 @@ class SegmentMetadata:
         flags = "".join(
             (
                 " sealed" if self.sealed else "",
+                " deleted" if self.deleted else "",
+                " releasing" if self.releasing else "",
                 f" merged into {self.merged_into}" if self.merged_into else "",
             )
         )
@@ -193,6 +230,7 @@ class ContainerMetadata:
         "names",
         "objects",
         "partial",
+        "releasing",
         "segments",
         "sequence_number",
     )
@@ -213,6 +251,10 @@ class ContainerMetadata:
         """Of the active ones, those with chunks or attributes that are in the catalog alone
         (docs/decisions/0060). Some may be whole again, or deleted.
         """
+        self.releasing: dict[int, SegmentMetadata] = {}
+        """Those with chunks that are still to be released, by id: deleted ones, which are nowhere
+        else, and active ones that were truncated far.
+        """
         self.objects: dict[str, LiveObject] = {}
         self.garbage: dict[str, GarbageObject] = {}
         """In the order in which the log released them."""
@@ -228,6 +270,21 @@ class ContainerMetadata:
         """The number of segments that have a name, active or idle."""
         return len(self.names) + self.idle
 
+    def with_chunks(self, segment_id: int) -> SegmentMetadata | None:
+        """The record of this id in memory that has chunks: an active segment's, or what is left of
+        a deleted one.
+        """
+        return self.segments.get(segment_id) or self.releasing.get(segment_id)
+
+    def deleted_ids(self) -> set[int]:
+        """Of the deleted ones that are `releasing`."""
+        return self.releasing.keys() - self.segments.keys()
+
+    def all_records(self) -> Iterator[SegmentMetadata]:
+        """The active segments, and what is left of deleted ones."""
+        deleted = (each for each in self.releasing.values() if each.deleted)
+        return chain(self.segments.values(), deleted)
+
     def adopt(self, other: ContainerMetadata) -> None:
         """Become what `other` is, in place: holders of this object or its tables see the new
         content.
@@ -242,6 +299,7 @@ class ContainerMetadata:
             (self.objects, other.objects),
             (self.garbage, other.garbage),
             (self.partial, other.partial),
+            (self.releasing, other.releasing),
         ):
             mine.clear()
             mine.update(theirs)  # type: ignore[arg-type] # each pair is of one type

@@ -10,6 +10,12 @@ def assert_segment_valid(segment: SegmentMetadata) -> None:
     assert 0 <= segment.start_offset <= segment.length, segment
     assert 0 <= segment.storage_length <= segment.length, segment
     segment.chunks.check()
+    assert segment.releasing or not segment.deleted, segment
+    assert not segment.deleted or (not segment.merges and segment.merged_into is None), segment
+    if not segment.releasing and segment.chunks:
+        # With its first page in a gap that is not known.
+        first = segment.chunks.known_pages()[0][1][0][0]
+        assert segment.start_offset < first.end_offset or not segment.chunks.whole, segment
     if segment.start_offset < segment.storage_length:
         assert segment.chunks, segment
         assert segment.chunks.start_offset <= segment.start_offset, segment
@@ -25,11 +31,15 @@ def assert_segment_valid(segment: SegmentMetadata) -> None:
 def assert_metadata_valid(metadata: ContainerMetadata) -> None:
     """The invariants of what is in memory. O(everything)."""
     counts: dict[str, int] = {}
-    for segment_id, segment in metadata.segments.items():
-        assert segment.segment_id == segment_id, segment
+    for segment in metadata.all_records():
+        segment_id = segment.segment_id
+        assert metadata.with_chunks(segment_id) is segment, segment
+        assert segment.releasing == (segment_id in metadata.releasing), segment
         assert segment_id <= metadata.sequence_number, segment
         assert_segment_valid(segment)
-        if segment.merged_into is None:
+        if segment.deleted:
+            assert segment_id not in metadata.names.values(), segment
+        elif segment.merged_into is None:
             assert metadata.names.get(segment.name) == segment_id, segment
         else:
             assert segment.sealed, segment
@@ -42,6 +52,7 @@ def assert_metadata_valid(metadata: ContainerMetadata) -> None:
             source = metadata.segments[merge.source_id]
             assert source.merged_into == segment_id, (segment, source)
             assert source.length == merge.length, (segment, source)
+    assert all(map(metadata.with_chunks, metadata.releasing)), metadata.releasing
     for name, live in metadata.objects.items():
         found = counts.pop(name, 0)
         assert live.live_chunks > 0, live

@@ -12,6 +12,7 @@ import pytest
 from durablelog.operations import (
     AppendOperation,
     CreateOperation,
+    ReleaseChunksOperation,
     SnapshotCheckpointOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -186,6 +187,10 @@ def test_operations_in_words() -> None:
         "objects 1, chunks 0, links 0",
     )
     assert describe(TruncateOperation(3, 9), 3) == "segment_id 3, offset 9"
+    in_slices = TruncateOperation(3, 9, in_slices=True)
+    assert describe(in_slices, 3) == "segment_id 3, offset 9, in_slices True"
+    release = ReleaseChunksOperation([(3, 9), (5, 7)])
+    assert (kind_of(release), describe(release, 3)) == ("release chunks", "releases 2")
     assert describe(CreateOperation("n"), 3) == "name n"
     checkpoint = SnapshotCheckpointOperation(7, bytes(range(16)), sequence_number=104)
     assert kind_of(checkpoint) == "snapshot checkpoint"

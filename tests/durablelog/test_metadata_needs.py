@@ -25,6 +25,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     SealOperation,
     SnapshotCheckpointOperation,
@@ -67,8 +68,18 @@ NEEDS: dict[type[Operation], list[tuple[Operation, list[Need]]]] = {
         # As replay finds it.
         (UpdateAttributesOperation(5, {THREE: 1}), [AttributeNeed(5, THREE)]),
     ],
-    TruncateOperation: [(TruncateOperation(5, 35), [ChunkNeed(5, 0, 35)])],
-    DeleteOperation: [(DeleteOperation(5), [ChunkNeed(5, 0, ALL_CHUNKS)])],
+    TruncateOperation: [
+        (TruncateOperation(5, 35), [ChunkNeed(5, 0, 35)]),
+        (TruncateOperation(5, 35, in_slices=True), []),
+    ],
+    DeleteOperation: [
+        (DeleteOperation(5), [ChunkNeed(5, 0, ALL_CHUNKS)]),
+        (DeleteOperation(5, in_slices=True), []),
+    ],
+    ReleaseChunksOperation: [
+        (ReleaseChunksOperation([]), []),
+        (ReleaseChunksOperation([(9, 20), (5, 7)]), [ChunkNeed(9, 0, 20), ChunkNeed(5, 0, 7)]),
+    ],
     MergeOperation: [
         (MergeOperation(5, 9), [ChunkNeed(9, 0, ALL_CHUNKS)]),
         (

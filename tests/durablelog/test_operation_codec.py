@@ -24,6 +24,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     SealOperation,
     SnapshotCheckpointOperation,
@@ -98,16 +99,17 @@ operations = st.one_of(
     st.builds(MergeOperation, numbers, numbers, numbers, numbers, values),
     st.builds(CreateOperation, names, values),
     st.builds(UpdateAttributesOperation, numbers, values),
-    st.builds(TruncateOperation, numbers, numbers),
+    st.builds(TruncateOperation, numbers, numbers, st.booleans()),
     st.builds(CheckpointOperation, st.binary(max_size=50)),
     storage_updates(),
-    st.builds(DeleteOperation, numbers),
+    st.builds(DeleteOperation, numbers, st.booleans()),
     st.builds(ObjectsDeletedOperation, st.lists(names, max_size=3)),
     replaced_chunks(),
     st.builds(
         DeletionClockOperation, numbers, st.binary(min_size=16, max_size=16), numbers, numbers
     ),
     st.builds(SnapshotCheckpointOperation, numbers, st.binary(min_size=16, max_size=16)),
+    st.builds(ReleaseChunksOperation, st.lists(st.tuples(numbers, numbers), max_size=3)),
 )
 
 
@@ -152,6 +154,12 @@ def test_newer_versions_and_unknown_types_are_refused_by_name() -> None:
     encoded[1] = 2
     with pytest.raises(OperationFormatError, match="version 2 is newer"):
         decode_operation(bytes(encoded))
+    for sliced in (TruncateOperation(7, 9, in_slices=True), DeleteOperation(7, in_slices=True)):
+        newer = bytearray(b"".join(encode_operation(sliced)))
+        assert newer[1] == 2, "an older program refuses it"
+        newer[1] = 3
+        with pytest.raises(OperationFormatError, match="version 3 is newer than 2"):
+            decode_operation(bytes(newer))
     encoded[0:2] = b"\x63\x01"
     with pytest.raises(OperationFormatError, match="unknown operation type 99"):
         decode_operation(bytes(encoded))
@@ -189,7 +197,23 @@ def _counted_metadata() -> ContainerMetadata:
     return metadata
 
 
-@pytest.mark.parametrize("made", [_metadata, _counted_metadata])
+def _releasing_metadata() -> ContainerMetadata:
+    """With chunks of one truncated and one deleted segment that are to be released."""
+    metadata = _metadata()
+    metadata.segments[5].start_offset = 45
+    deleted = SegmentMetadata(7, "logs/old", 1500)
+    deleted.length = deleted.storage_length = 80
+    deleted.deleted = True
+    deleted.chunks.append(ChunkRecord(0, 80, "00/3/1/flush-y", 1024, 7, 0))
+    metadata.releasing = {5: metadata.segments[5], 7: deleted}
+    for each in metadata.releasing.values():
+        each.releasing = True
+    metadata.objects["00/3/1/flush-y"].live_chunks = 2
+    assert_metadata_valid(metadata)
+    return metadata
+
+
+@pytest.mark.parametrize("made", [_metadata, _counted_metadata, _releasing_metadata])
 def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], ContainerMetadata]) -> None:
     metadata = made()
     blob = encode_checkpoint(metadata)
@@ -202,6 +226,8 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
     assert restored.segments[5].attributes == AttributeTable({b"a" * 16: -5})
     assert restored.segments[5].merges == [MergeRecord(70, 30, 9)]
     assert restored.names == {"logs/wéb": 5}
+    assert restored.releasing.keys() == metadata.releasing.keys()
+    assert blob[:2] == (b"\0\2" if metadata.releasing else b"\0\1")
     assert list(restored.garbage.items()) == list(metadata.garbage.items())
     assert restored.deletion_clock == metadata.deletion_clock
 
@@ -269,6 +295,12 @@ def test_golden_operations_and_checkpoint() -> None:
             encode_checkpoint(_counted_metadata()), sequence_number=103, timestamp_ms=1
         ),
         SnapshotCheckpointOperation(7, bytes(range(16)), sequence_number=104, timestamp_ms=1),
+        TruncateOperation(5, 45, in_slices=True, sequence_number=105, timestamp_ms=1),
+        DeleteOperation(7, in_slices=True, sequence_number=106, timestamp_ms=1),
+        ReleaseChunksOperation([(5, 45), (7, 80)], sequence_number=107, timestamp_ms=1),
+        CheckpointOperation(
+            encode_checkpoint(_releasing_metadata()), sequence_number=108, timestamp_ms=1
+        ),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()
     assert [decode_operation(bytes.fromhex(line)) for line in lines] == samples

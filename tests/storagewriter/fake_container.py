@@ -183,8 +183,9 @@ class FakeContainer:
         first.
         """
         for operation in operations:
+            in_slices = getattr(operation, "in_slices", False)
             for segment_id in segments_of(operation):
-                self.catalog.activate(segment_id)
+                self.catalog.activate(segment_id, whole=not in_slices)
             if not operation.sequence_number:
                 operation.sequence_number = self.metadata.sequence_number + 1
                 operation.timestamp_ms = self.runtime.clock.time_ms()
@@ -217,11 +218,11 @@ class FakeContainer:
     def seal(self, segment_id: int) -> None:
         self.put(SealOperation(segment_id, self.segment(segment_id).length))
 
-    def truncate(self, segment_id: int, offset: int) -> None:
-        self.put(TruncateOperation(segment_id, offset))
+    def truncate(self, segment_id: int, offset: int, *, in_slices: bool = False) -> None:
+        self.put(TruncateOperation(segment_id, offset, in_slices=in_slices))
 
-    def delete(self, segment_id: int) -> None:
-        self.put(DeleteOperation(segment_id))
+    def delete(self, segment_id: int, *, in_slices: bool = False) -> None:
+        self.put(DeleteOperation(segment_id, in_slices=in_slices))
 
     def merge(self, target_id: int, source_id: int) -> None:
         self.put(
@@ -285,6 +286,9 @@ class FakeContainer:
                 live_bytes[chunk.object_name] += chunk.length
             if segment.length:
                 assert self.stored(segment_id) == self.expected(segment_id), segment
+        for segment_id in self.metadata.deleted_ids():
+            for chunk in self.segment(segment_id).chunks:
+                live_bytes[chunk.object_name] += chunk.length
         assert {name: live.live_bytes for name, live in self.metadata.objects.items()} == live_bytes
 
     def check_covered(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from durablelog.chunk_slices import Slices
 from durablelog.operations import AppendOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.metadata import SegmentMetadata
@@ -22,6 +23,12 @@ from storagewriter.segment_aggregator import RUN_BYTES, SegmentAggregator
 from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config
 from tests.support.suites import examples
 from tier2.memory_object_storage import Method
+
+
+@pytest.fixture(autouse=True)
+def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slices, "chunks_max", 2)
+
 
 ACTIONS = [
     "create", "append", "append", "append", "append", "append", "batch", "seal", "truncate",
@@ -54,9 +61,10 @@ async def _act(
         c.seal(rng.choice(open_segments))
     elif action == "truncate":
         segment = c.segment(rng.choice(segments))
-        c.truncate(segment.segment_id, rng.randint(segment.start_offset, segment.length))
+        offset = rng.randint(segment.start_offset, segment.length)
+        c.truncate(segment.segment_id, offset, in_slices=rng.random() < 0.5)
     elif action == "delete":
-        c.delete(rng.choice(segments))
+        c.delete(rng.choice(segments), in_slices=rng.random() < 0.5)
     elif action == "merge" and open_segments:
         target = rng.choice(open_segments)
         sources = [each for each in segments if each != target and not c.segment(each).start_offset]
@@ -141,6 +149,7 @@ async def _run(
         assert segment.merged_into is None
         assert not segment.merges
     await asyncio.sleep(40)
+    assert not c.metadata.releasing
     c.check_stored()
     assert c.writer.health() is None
     # An upload cut by a restart is garbage without a record; every other object is accounted for.

@@ -15,16 +15,20 @@ from pathlib import Path
 from typing import Any, Final
 
 import segmentstore
+from durablelog.operations import StorageUpdateOperation
 from recovery.harness.runs.plan import draw_plan
 from recovery.harness.runs.scenario import Scenario
 from segmentstore import SegmentStore
+from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.runtime import Runtime
-from tests.store.harness import WorldDisk, run
+from tests.store.harness import WorldDisk, run, until
 from tests.support.turn_watch import Kind, TurnWatch, described
 
 CALLS_MAX: Final = 20_000
 """Of one turn: some 2.3 ms."""
 SEGMENTS, MORE_SEGMENTS = 1_500, 6_000
+CHUNKS: Final = 10_000
+"""Of a long segment: to remove them all takes ten times as many calls as a turn may make."""
 CALLS_OF_A_SHORT_TURN: Final = 8_000
 """Of those that grow with the segments, turns up to here are not counted: some 0.9 ms."""
 GROWTH_MAX: Final = 2.0
@@ -125,6 +129,66 @@ def test_no_turn_grows_with_the_segments_or_is_long(tmp_path: Path) -> None:
             found[kind] = turn
     new = [described(kind, turn) for kind, turn in found.items() if kind not in EXEMPT]
     assert new == []
+
+
+async def with_chunks(store: SegmentStore, name: str) -> None:
+    """A segment of CHUNKS chunks of one byte, as uploads of 128 report them."""
+    await store.create_segment(name)
+    await store.append(name, bytes(CHUNKS))
+    (container,) = store._containers
+    segment_id = container.segment_ids[name]
+    record = ObjectRecord(f"00/00000000/0000000000000001/{name}", CHUNKS, 0)
+    for first in range(0, CHUNKS, 128):
+        chunks = [
+            (segment_id, ChunkRecord(at, 1, record.name, at, segment_id, at))
+            for at in range(first, min(first + 128, CHUNKS))
+        ]
+        assert container._writer is not None
+        await container._writer._source.commit(StorageUpdateOperation((record,), chunks))
+
+
+async def released(store: SegmentStore) -> None:
+    await until(lambda: not store._containers[0].metadata.releasing)
+
+
+async def work_on_long_segments(watch: TurnWatch, folder: Path) -> None:
+    """Whatever removes very many chunks, live and in replay, of what is known and in part."""
+    runtime = Runtime(disk=WorldDisk())
+    settings = {**SETTINGS, "active_metadata_bytes_max": 1_000_000, "checkpoint_bytes": 1 << 30}
+    watch.phase = "make"
+    store = await segmentstore.open(str(folder), runtime=runtime, **settings)
+    for name in ("deleted", "truncated", "known"):
+        await with_chunks(store, name)
+    watch.phase = "delete what is known"
+    await store.delete("known")
+    await released(store)
+    watch.phase = "checkpoint"
+    await store.checkpoint()
+    await store.close()
+    store = await segmentstore.open(str(folder), runtime=runtime, **settings)
+    for name in ("deleted", "truncated"):
+        await store.get_info(name)
+    assert len(store._containers[0].metadata.partial) == 2
+    watch.phase = "truncate"
+    await store.truncate("truncated", CHUNKS - 5)
+    await released(store)
+    watch.phase = "delete"
+    await store.delete("deleted")
+    await released(store)
+    watch.phase = "close"
+    await store.close()
+    watch.phase = "open"
+    store = await segmentstore.open(str(folder), runtime=runtime, **settings)
+    assert (await store.get_info("truncated")).start_offset == CHUNKS - 5
+    assert len(store._containers[0].metadata.objects) == 1
+    await store.close()
+
+
+def test_no_turn_removes_very_many_chunks(tmp_path: Path) -> None:
+    with TurnWatch(CALLBACKS) as watch:
+        run(work_on_long_segments(watch, tmp_path / "store"))
+    found = {kind: turn for kind, turn in watch.over(CALLS_MAX).items() if kind[0] != "make"}
+    assert [described(kind, turn) for kind, turn in found.items()] == []
 
 
 def test_turns_of_a_simulated_run_are_short() -> None:

@@ -226,7 +226,7 @@ def test_what_changes_a_long_segment_finds_what_has_left_memory(tmp_path: Path) 
             await store.delete("target")
             with pytest.raises(SegmentNotFoundError):
                 await store.read("target", at, 1)
-            assert store._containers[0].metadata.partial == set()
+            await until(lambda: store._containers[0].metadata.partial == set())
 
     run(main())
 

@@ -56,17 +56,17 @@ class IdleSegments:
         return {**self.table, **{each: self.one(each) for each in self.metadata.segments}}
 
     def one(self, segment_id: int) -> SegmentMetadata:
-        """The same of one segment. Raises KeyError if there is none."""
-        segment = self.metadata.segments.get(segment_id)
+        """The same of one segment, or of what is left of it. Raises KeyError if there is none."""
+        segment = self.metadata.with_chunks(segment_id)
         if segment is None:
             return self.table[segment_id]
         return segment if segment.chunks.whole else self._whole(segment)
 
-    def activate(self, segment_id: int) -> None:
-        """Have a segment in memory if there is one, with all its chunks."""
-        self._activate(segment_id, partial=False)
-        segment = self.metadata.segments.get(segment_id)
-        if segment is not None:
+    def activate(self, segment_id: int, *, whole: bool = True) -> None:
+        """Have a segment in memory if there is one, with all its chunks or as for `held`."""
+        self._activate(segment_id, partial=self.evicting and not whole)
+        segment = self.metadata.with_chunks(segment_id)
+        if segment is not None and whole:
             self._learn(segment, 0, ALL_CHUNKS)
 
     def _activate(self, segment_id: int, *, partial: bool) -> None:
@@ -155,7 +155,7 @@ class IdleSegments:
         if self.error is not None:
             raise self.error
         for segment_id, start_offset, end_offset in needs:
-            segment = self.metadata.segments.get(segment_id)
+            segment = self.metadata.with_chunks(segment_id)
             if segment is not None:
                 self._learn(segment, start_offset, end_offset)
 

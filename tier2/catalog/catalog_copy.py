@@ -14,11 +14,12 @@ Pure: no await, no clock, no I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from typing import NamedTuple
 
+from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 
 
 class CatalogCopy(NamedTuple):
@@ -32,6 +33,8 @@ class CatalogCopy(NamedTuple):
     """Columns of the table `segments`, by name; ascending by segment_id."""
     chunks: list[ChunkRecord]
     """Of all segments, in the order of `segments`; `chunk_count` says how many are whose."""
+    released: list[ChunkRecord]
+    """Those that objects count and no segment has any more: they are still to be released."""
     objects: list[ObjectRecord]
     """Live ones, then garbage."""
     live_bytes: list[int]
@@ -47,6 +50,7 @@ def copy_catalog(metadata: ContainerMetadata) -> CatalogCopy:
     About half a microsecond a segment, a tenth an object, a hundredth a chunk.
     """
     segments = [metadata.segments[segment_id] for segment_id in sorted(metadata.segments)]
+    chunks = [_chunks_of(each) for each in segments]
     live, garbage = metadata.objects.values(), metadata.garbage.values()
     objects = [each.record for each in live]
     objects += [each.record for each in garbage]
@@ -63,11 +67,27 @@ def copy_catalog(metadata: ContainerMetadata) -> CatalogCopy:
             "merged_into": [each.merged_into for each in segments],
             "created_ms": [each.created_ms for each in segments],
             "last_modified_ms": [each.last_modified_ms for each in segments],
-            "chunk_count": [len(each.chunks) for each in segments],
+            "chunk_count": list(map(len, chunks)),
         },
-        chunks=list(chain.from_iterable([each.chunks for each in segments])),
+        chunks=list(chain.from_iterable(chunks)),
+        released=list(chain.from_iterable(map(_released_of, metadata.releasing.values()))),
         objects=objects,
         live_bytes=[each.live_bytes for each in live],
         live_chunks=[each.live_chunks for each in live],
         unreferenced_ms=[each.unreferenced_ms for each in garbage],
     )
+
+
+def _chunks_of(segment: SegmentMetadata) -> ChunkList | tuple[ChunkRecord, ...]:
+    """Those with bytes of the segment."""
+    if segment.releasing:
+        return tuple(segment.chunks.between(segment.start_offset, segment.length))
+    return segment.chunks
+
+
+def _released_of(segment: SegmentMetadata) -> ChunkList | tuple[ChunkRecord, ...]:
+    """The others."""
+    if segment.deleted:
+        return segment.chunks
+    found = segment.chunks.between(0, segment.start_offset)
+    return tuple(takewhile(lambda chunk: chunk.end_offset <= segment.start_offset, found))

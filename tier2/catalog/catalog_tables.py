@@ -44,6 +44,7 @@ _OBJECT_FIELDS = pa.schema(
 _CHUNK_FIELDS = pa.schema(
     [CHUNKS.field("segment_id"), *(CHUNKS.field(name) for name in ChunkRecord._fields)]
 )
+_RELEASED_FIELDS = pa.schema([CHUNKS.field("object_name"), CHUNKS.field("length")])
 _FIELDS_OF_CHUNK = [itemgetter(place) for place in range(len(ChunkRecord._fields))]
 
 
@@ -75,6 +76,8 @@ def build_tables_of(copy: CatalogCopy) -> CatalogTables:
     for begin in range(0, len(copy.chunks), RECORDS_OF_A_PART):
         chunks = copy.chunks[begin : begin + RECORDS_OF_A_PART]
         builder.add_chunks(list(islice(of_chunks, len(chunks))), chunks)  # type: ignore[arg-type]
+    for begin in range(0, len(copy.released), RECORDS_OF_A_PART):
+        builder.add_released(copy.released[begin : begin + RECORDS_OF_A_PART])
     lives = len(copy.live_bytes)
     for begin in range(0, lives, RECORDS_OF_A_PART):
         end = min(begin + RECORDS_OF_A_PART, lives)
@@ -97,6 +100,7 @@ class TablesBuilder:
     def __init__(self) -> None:
         self._segments: list[pa.RecordBatch] = []
         self._chunks: list[pa.RecordBatch] = []
+        self._released: list[pa.RecordBatch] = []
         self._objects: list[pa.RecordBatch] = []
 
     def add_segments(self, columns: Mapping[str, Sequence[object]]) -> None:
@@ -116,6 +120,18 @@ class TablesBuilder:
             for field, column in zip(_CHUNK_FIELDS, columns, strict=True)
         ]
         self._chunks.append(pa.RecordBatch.from_arrays(arrays, schema=_CHUNK_FIELDS))
+
+    def add_released(self, chunks: Sequence[ChunkRecord]) -> None:
+        """Chunks that objects count, and that are in no table: no segment has them any more."""
+        columns: list[list[Any]] = [
+            [chunk.object_name for chunk in chunks],
+            [chunk.length for chunk in chunks],
+        ]
+        arrays: list[pa.Array[Any]] = [
+            pa.array(column, field.type)
+            for field, column in zip(_RELEASED_FIELDS, columns, strict=True)
+        ]
+        self._released.append(pa.RecordBatch.from_arrays(arrays, schema=_RELEASED_FIELDS))
 
     def add_live(
         self, records: Sequence[ObjectRecord], live_bytes: Sequence[int], live_chunks: Sequence[int]
@@ -162,6 +178,7 @@ class TablesBuilder:
         chunks = _table(self._chunks, _CHUNK_FIELDS)
         objects = _table(self._objects, _OBJECT_FIELDS)
         objects = objects.take(pc.sort_indices(objects["name"])).combine_chunks()
+        objects = _without(objects, _table(self._released, _RELEASED_FIELDS))
         places = pc.index_in(chunks["object_name"], value_set=objects["name"])
         if places.null_count:
             (first,) = chunks.filter(pc.is_null(places)).slice(0, 1).to_pylist()
@@ -175,6 +192,24 @@ def _table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
     table = pa.Table.from_batches(batches, schema).combine_chunks()
     batches.clear()
     return table
+
+
+def _without(objects: pa.Table, released: pa.Table) -> pa.Table:
+    """The objects without what they count of chunks that are in no table."""
+    if not released.num_rows:
+        return objects
+    counts = released.group_by("object_name", use_threads=False).aggregate(
+        [("length", "sum"), ("length", "count")]
+    )
+    places: Any = pc.index_in(objects["name"], value_set=counts["object_name"])
+    if len(places) - places.null_count != counts.num_rows:
+        raise ValueError("a chunk that is to be released is in an object that is not known")
+    for name, column in (("live_bytes", "length_sum"), (_LIVE_CHUNKS, "length_count")):
+        taken: Any = counts[column].combine_chunks().take(places.combine_chunks())
+        left = pc.subtract(objects[name], pc.fill_null(taken, pa.scalar(0, _INT)))
+        place = objects.schema.get_field_index(name)
+        objects = objects.set_column(place, objects.schema.field(place), left)
+    return objects
 
 
 def _with_counts(segments: pa.Table, chunks: pa.Table) -> pa.Table:

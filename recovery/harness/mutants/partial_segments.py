@@ -9,6 +9,7 @@ from recovery.harness.mutants.mutant import Edit, Hunt, Mutant
 from recovery.harness.runs.directed import BUSY
 
 _CHANGES: Final = "durablelog.catalog.metadata_changes:MetadataChanges"
+_STORAGE: Final = "durablelog.storage_metadata"
 _RESIDENCY: Final = "durablelog.segment_residency:SegmentResidency"
 
 _SMALL: Final[Mapping[str, Any]] = {
@@ -92,6 +93,27 @@ PARTIAL_SEGMENTS: Final = (
                 "segmentstore.container.active_segments:ActiveSegments.prepare",
                 "if metadata.partial:",
                 "if False:",
+            ),
+        ),
+        Hunt(workload="everything", settings=_SMALL),
+    ),
+    Mutant(
+        "what-is-left-of-a-segment-comes-back",
+        "4.1 Merged ends everything but delete; ids are never used again.",
+        "The record of a segment that is deleted in slices is taken for that of an idle one.",
+        (Edit(f"{_CHANGES}.is_lost", " or key in self._deleted", ""),),
+        Hunt(workload="everything", settings=_SMALL),
+    ),
+    Mutant(
+        "released-and-still-there",
+        "4.3 Objects are deleted after the last reference to them, and not before.",
+        "A deletion in slices releases the objects, and each slice does it again.",
+        (
+            Edit(
+                f"{_STORAGE}:discard",
+                "changes.put_off(each)",
+                "changes.put_off(each); [_release(metadata, changes, each.segment_id, chunk, "
+                "operation) for chunk in each.chunks]",
             ),
         ),
         Hunt(workload="everything", settings=_SMALL),

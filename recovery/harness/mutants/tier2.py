@@ -75,7 +75,7 @@ TIER2: Final = (
         "A truncation drops the chunk it falls into, though bytes behind it are still wanted.",
         (
             Edit(
-                f"{_STORED}:truncate",
+                f"{_STORED}:_release_below",
                 "for chunk in segment.chunks.remove_below(offset, pages):",
                 "cut = list(segment.chunks.between(0, offset))\n"
                 "below = cut[-1].end_offset if cut else offset\n"

@@ -1,4 +1,6 @@
-"""Pages of a few chunks and attributes, so that segments of a simulated store have several."""
+"""Pages of a few chunks and attributes, so that segments of a simulated store have several; and
+slices of a few chunks, so that deletions have several.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from durablelog.chunk_slices import Slices
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.paged_chunks import PagedChunks
 
 PAGE_ENTRIES: Final = 3
+SLICE_CHUNKS: Final = 6
+"""Two pages: deletions of a partial segment at once are common as well."""
 
 
 @contextmanager
@@ -22,9 +27,10 @@ def pages_of(settings: Mapping[str, Any]) -> Iterator[None]:
     if "active_metadata_bytes_max" not in settings:
         yield
         return
-    before = ChunkList.page_chunks, AttributeTable.PAGE_MAX
+    before = ChunkList.page_chunks, AttributeTable.PAGE_MAX, Slices.chunks_max
     PagedChunks.page_chunks = AttributeTable.PAGE_MAX = PAGE_ENTRIES
+    Slices.chunks_max = SLICE_CHUNKS
     try:
         yield
     finally:
-        PagedChunks.page_chunks, AttributeTable.PAGE_MAX = before
+        PagedChunks.page_chunks, AttributeTable.PAGE_MAX, Slices.chunks_max = before

@@ -16,6 +16,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     SealOperation,
     StorageUpdateOperation,
@@ -101,24 +102,37 @@ class OperationsMachine(RuleBasedStateMachine):
         if segment is not None:
             self.put(SealOperation(segment.segment_id))
 
-    @rule(data=st.data())
-    def truncate(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), in_slices=st.booleans())
+    def truncate(self, data: st.DataObject, in_slices: bool) -> None:
         segment = self.one(data)
         if segment is not None:
             offset = data.draw(st.integers(segment.start_offset, segment.length))
-            self.put(TruncateOperation(segment.segment_id, offset))
+            self.put(TruncateOperation(segment.segment_id, offset, in_slices=in_slices))
 
-    @rule(data=st.data())
-    def delete(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), in_slices=st.booleans())
+    def delete(self, data: st.DataObject, in_slices: bool) -> None:
         segment = self.one(data)
         if segment is not None:
-            self.put(DeleteOperation(segment.segment_id))
+            self.put(DeleteOperation(segment.segment_id, in_slices=in_slices))
 
+    @precondition(lambda self: self.metadata.releasing)
     @rule(data=st.data())
-    def make_anew(self, data: st.DataObject) -> None:
+    def release(self, data: st.DataObject) -> None:
+        ids = st.sampled_from(sorted(self.metadata.releasing))
+        self.put(
+            ReleaseChunksOperation(
+                [
+                    (each, data.draw(st.integers(0, self.metadata.releasing[each].release_end + 1)))
+                    for each in data.draw(st.lists(ids, min_size=1, max_size=3))
+                ]
+            )
+        )
+
+    @rule(data=st.data(), in_slices=st.booleans())
+    def make_anew(self, data: st.DataObject, in_slices: bool) -> None:
         segment = self.one(data)
         if segment is not None:
-            self.put(DeleteOperation(segment.segment_id))
+            self.put(DeleteOperation(segment.segment_id, in_slices=in_slices))
             self.put(CreateOperation(segment.name))
 
     @rule(data=st.data(), values=attributes)

@@ -200,14 +200,23 @@ def test_malformed_keys_are_refused(data: bytes) -> None:
 # --- values ---------------------------------------------------------------------------------------
 
 merges = st.builds(MergeRecord, numbers, numbers, numbers)
-segments = st.builds(
-    SegmentRecord,
-    *(numbers, names, numbers, numbers, numbers, numbers, numbers, st.booleans()),
-    st.one_of(st.none(), numbers),
-    st.integers(0, 2**32 - 1),
-    st.lists(merges, max_size=3).map(tuple),
-    st.one_of(st.none(), st.builds(LongChunks, st.integers(2, 2**64 - 1), numbers)),
+fixed = (numbers, names, numbers, numbers, numbers, numbers, numbers, st.booleans())
+counts = st.integers(0, 2**32 - 1)
+long_chunks = st.one_of(st.none(), st.builds(LongChunks, st.integers(2, 2**64 - 1), numbers))
+segments = st.one_of(
+    st.builds(
+        SegmentRecord,
+        *(*fixed, st.one_of(st.none(), numbers), counts),
+        st.lists(merges, max_size=3).map(tuple),
+        *(long_chunks, st.booleans(), st.just(False)),
+    ),
+    st.builds(
+        SegmentRecord,
+        *(*fixed, st.none(), counts, st.just(())),
+        *(long_chunks, st.just(True), st.just(True)),
+    ),
 )
+"""Of any kind, and those that are left of deleted ones."""
 
 
 @st.composite
@@ -349,10 +358,25 @@ def test_the_chunks_of_several_pages_are_a_tail_of_a_record_and_a_flag(
     assert long[FLAGS] == short[FLAGS] | 4
     assert long[:FLAGS] + long[FLAGS + 1 : -16] == short[:FLAGS] + short[FLAGS + 1 :]
     assert long[-16:] == count.to_bytes(8, "big") + start.to_bytes(8, "big")
-    for flags, rest in ((short[FLAGS] | 4, short), (short[FLAGS], long), (long[FLAGS] | 8, long)):
+    for flags, rest in ((short[FLAGS] | 4, short), (short[FLAGS], long), (long[FLAGS] | 32, long)):
         wrong = rest[:FLAGS] + bytes([flags]) + rest[FLAGS + 1 :]
         with pytest.raises(MetadataFormatError):
             decode_segment(segment.segment_id, wrong)
+
+
+def test_a_deleted_segment_has_something_to_release_and_no_merges() -> None:
+    deleted = SegmentRecord(7, "s", 1, 1, 0, 9, 9, True, None, 0, (), None, True, True)
+    value = encode_segment(deleted)
+    assert value[FLAGS] == 1 | 8 | 16
+    assert not deleted.flushed
+    assert not deleted.has_name
+    for wrong in (
+        deleted._replace(releasing=False),
+        deleted._replace(merged_into=5),
+        deleted._replace(merges=(MergeRecord(0, 9, 5),)),
+    ):
+        with pytest.raises(MetadataFormatError, match="deleted"):
+            decode_segment(7, encode_segment(wrong))
 
 
 def golden_samples() -> list[tuple[bytes, bytes]]:

@@ -12,6 +12,8 @@ import random
 import shutil
 import tempfile
 from collections.abc import Coroutine, Iterable
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -55,6 +57,7 @@ def canonical(metadata: ContainerMetadata) -> bytes:
     """As a checkpoint, with its tables in the order of the catalog's keys."""
     copy = decode_checkpoint(encode_checkpoint(metadata))
     copy.segments = dict(sorted(copy.segments.items()))
+    copy.releasing = dict(sorted(copy.releasing.items()))
     copy.objects = dict(sorted(copy.objects.items()))
     copy.garbage = dict(
         sorted(copy.garbage.items(), key=lambda item: (item[1].sequence_number, item[0]))
@@ -100,9 +103,9 @@ def is_as(segment: SegmentMetadata, state: tuple[Any, ...]) -> bool:
 
 def chunks_by_object(metadata: ContainerMetadata) -> dict[str, list[tuple[int, ChunkRecord]]]:
     found: dict[str, list[tuple[int, ChunkRecord]]] = {name: [] for name in metadata.objects}
-    for segment_id, segment in sorted(metadata.segments.items()):
+    for segment in sorted(metadata.all_records(), key=attrgetter("segment_id")):
         for chunk in segment.chunks:
-            found[chunk.object_name].append((segment_id, chunk))
+            found[chunk.object_name].append((segment.segment_id, chunk))
     return found
 
 
@@ -154,7 +157,7 @@ class ChangesMachine(OperationsMachine):
         self.expected_keys = full(self.metadata)
         self.expected_chunks = chunks_by_object(self.metadata)
         self.expected_states = {
-            key: state_of(segment) for key, segment in self.metadata.segments.items()
+            segment.segment_id: state_of(segment) for segment in self.metadata.all_records()
         }
         self.touched_before, self.touched = self.touched, set()
         self.frozen = self.updater.changes.freeze(totals_of(self.updater.metadata))
@@ -192,18 +195,19 @@ class ChangesMachine(OperationsMachine):
         assert_metadata_valid(loaded)
         assert canonical(loaded) == self.expected
         assert full(loaded) == self.expected_keys, "in the same pages"
-        unflushed = {key for key, each in loaded.segments.items() if not each.flushed}
+        unflushed = {each.segment_id for each in loaded.all_records() if not each.flushed}
         listed = self.do(all_of(self.store, unflushed_range()))
         assert listed == [(UnflushedKey(key).encode(), b"") for key in sorted(unflushed)]
         totals = self.do(load_totals(self.store))
         assert totals == totals_of(loaded)
         assert TotalsKey().encode() in self.expected_keys
         active = self.do(load_active(self.store, IDENTITY.container_id))
-        assert active.segments.keys() == unflushed
+        assert {each.segment_id for each in active.all_records()} == unflushed
         assert active.segment_count == loaded.segment_count
         others = self.do(load_segments(self.store, sorted(self.ids - unflushed), active.objects))
         assert_metadata_valid(active)
-        assert active.partial == {key for key, each in active.segments.items() if not each.whole}
+        in_part = {each.segment_id for each in active.all_records() if not each.whole}
+        assert active.partial == in_part
         found = [each for each in others if each is not None]
         whole = self.do(together(self.store, active, found))
         assert canonical(whole) == self.expected
@@ -282,13 +286,14 @@ class ChangesMachine(OperationsMachine):
     def forget(self) -> None:
         """Some chunks and attributes of active segments, as far as they may leave memory."""
         changes = self.updater.changes
-        for key, segment in self.updater.metadata.segments.items():
+        for segment in self.updater.metadata.all_records():
             self.check_pages(segment)
             may_forget = self.updater.may_forget_chunks(segment)
             if may_forget and self.rng.random() < self.share:
                 # The last page is among them, and stays.
                 pages = [page for page, _ in segment.chunks.known_pages()]
-                leaving = [page for page in pages if changes.is_page_written(key, page)]
+                written_pages = partial(changes.is_page_written, segment.segment_id)
+                leaving = list(filter(written_pages, pages))
                 self.updater.forget_pages(segment, self.rng.sample(leaving, len(leaving) * 2 // 3))
             there = segment.attributes is not NO_ATTRIBUTES
             if changes.all_written and there and self.rng.random() < self.share:

@@ -70,8 +70,12 @@ async def together(
         whole.names[segment.name] = segment.segment_id
         whole.idle -= 1
     assert whole.whole
-    for segment_id, segment in whole.segments.items():
-        whole.segments[segment_id] = await whole_of(store, segment, metadata.objects)
+    for segment in list(whole.all_records()):
+        segment_id, copy = segment.segment_id, await whole_of(store, segment, metadata.objects)
+        if not segment.deleted:
+            whole.segments[segment_id] = copy
+        if segment.releasing:
+            whole.releasing[segment_id] = copy
     return whole
 
 
@@ -82,11 +86,14 @@ async def learn(store: KeyStore, metadata: ContainerMetadata, needs: Iterable[Ne
         (need.segment_id, *gap)
         for need in missing
         if isinstance(need, ChunkNeed)
-        for gap in metadata.segments[need.segment_id].chunks.gaps(*need[1:])
+        if (segment := metadata.with_chunks(need.segment_id)) is not None
+        for gap in segment.chunks.gaps(*need[1:])
     ]
     async for pages in load_pages(store, gaps, metadata.objects):
         for segment_id, key, chunks in pages:
-            metadata.segments[segment_id].chunks.learn(key, chunks)
+            segment = metadata.with_chunks(segment_id)
+            assert segment is not None
+            segment.chunks.learn(key, chunks)
     keys = [need for need in missing if isinstance(need, AttributeNeed)]
     for need, value in zip(keys, await load_attributes(store, keys), strict=True):
         metadata.segments[need.segment_id].attributes.learn({need.key: value})

@@ -79,13 +79,30 @@ def make_metadata(
     return metadata
 
 
+def with_releases(source: random.Random, metadata: ContainerMetadata) -> ContainerMetadata:
+    """Truncate some of the segments in slices, and delete some, before any slice."""
+    targets = {each.merged_into for each in metadata.segments.values()}
+    for segment in list(metadata.segments.values()):
+        if segment.merged_into is not None or source.random() < 0.4:
+            continue
+        segment.releasing = True
+        metadata.releasing[segment.segment_id] = segment
+        segment.start_offset = source.randint(segment.start_offset, segment.storage_length)
+        if source.random() < 0.5 and segment.segment_id not in targets:
+            segment.deleted = True
+            del metadata.segments[segment.segment_id], metadata.names[segment.name]
+    return metadata
+
+
 @st.composite
 def containers(draw: st.DrawFn) -> ContainerMetadata:
     """Metadata with few or no segments, chunks, objects and garbage."""
-    return make_metadata(
-        random.Random(draw(st.integers(0, 2**32))),
+    source = random.Random(draw(st.integers(0, 2**32)))
+    made = make_metadata(
+        source,
         segments=draw(st.integers(0, 6)),
         chunks_max=draw(st.integers(0, 6)),
         objects=draw(st.integers(0, 8)),
         garbage=draw(st.integers(0, 3)),
     )
+    return with_releases(source, made) if draw(st.booleans()) else made
