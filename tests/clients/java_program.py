@@ -5,20 +5,18 @@ classes are compiled once for each state of its sources.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from durablelog.bookkeeper.installation import java, maven
-from durablelog.bookkeeper.installation.jars import alone, digest
+from durablelog.bookkeeper.installation import java
+from durablelog.bookkeeper.installation.jars import digest
 from durablelog.bookkeeper.installation.programs import javac, run
-from recovery.harness.services.installing import services_folder
 from tests.clients.served_store import ServedStore
+from tests.support.pravega_jars import kept_folder, pravega_jars
 
 SOURCES: Final = Path(__file__).with_name("java")
 POM: Final = SOURCES / "pom.xml"
@@ -33,21 +31,15 @@ OPENED: Final = (
 """Packages of the JDK that the client's Netty reaches into."""
 PROGRAM_S: Final = 240.0
 """All steps together take some 20 s."""
-_INSTALL_S: Final = 600.0
+_COMPILE_S: Final = 600.0
 
 
 def jars_folder() -> Path:
-    """The client's jars, fetched if they are not there: 46 of them, 33 MB, half a minute.
+    """The client's jars: 46 of them, 33 MB, half a minute if they are not there.
 
     Raises GatewayMissingError, which says what to install.
     """
-
-    def fetch(folder: Path) -> None:
-        command = [maven(), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-        command.append(f"-DoutputDirectory={folder}")
-        run(command, "fetching Pravega's client", seconds=_INSTALL_S)
-
-    return _kept(f"pravega-client-{digest(POM.read_bytes())}", fetch)
+    return pravega_jars("pravega-client", POM)
 
 
 def classes_folder() -> Path:
@@ -60,25 +52,10 @@ def classes_folder() -> Path:
 
     def compile_all(folder: Path) -> None:
         command = [javac(), "-nowarn", "-proc:none", "-cp", f"{jars}/*", "-d", str(folder)]
-        run([*command, *map(str, sources)], "compiling the program", seconds=_INSTALL_S)
+        run([*command, *map(str, sources)], "compiling the program", seconds=_COMPILE_S)
 
     content = b"".join(path.read_bytes() for path in (POM, *sources))
-    return _kept(f"pravega-client-program-{digest(content)}", compile_all)
-
-
-def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of that name, which gets it when it is whole. One process makes it at a time."""
-    target = services_folder() / name
-    if not target.is_dir():
-        with alone(services_folder(), "pravega-client.lock") as folder:
-            if not target.is_dir():
-                made = Path(tempfile.mkdtemp(dir=folder))
-                try:
-                    make(made)
-                    made.rename(target)
-                finally:
-                    shutil.rmtree(made, ignore_errors=True)
-    return target
+    return kept_folder(f"pravega-client-program-{digest(content)}", compile_all)
 
 
 @contextmanager

@@ -9,33 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Final
 
-from durablelog.bookkeeper.installation import java, maven
-from durablelog.bookkeeper.installation.jars import alone, digest
-from durablelog.bookkeeper.installation.programs import run
-from recovery.harness.services.installing import services_folder
+from durablelog.bookkeeper.installation import java
 from segmentstore.wire.codec import HEADER
+from tests.support.pravega_jars import pravega_jars
 
 SOURCES: Final = Path(__file__).with_name("java")
 POM: Final = SOURCES / "pom.xml"
 REFUSED: Final = 0x7FFFFFFF
-
-
-def jars_folder() -> Path:
-    """The jars of the codec, fetched if they are not there: 25 of them, 11 MB."""
-    folder = services_folder()
-    target = folder / f"pravega-codec-{digest(POM.read_bytes())}"
-    with alone(folder, "pravega-codec.lock"):
-        if not target.is_dir():
-            with tempfile.TemporaryDirectory(dir=folder) as made:
-                jars = Path(made) / "jars"
-                command = [maven(), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-                run(
-                    [*command, f"-DoutputDirectory={jars}"],
-                    "fetching Pravega's codec",
-                    seconds=600.0,
-                )
-                jars.rename(target)
-    return target
 
 
 class JavaCodec:
@@ -67,7 +47,12 @@ class JavaCodec:
 @contextmanager
 def java_codec() -> Iterator[JavaCodec]:
     """Run it; a second or two."""
-    command = [java(), "-cp", f"{jars_folder()}/*", str(SOURCES / "RoundTrip.java")]
+    command = [
+        java(),
+        "-cp",
+        f"{pravega_jars('pravega-codec', POM)}/*",
+        str(SOURCES / "RoundTrip.java"),
+    ]
     with (
         tempfile.TemporaryFile() as errors,
         subprocess.Popen(
