@@ -26,7 +26,8 @@ PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all strace services bookkeeper lint format typecheck imports \
 	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak fuzz recovery-report \
-	spark-demo spark-scale spark-plan spark-versions setup clean
+	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills \
+	setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) \
@@ -135,6 +136,13 @@ soak: $(STAMP) ## the tests of `make test-all` for SOAK_MINUTES=10, with other s
 fuzz: $(STAMP) ## fuzz the decoder of the wire protocol for MINUTES=60, guided by coverage
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt atheris
 	@$(BIN)/python -m tests.wire.fuzz -max_total_time=$$((60 * $(MINUTES)))
+
+# All of it is in `make test-all`, too.
+pravega-controller: $(STAMP) services ## Pravega's own Controller in place of ours; 10 minutes
+	@$(PYTEST) tests/clients -k "pravega"
+
+client-kills: $(STAMP) services ## 200 kills of a server below Pravega's clients; 20 minutes
+	@CLIENT_KILL_RUNS=5 $(PYTEST) tests/clients -k "kills"
 
 recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and docs/crash-test-report.md
 	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) \

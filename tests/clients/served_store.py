@@ -8,9 +8,12 @@ from typing import ClassVar, Final
 
 from recovery.harness.services.server import HOST, Server, free_port, python_module
 from tests.clients.client_security import HOST_NAME, ClientSecurity
+from tests.support.suites import size
 
 LOG_FILE_BYTES: Final = 4 << 20
 """Files of the usual 64 MiB would be 0.3 GB for each test."""
+KILL_RUNS: Final = size("CLIENT_KILL_RUNS", 1, 1)
+"""How often a client writes through twenty kills, in `make test-all`."""
 
 
 class ServedStore(Server):
@@ -29,6 +32,8 @@ class ServedStore(Server):
         super().__init__(folder)
         self.store = folder / "store"
         self.security = security
+        self.scope = "scope"
+        """What the wheel's steps work in."""
         self._settings = settings
         self._wire_port = 0
 
@@ -55,10 +60,14 @@ class ServedStore(Server):
         return HOST if self.security is None else HOST_NAME
 
     def _command(self, port: int) -> Sequence[str]:
+        ports = self._ports(port)
+        return python_module("segmentstore", "serve", str(self.store), "--create", *ports)
+
+    def _ports(self, port: int) -> Sequence[str]:
+        """Options that say what it listens on."""
         if not self.port:
             self._wire_port = free_port()
-        addresses = (f"--wire={self._host}:{self._wire_port}", f"--controller={self._host}:{port}")
-        return python_module("segmentstore", "serve", str(self.store), "--create", *addresses)
+        return (f"--wire={self._host}:{self._wire_port}", f"--controller={self._host}:{port}")
 
     def _environment(self) -> Mapping[str, str]:
         secured = {} if self.security is None else self.security.settings()

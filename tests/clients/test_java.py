@@ -10,7 +10,8 @@ import pytest
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.clients.client_security import ClientSecurity
 from tests.clients.java_program import passed_steps, started_program
-from tests.clients.served_store import ServedStore
+from tests.clients.pravega_controller import ControlledStore
+from tests.clients.served_store import KILL_RUNS, ServedStore
 from tests.support.suites import slow
 
 pytestmark = pytest.mark.timeout(900)
@@ -27,6 +28,7 @@ STEPS = (
     "largeEvent",
     "batches",
     "transactions",
+    "completedTransactions",
     "byteStream",
     "revisions",
     "synchronizer",
@@ -61,19 +63,55 @@ def test_all_steps_pass_with_tls_and_users(tmp_path: Path) -> None:
         all_pass(server, (*STEPS, "wrongPassword"))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(2)])
-def test_events_are_there_once_after_ten_kills(tmp_path: Path, seed: int) -> None:
+@slow(30)
+@pytest.mark.cluster
+def test_all_steps_pass_with_pravegas_controller(controlled_store: ControlledStore) -> None:
+    all_pass(controlled_store, without("completedTransactions"))
+
+
+@slow(45)
+@pytest.mark.cluster
+def test_steps_pass_with_users_of_pravegas_controller(
+    tmp_path: Path, shared_bookkeeper: BookKeeperCluster
+) -> None:
+    shared_bookkeeper.start()
+    security = ClientSecurity(tmp_path / "keys")
+    with ControlledStore(tmp_path / "server", shared_bookkeeper.zookeeper, security) as server:
+        # It lists the completed transactions of a store if all of them are of one stream.
+        all_pass(server, ("completedTransactions",))
+        # Its tokens for a key-value table name no segment of the table.
+        rest = without("completedTransactions", "table", "tablePages")
+        all_pass(server, (*rest, "wrongPassword"))
+
+
+def without(*steps: str) -> tuple[str, ...]:
+    """The other ones. They fail with Pravega's Controller, with any store."""
+    return tuple(step for step in STEPS if step not in steps)
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(40)) for seed in range(KILL_RUNS)])
+def test_events_are_there_once_after_twenty_kills(tmp_path: Path, seed: int) -> None:
+    with ServedStore(tmp_path, containers=4) as server:
+        survives(server, seed)
+
+
+@slow(40)
+@pytest.mark.cluster
+def test_events_are_there_once_after_kills_below_pravegas_controller(
+    controlled_store: ControlledStore,
+) -> None:
+    survives(controlled_store, 0)
+
+
+def survives(server: ServedStore, seed: int) -> None:
     rng = random.Random(seed)
-    with (
-        ServedStore(tmp_path, containers=4) as server,
-        started_program(server, "survival") as process,
-    ):
+    with started_program(server, "survival") as process:
         assert process.stdout is not None
-        for begin in range(1_000, 19_000, 1_800):
-            kill, written = begin + rng.randrange(1_000), 0
+        for begin in range(1_000, 19_000, 900):
+            kill, written = begin + rng.randrange(500), 0
             while written < kill:
                 line = process.stdout.readline()
-                assert line
+                assert line, server.condition()
                 if line.startswith(b"written "):
                     written = int(line.split()[1])
             server.restart(kill=True)

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import random
+import re
 import select
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,8 @@ import pytest
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.clients.client_security import READER, ClientSecurity
 from tests.clients.keyed_events import by_key, numbered
-from tests.clients.served_store import ServedStore
+from tests.clients.pravega_controller import ControlledStore
+from tests.clients.served_store import KILL_RUNS, ServedStore
 from tests.clients.wheel_runs import STEP_S, finish_step, run_step, started_step
 from tests.controller.grpc_client import GrpcClient
 from tests.support.suites import slow
@@ -27,10 +29,16 @@ from tests.support.suites import slow
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[ServedStore]:
-    with ServedStore(tmp_path, containers=4) as running:
-        yield running
+@pytest.fixture(params=["ours", pytest.param("pravega", marks=[slow(10), pytest.mark.cluster])])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedStore]:
+    """With our Controller, and with Pravega's, which all tests share."""
+    if request.param == "pravega":
+        shared: ControlledStore = request.getfixturevalue("controlled_store")
+        shared.scope = re.sub("[^a-z0-9]+", "-", request.node.name).strip("-")
+        yield shared
+    else:
+        with ServedStore(tmp_path, containers=4) as running:
+            yield running
 
 
 def test_a_reader_goes_on_where_another_one_of_its_group_left(server: ServedStore) -> None:
@@ -38,6 +46,34 @@ def test_a_reader_goes_on_where_another_one_of_its_group_left(server: ServedStor
     assert first
     assert second
     assert by_key(first + second) == by_key(numbered(5_000))
+
+
+def test_a_reader_goes_on_with_bookkeeper(
+    tmp_path: Path, shared_bookkeeper: BookKeeperCluster
+) -> None:
+    shared_bookkeeper.start()
+    tier1 = shared_bookkeeper.url("/clients/wheel-reader")
+    with ServedStore(tmp_path, containers=4, tier1=tier1) as server:
+        first, second = run_step(server, "hand_over")
+    assert by_key(first + second) == by_key(numbered(5_000))
+
+
+@slow(20)
+@pytest.mark.cluster
+def test_streams_are_there_after_pravegas_controller_is_killed(
+    controlled_store: ControlledStore,
+) -> None:
+    """With the store below it."""
+    controlled_store.scope = "controller-kill"
+    run_step(controlled_store, "make_ordered")
+    with started_step(controlled_store, "write_ordered") as writing:
+        assert writing.stdout is not None
+        while int(writing.stdout.readline()) < 1_000:
+            pass
+        controlled_store.kill_both()
+        controlled_store.start()
+        assert finish_step(controlled_store, writing) == 4_000
+    assert by_key(run_step(controlled_store, "read_ordered")) == by_key(numbered(4_000))
 
 
 @slow(10)
@@ -127,9 +163,24 @@ def test_a_stream_is_sealed_before_it_is_deleted(server: ServedStore) -> None:
 def test_with_tls_a_user_does_what_it_may(tmp_path: Path) -> None:
     security = ClientSecurity(tmp_path / "keys")
     with ServedStore(tmp_path / "server", security, containers=4) as server:
-        first, second = run_step(server, "hand_over")
-        assert by_key(first + second) == by_key(numbered(5_000))
-        refused = run_step(server, "refused_calls", **security.environment(READER))
+        use_as_users(server, security)
+
+
+@slow(20)
+@pytest.mark.cluster
+def test_with_pravegas_controller_a_user_does_what_it_may(
+    tmp_path: Path, shared_bookkeeper: BookKeeperCluster
+) -> None:
+    shared_bookkeeper.start()
+    security = ClientSecurity(tmp_path / "keys")
+    with ControlledStore(tmp_path / "server", shared_bookkeeper.zookeeper, security) as server:
+        use_as_users(server, security)
+
+
+def use_as_users(server: ServedStore, security: ClientSecurity) -> None:
+    first, second = run_step(server, "hand_over")
+    assert by_key(first + second) == by_key(numbered(5_000))
+    refused = run_step(server, "refused_calls", **security.environment(READER))
     assert refused.pop("listed") == ["_MARKstream", "stream"]
     # A writer is not given the reason: its connection is refused.
     assert refused.pop("write") is not None
@@ -144,29 +195,37 @@ def test_events_stay_in_order_while_the_stream_is_scaled(server: ServedStore) ->
     scales = iter(
         (
             ([0], [(0.0, 0.1), (0.1, 0.25)]),
-            ([1, 2, 3], [(0.25, 1.0)]),
+            # Pravega's Controller keeps at least so many segments as the policy says.
+            ([1, 2, 3], [(0.25, 0.8), (0.8, 1.0)]),
         )
     )
 
     def scale() -> None:
         sealed, ranges = next(scales)
-        asyncio.run(scale_stream(server.address, sealed, ranges))
+        asyncio.run(scale_stream(server, sealed, ranges))
 
     write_meanwhile(server, [800, 2_400], scale)
 
 
 async def scale_stream(
-    address: str, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
+    server: ServedStore, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
 ) -> None:
-    """The wheel has no call for it."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        started = await GrpcClient(channel).call(
+    """The wheel has no call for it. Ends when the stream is scaled."""
+    stream = {"scope": server.scope, "stream": "stream"}
+    async with grpc.aio.insecure_channel(server.address) as channel:
+        client = GrpcClient(channel)
+        started = await client.call(
             "scale",
-            stream_info={"scope": "scope", "stream": "stream"},
+            stream_info=stream,
             sealed=sealed,
             ranges=[{"low": low, "high": high} for low, high in ranges],
         )
         assert started.status == 0
+        state = 0
+        while not state:
+            answer = await client.call("checkScale", stream_info=stream, epoch=started.epoch)
+            state = answer.status
+        assert state == 1
 
 
 def test_events_are_there_once_after_kills(server: ServedStore) -> None:
@@ -183,10 +242,12 @@ def test_events_are_there_once_after_kills_on_bookkeeper(
         write_while_killing(server, [800, 2_400])
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(10)])
-def test_events_are_there_once_after_twenty_kills(server: ServedStore, seed: int) -> None:
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(KILL_RUNS)])
+def test_events_are_there_once_after_twenty_kills(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    write_while_killing(server, [kill + rng.randrange(150) for kill in range(200, 3_800, 180)])
+    kills = [kill + rng.randrange(150) for kill in range(200, 3_800, 180)]
+    with ServedStore(tmp_path, containers=4) as server:
+        write_while_killing(server, kills)
 
 
 def write_while_killing(server: ServedStore, kills: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Steps of the wheel `pravega`, each in a process of its own: `wheel_program URI STEP`.
+"""Steps of the wheel `pravega`, each in a process of its own: `wheel_program URI SCOPE STEP`.
 
 The wheel has threads of its own, and some of its calls have no time-out: the test that starts the
 process ends it after a time. The last line of the output is what the step found, in JSON.
@@ -22,7 +22,7 @@ from typing import Any, Final
 from tests.clients.keyed_events import event_of
 
 pravega: Final = importlib.import_module("pravega_client")
-SCOPE: Final = "scope"
+SCOPE: Final = sys.argv[2]
 STREAM: Final = "stream"
 IN_FLIGHT: Final = 1_000
 LARGE: Final = 9 << 20
@@ -310,7 +310,7 @@ def refusal(call: Callable[..., Any], *arguments: Any) -> str | None:
 
 
 def main() -> None:
-    uri, name = sys.argv[1:]
+    uri, _, name = sys.argv[1:]
     secured = uri.startswith("tls:")
     manager = pravega.StreamManager(uri, secured, secured)
     print(json.dumps(STEPS[name](manager)), flush=True)

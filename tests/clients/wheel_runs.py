@@ -43,7 +43,7 @@ def started_step(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A step that runs meanwhile; killed at the end."""
     with subprocess.Popen(
-        [sys.executable, "-m", "tests.clients.wheel_program", server.uri, step],
+        [sys.executable, "-m", "tests.clients.wheel_program", server.uri, server.scope, step],
         cwd=ROOT,
         env={**os.environ, **server.client_environment(), **environment},
         stdin=subprocess.PIPE,

@@ -30,6 +30,7 @@ final class ClientProgram {
         STEPS.put("largeEvent", EventSteps::largeEvent);
         STEPS.put("batches", EventSteps::batches);
         STEPS.put("transactions", TransactionSteps::transactions);
+        STEPS.put("completedTransactions", TransactionSteps::completedTransactions);
         STEPS.put("byteStream", SegmentSteps::byteStream);
         STEPS.put("revisions", SegmentSteps::revisions);
         STEPS.put("synchronizer", SegmentSteps::synchronizer);

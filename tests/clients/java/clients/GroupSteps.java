@@ -55,9 +55,13 @@ final class GroupSteps {
             group.readerOffline("lost", last);
             try (EventStreamReader<String> reader = world.reader("group", "next")) {
                 found.addAll(World.take(reader, 3 * COUNT - found.size()));
+                // They are counted from the last checkpoint, which readers make every second.
+                for (int waited = 0; group.getMetrics().unreadBytes() > 0; waited++) {
+                    check(waited < 60, "all bytes are read");
+                    World.nothing(reader);
+                }
             }
             World.checkOrder(found, 0, 3 * COUNT);
-            equal(0L, group.getMetrics().unreadBytes(), "unread bytes");
         }
     }
 
