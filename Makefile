@@ -26,7 +26,7 @@ PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all strace services bookkeeper lint format typecheck imports \
 	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak fuzz recovery-report \
-	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills \
+	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
 	setup clean
 
 help: ## this list
@@ -143,6 +143,9 @@ pravega-controller: $(STAMP) services ## Pravega's own Controller in place of ou
 
 client-kills: $(STAMP) services ## 200 kills of a server below Pravega's clients; 20 minutes
 	@CLIENT_KILL_RUNS=5 $(PYTEST) tests/clients -k "kills"
+
+rust-client: $(STAMP) ## Pravega's Rust client on a store; needs cargo, and minutes to build
+	@$(BIN)/python -m tests.clients.rust_program
 
 recovery-report: $(STAMP) ## crashes of every kind for MINUTES=60, and docs/crash-test-report.md
 	@$(BIN)/python -m recovery.harness.reporting.report --minutes $(MINUTES) \
