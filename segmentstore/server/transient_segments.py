@@ -5,6 +5,7 @@ After a crash of the process nobody else would delete them: `delete_left_over` d
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
@@ -13,6 +14,10 @@ from segmentstore.wire.commands import Command, CreateTransientSegment, SegmentC
 
 MARK: Final = "#transient."
 _ID_BYTES: Final = 16
+_OURS: Final = re.compile(rf"{re.escape(MARK)}[0-9a-f]{{32}}\.[0-9a-f]{{32}}\Z")
+"""The end of a name that `create` gives. What Spark's tasks stage is named otherwise, and must
+outlive restarts: its driver merges it later.
+"""
 
 
 class TransientSegments:
@@ -51,7 +56,7 @@ async def delete_left_over(context: ServerContext) -> int:
     count = 0
     async for info in context.store.list_segments():
         # A client may have created one since the server listens.
-        if MARK in info.name and info.name not in context.transients:
+        if _OURS.search(info.name) and info.name not in context.transients:
             await _delete(context, info.name)
             count += 1
     return count

@@ -56,6 +56,7 @@ from segmentstore.wire.system_attributes import (
 )
 from tests.server.wire_client import WRITER, WireClient, client_of, connected, served
 from tests.store.harness import read_all, run
+from tier2.spark.sink.epoch_commit import WriteIdentity, staging_name
 
 Body = Callable[[SegmentStore, WireClient], Awaitable[None]]
 ATTRIBUTE = bytes(15) + b"\1"
@@ -274,6 +275,19 @@ class TestTransientSegments:
                 await server.close()
                 with pytest.raises(SegmentNotFoundError):
                     await store.get_info(name)
+
+        run(main())
+
+    def test_what_tasks_of_spark_have_staged_is_not_of_a_crash(self, tmp_path: Path) -> None:
+        """Without it a batch would be taken for committed, and its rows would be lost."""
+        identity = WriteIdentity(uuid.UUID(int=7), 3, lasting=False)
+        name = staging_name("a/b", identity, uuid.UUID(int=9))
+
+        async def main() -> None:
+            async with served(tmp_path) as (store, server):
+                await store.create_segment(name)
+                assert await delete_left_over(server.context) == 0
+                assert (await store.get_info(name)).length == 0
 
         run(main())
 
