@@ -69,7 +69,8 @@ def made(location: Path) -> dict[str, SegmentInfo]:
     async def main() -> dict[str, SegmentInfo]:
         async with open_lazy(location.with_suffix(".live"), **FEW) as store:
             infos = await fill(store)
-            shutil.copytree(location.with_suffix(".live"), location)
+            live = location.with_suffix(".live")
+            shutil.copytree(live, location, ignore=shutil.ignore_patterns("*.sock"))
             return infos
 
     return run(main())

@@ -136,7 +136,8 @@ class WorldDisk(OsDisk):
         cache.
         """
         with self.gate:
-            shutil.copytree(str(source), str(target), ignore=shutil.ignore_patterns("cache"))
+            ignored = shutil.ignore_patterns("cache", "*.sock")
+            shutil.copytree(str(source), str(target), ignore=ignored)
         return str(target)
 
     def tier2_away(self) -> None:

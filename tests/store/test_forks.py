@@ -18,7 +18,7 @@ import segmentstore.blocking
 from segmentstore import ForkedStoreError, StoreInUseError
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import OsDisk
-from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.local_socket import SOCKET_NAME, STORE_SOCKET_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -139,8 +139,9 @@ def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_runs(
         assert said(owner) == "child"
         owner.kill()
         owner.wait(60)
-        with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
-            client.connect(str(tmp_path / "s" / SOCKET_NAME))
+        for name in (SOCKET_NAME, STORE_SOCKET_NAME):
+            with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+                client.connect(str(tmp_path / "s" / name))
         with segmentstore.blocking.open(
             tmp_path / "s", metrics_port=port, local_server=True
         ) as store:

@@ -21,6 +21,7 @@ from segmentstore.wire.errors import WireError
 from segmentstore.wire.fields import FRAME_BYTES_MAX
 from segmentstore.wire.formats import ALL, REPLIES, REQUESTS
 from segmentstore.wire.frame_decoder import FrameDecoder
+from segmentstore.wire.store_formats import STORE_COMMANDS
 
 CORPUS = Path(__file__).parents[2] / "var" / "fuzz-wire"
 
@@ -29,7 +30,7 @@ def check(content: bytes) -> None:
     """Nothing but WireError is raised, and neither cuts nor a second round change a command."""
     if len(content) < 3:
         return
-    accepted = (REQUESTS, REPLIES, ALL)[content[0] % 3]
+    accepted = (REQUESTS, REPLIES, ALL, STORE_COMMANDS)[content[0] % 4]
     size, stream = content[1] + 1, content[2:]
     whole, failed = _commands(FrameDecoder(accepted), [stream])
     pieces = [stream[begin : begin + size] for begin in range(0, len(stream), size)]
