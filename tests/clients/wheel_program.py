@@ -99,9 +99,9 @@ def make_ordered(manager: Any) -> None:
 
 @step
 def write_ordered(manager: Any) -> int:
-    """Many in flight. Reports what it has handed over."""
+    """A hundred in flight. Reports what it has handed over."""
     count = 4_000
-    writer = manager.create_writer(SCOPE, STREAM, max_inflight_events=IN_FLIGHT)
+    writer = manager.create_writer(SCOPE, STREAM, max_inflight_events=100)
     for number in range(count):
         key, event = event_of(number)
         writer.write_event(event, routing_key=key)
