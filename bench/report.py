@@ -130,6 +130,12 @@ def extras_of(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     }
 
 
+def beside_extras(measured: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The same of the other side, if it was measured, by names that say so."""
+    extras = extras_of(measured) if measured else {}
+    return {f"beside_{key}": value for key, value in extras.items()}
+
+
 def show(result: CaseResult, console: Console) -> None:
     """Print a case as a table.
 

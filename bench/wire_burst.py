@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.child import Measured
-from bench.report import CaseResult, Row, Samples, extras_of
+from bench.report import CaseResult, Row, Samples, beside_extras, extras_of
 from bench.wire_floors import disk_floor
 from bench.wire_load import java_load
 from bench.wire_servers import (
@@ -69,7 +69,7 @@ def row_of(floors: list[Measured], found: list[Measured], others: list[Measured]
         engine=engine,
         bar=f"< {GAP_S:g} s",
         met=engine.median < GAP_S,
-        extra=extras_of(found),
+        extra=extras_of(found) | beside_extras(others),
     )
 
 

@@ -132,7 +132,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
 
 def sizes_of(*, quick: bool) -> Sizes:
     """Of the cases of clients."""
-    return Sizes(2, 2, 4, 200_000) if quick else Sizes(3, 10, 10, 1_000_000)
+    return Sizes(2, 8, 4, 200_000) if quick else Sizes(3, 10, 10, 1_000_000)
 
 
 def compare(

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench.child import Measured
 from bench.floor import MIB
-from bench.report import CaseResult, Row, Samples, extras_of
+from bench.report import CaseResult, Row, Samples, beside_extras, extras_of
 from bench.wire_codec_client import HOST, CodecClient, connected
 from bench.wire_floors import disk_floor
 from bench.wire_load import java_load
@@ -109,7 +109,7 @@ def rows_of(
             engine=wake,
             bar=f"< {WAKE_S:g} s",
             met=wake.median < WAKE_S,
-            extra=extras_of(held),
+            extra=extras_of(held) | beside_extras(plain),
         ),
     ]
 
@@ -117,20 +117,28 @@ def rows_of(
 class Holder:
     """A process that holds connections to a server."""
 
-    def __init__(self, process: subprocess.Popen[str], more_bytes: int) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[str],
+        server: MeasuredServer | PlainServer,
+        more_bytes: int,
+    ) -> None:
         self._process = process
+        self._server = server
         self._more_bytes = more_bytes
 
     def wake(self) -> Measured:
-        """Append one event to their segment; `wake_s` from then until all are answered."""
+        """Append one event to their segment; `wake_s` from then until all are answered, and what
+        the server used meanwhile.
+        """
         assert self._process.stdin is not None
+        before = self._server.cpu_seconds()
         self._process.stdin.write("wake\n")
         self._process.stdin.flush()
-        return {
-            "value": self._more_bytes / MIB,
-            "more_mib": self._more_bytes / MIB,
-            "wake_s": float(_line(self._process)),
-        }
+        seconds = float(_line(self._process))
+        more = self._more_bytes / MIB
+        used = self._server.cpu_seconds() - before
+        return {"value": more, "more_mib": more, "wake_s": seconds, "wake_cpu_s": used}
 
 
 @contextmanager
@@ -144,7 +152,7 @@ def held_connections(server: MeasuredServer | PlainServer, count: int) -> Iterat
         try:
             if _line(process) != "held":
                 raise BenchError(f"{count} connections could not be held")
-            yield Holder(process, server.resident_bytes() - before)
+            yield Holder(process, server, server.resident_bytes() - before)
         finally:
             process.kill()
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
-from bench.wire_servers import resident_bytes
+from bench.wire_servers import cpu_seconds, resident_bytes
 from recovery.harness.services.server import HOST, Server, python_module
 from segmentstore.wire.codec import encode
 from segmentstore.wire.commands import (
@@ -46,6 +46,10 @@ class PlainServer(Server):
     def resident_bytes(self) -> int:
         """Resident set now; 0 if it does not run."""
         return 0 if self._process is None else resident_bytes(self._process.pid)
+
+    def cpu_seconds(self) -> float:
+        """What it has used, user and system; 0 if it does not run."""
+        return 0.0 if self._process is None else cpu_seconds(self._process.pid)
 
     def _command(self, port: int) -> Sequence[str]:
         return python_module(__name__, str(port))

@@ -22,7 +22,7 @@ from typing import Final
 
 from bench.child import Measured
 from bench.floor import MIB
-from bench.report import CaseResult, Row, Samples, extras_of
+from bench.report import CaseResult, Row, Samples, beside_extras, extras_of
 from bench.wire_codec_client import connected
 from bench.wire_load import java_load
 from bench.wire_servers import (
@@ -90,7 +90,7 @@ def row_of(
         ratio=ratio,
         bar=f"≤ {TIMES:g} x",
         met=None if ratio is None else ratio <= TIMES,
-        extra=extras_of(found),
+        extra=extras_of(found) | beside_extras(others),
     )
 
 

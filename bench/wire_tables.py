@@ -16,7 +16,7 @@ from typing import Final
 from bench import child
 from bench.child import Measured
 from bench.loads import percentile
-from bench.report import CaseResult, Row, Samples, extras_of
+from bench.report import CaseResult, Row, Samples, beside_extras, extras_of
 from bench.wire_codec_client import CodecClient, connected
 from bench.wire_floors import disk_floor
 from bench.wire_servers import (
@@ -85,9 +85,7 @@ def rows_of(floors: list[Measured], found: list[Measured], others: list[Measured
             ratio=rate,
             bar=f"≥ {RATE_TIMES:g} x",
             met=None if rate is None else rate >= RATE_TIMES,
-            extra={f"beside_{name}": value for name, value in extras_of(others).items()}
-            if others
-            else {},
+            extra=beside_extras(others),
         ),
     ]
 
