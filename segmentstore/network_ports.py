@@ -1,5 +1,4 @@
-"""Where others reach an open store: the Unix socket in its folder, and the ports that Pravega's
-clients use, the wire server's and the Controller's, as settings say.
+"""The ports on which others reach an open store: the wire server's and the Controller's.
 
 The tables of the store are opened with the first of them. All is closed in reverse, before
 anything else of the store.
@@ -7,7 +6,6 @@ anything else of the store.
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +15,6 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.published_hosts import PublishedAddress, is_wildcard
 from segmentstore.segment_mapper import container_of
-from segmentstore.server.local_listener import socket_path
 from segmentstore.server.server_context import ServerContext
 from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer
@@ -30,14 +27,9 @@ if TYPE_CHECKING:
     from segmentstore.server.authorization import TokenAuthorization
     from segmentstore.wire.tokens import TokenKey
 
-_log = logging.getLogger(__name__)
 
-
-async def open_ports(
-    store: SegmentStore, parts: StoreParts, runtime: Runtime, *, locally: bool
-) -> None:
-    """Listen where the settings say, on the Unix socket if `locally`; what closes all that is
-    pushed on `parts.undo`.
+async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -> WireServer:
+    """Listen on the ports that the settings name; what closes them is pushed on `parts.undo`.
 
     Raises ConfigError, MissingExtraError.
     """
@@ -45,33 +37,26 @@ async def open_ports(
     certificates: CertificateFiles | None = None
     if config.tls_certificate_file and (config.wire_port or config.controller_port):
         certificates = CertificateFiles(config.tls_certificate_file, config.tls_key_file, runtime)
+    wire = make_server(store, parts, runtime)
+    if config.wire_port:
+        authorization = _token_authorization(config, runtime)
+        await wire.listen(config.wire_host, config.wire_port, certificates, authorization)
+        parts.wire_stats = wire.statistics
+    if config.controller_port:
+        await _open_controller(store, wire.context.tables, parts, runtime, certificates)
+    return wire
+
+
+def make_server(store: SegmentStore, parts: StoreParts, runtime: Runtime) -> WireServer:
+    """A server that listens nowhere yet, with the tables of the store; what closes both is pushed
+    on `parts.undo`.
+    """
     tables = TableService(store, make_index_store(parts.location, parts.store_id, runtime))
     parts.undo.push(tables.close)
     parts.table_stats = tables.statistics
     wire = WireServer(ServerContext(store, tables, runtime))
     parts.undo.push(wire.close)
-    if config.wire_port:
-        authorization = _token_authorization(config, runtime)
-        await wire.listen(config.wire_host, config.wire_port, certificates, authorization)
-    if locally:
-        await _listen_locally(wire, parts)
-    if config.wire_port or locally:
-        parts.wire_stats = wire.statistics
-    if config.controller_port:
-        await _open_controller(store, tables, parts, runtime, certificates)
-
-
-async def _listen_locally(wire: WireServer, parts: StoreParts) -> None:
-    try:
-        await wire.listen_locally(parts.location)
-    except NotImplementedError:
-        pass  # an event loop with virtual time has no sockets
-    except OSError as error:
-        # Some file systems have no sockets. What the store is for goes on without one.
-        path = socket_path(parts.location)
-        sentence = f"other processes cannot reach the store: no socket {path}: {error}"
-        _log.warning("%s", sentence)
-        parts.findings = (*parts.findings, sentence)
+    return wire
 
 
 def _token_authorization(config: StoreConfig, runtime: Runtime) -> TokenAuthorization | None:

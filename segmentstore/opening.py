@@ -20,6 +20,7 @@ from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.deprecated_settings import deprecation_notes
+from segmentstore.local_door import open_door
 from segmentstore.open_steps import open_store
 from segmentstore.open_stores import make_way, register
 from segmentstore.options import StoreOptions
@@ -89,17 +90,20 @@ class OpeningStore:
         config = parts.config
         # A simulated world has no sockets.
         locally = config.local_server and isinstance(self._runtime.disk, OsDisk)
-        if (config.wire_port or config.controller_port or locally) and parts.closing is None:
-            # Not at the top: views and simulated worlds do not pay for it.
+        server = None
+        if (config.wire_port or config.controller_port) and parts.closing is None:
+            # Not at the top: only who serves pays for it.
             from segmentstore.network_ports import open_ports  # noqa: PLC0415
 
-            await open_ports(store, parts, self._runtime, locally=locally)
+            server = await open_ports(store, parts, self._runtime)
+        if locally and parts.closing is None:
+            await open_door(store, parts, self._runtime, server)
         # Spark's writers still use the socket of before; nobody else has to pay for it.
         if self._options.get("local_server") and parts.closing is None:
             from segmentstore.local_server import LocalServer  # noqa: PLC0415
 
-            server = await LocalServer.open(store, parts.location, parts.store_id)
-            parts.undo.push(server.close)
+            earlier = await LocalServer.open(store, parts.location, parts.store_id)
+            parts.undo.push(earlier.close)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

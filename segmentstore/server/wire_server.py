@@ -16,7 +16,6 @@ from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import stop_accepting
 from segmentstore.server.connection import WireConnection
-from segmentstore.server.local_listener import local_listener, socket_path
 from segmentstore.server.outstanding import OutstandingBytes
 from segmentstore.server.server_context import CONNECTIONS_MAX, STOP_S, ServerContext
 from segmentstore.server.tls import CertificateFiles, TlsHandshake
@@ -43,9 +42,6 @@ class WireServer:
         self._authorization: TokenAuthorization | None = None
         self._handshakes: set[TlsHandshake] = set()
         self._port: asyncio.Server | None = None
-        self._local: asyncio.Server | None = None
-        self._location: str | None = None
-        """Of the folder with the Unix socket."""
         self._connections: set[WireConnection] = set()
         self._local_connections: set[WireConnection] = set()
         self._ended = asyncio.Event()
@@ -92,21 +88,6 @@ class WireServer:
         # make some, too, and want them after a crash of the store.
         self.context.begin(self._clean_up(), "wire clean-up")
 
-    async def listen_locally(self, location: str) -> None:
-        """Listen on the Unix socket in the folder of the store, whose lock this process has. Once.
-
-        A connection to it needs no token. Raises OSError if the folder cannot hold a socket.
-        """
-        listener = local_listener(location)
-        loop = asyncio.get_running_loop()
-        try:
-            self._local = await loop.create_unix_server(self.accept_local, sock=listener)
-        except BaseException:
-            listener.close()
-            socket_path(location).unlink(missing_ok=True)
-            raise
-        self._location = location
-
     @property
     def port(self) -> int:
         """On which it listens."""
@@ -115,7 +96,7 @@ class WireServer:
         return port
 
     def accept_local(self) -> asyncio.Protocol:
-        """As `accept`, for the Unix socket."""
+        """As `accept`, for the Unix socket, whose connections need no token."""
         if self._is_stopping or len(self._local_connections) >= LOCAL_CONNECTIONS_MAX:
             self.context.counts.connections_refused += 1
             return _Refused()
@@ -168,11 +149,8 @@ class WireServer:
         if self._is_stopping:
             return
         self._is_stopping = True
-        for server in (self._port, self._local):
-            if server is not None:
-                await stop_accepting(server)
-        if self._location is not None:
-            socket_path(self._location).unlink(missing_ok=True)
+        if self._port is not None:
+            await stop_accepting(self._port)
         for handshake in list(self._handshakes):
             handshake.abort()
         stopping = gather_outcomes(

@@ -29,6 +29,7 @@ from segmentstore import (
     StoreDisconnectedError,
     StoreUnreachableError,
     TierUnavailableError,
+    local_door,
 )
 from segmentstore.client import client_connection
 from segmentstore.client.merge_once import merge_event
@@ -136,6 +137,35 @@ class TestSocket:
                     pass
             client.close()
         gc.collect()
+
+    def test_what_cannot_be_loaded_costs_its_connections_alone(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken() -> None:
+            raise ImportError("gone")
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as embedded:
+                with monkeypatch.context() as patched:
+                    patched.setattr(local_door, "_make_server", broken)
+                    with pytest.raises(StoreUnreachableError):
+                        await segmentstore.connect(tmp_path / "s")
+                await embedded.create_segment("x")
+                async with segmentstore.connect(tmp_path / "s") as store:
+                    assert await store.append("x", b"a") == 0
+
+        run(main())
+        assert "cannot be loaded" in caplog.text
+
+    def test_many_come_at_once_before_the_server_is_loaded(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as embedded:
+                places = [tmp_path / "s"] * 10
+                stores = await asyncio.gather(*map(segmentstore.connect, places))
+                assert connections_of(embedded) == 10
+                await asyncio.gather(*(store.close() for store in stores))
+
+        run(main())
 
     def test_has_room_for_so_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(wire_server, "LOCAL_CONNECTIONS_MAX", 2)

@@ -329,9 +329,10 @@ class TestRequests:
                 await store.delete("x")
                 await store.create_segment("x")
                 await store.append("x", b"def")
-                for number, command in enumerate((read, attributes), 1):
-                    client.put(command)
-                    assert refusal(await client.take()) == (number, "SegmentNotFoundError")
+                client.put(read)
+                assert refusal(await client.take()) == (1, "SegmentNotFoundError")
+                client.put(attributes)
+                assert refusal(await client.take()) == (2, "SegmentNotFoundError")
 
         run(main())
 
