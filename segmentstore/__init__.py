@@ -6,7 +6,8 @@ background.
         offset = await store.append("logs/web-1", b"hello")
         assert await store.read("logs/web-1", offset, 100) == b"hello"
 
-`segmentstore.blocking` has the same without `await`. The packages, top to bottom: `segmentstore`
+`segmentstore.connect` gives the same for a store that another process has open, and
+`segmentstore.blocking` has both without `await`. The packages, top to bottom: `segmentstore`
 (the API and the container that joins the parts); `recovery`, `storagewriter`, `readindex`;
 `durablelog`, `tier2`; `segmentstore.contracts` (errors, records, interfaces). Packages of one row
 do not import each other. Importing this module imports none of the engine: it is loaded when a

@@ -32,6 +32,7 @@ from segmentstore.contracts.errors import (
     InvalidArgumentError,
     SegmentStoreError,
 )
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.reports import CatalogExport, GarbageReport
 from segmentstore.contracts.segments import (
     NAME_BYTES_MAX,
@@ -101,6 +102,7 @@ class RemoteStore:
         self._append_bytes_max = described.append_bytes_max
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
+        self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -120,7 +122,9 @@ class RemoteStore:
         """
         if self._birth.here:
             self._check_loop()
-            await asyncio.shield(self._connection.close())
+            if self._closing is None:
+                self._closing = own_task(self._connection.close(), name="close connection")
+            await asyncio.shield(self._closing)
 
     @property
     def store_id(self) -> str:
