@@ -328,6 +328,13 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def close_now(self) -> None:
+        """Close at once, and wait for no reply. Idempotent."""
+        if self._lost is None:
+            self._lost = StoreClosedError()
+            self._reason = "it was closed before the reply"
+            self.abort()
+
     def drop(self, close: Callable[[], object] | None = None) -> None:
         """The program has the store no more and did not close it: warn, and close it on its loop,
         or by `close`. From any thread.

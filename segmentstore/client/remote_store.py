@@ -126,10 +126,24 @@ class RemoteStore:
                 self._closing = own_task(self._connection.close(), name="close connection")
             await asyncio.shield(self._closing)
 
+    def abort(self) -> None:
+        """Close the connection at once: what was sent and has no reply is of unknown outcome.
+
+        Idempotent. In a forked child it does nothing.
+        """
+        if self._birth.here:
+            self._check_loop()
+            self._connection.close_now()
+
     @property
     def store_id(self) -> str:
         """The store's id: a restored store has another one."""
         return self._store_id
+
+    @property
+    def append_bytes_max(self) -> int:
+        """The largest append or batch that the store takes."""
+        return self._append_bytes_max
 
     # --- appends ----------------------------------------------------------------------------------
 

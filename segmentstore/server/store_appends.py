@@ -167,7 +167,8 @@ class StoreAppends:
         return None
 
     def _event_settled(self, batch: _EventBatch, future: asyncio.Future[int | None]) -> None:
-        del future
+        # Of several that failed one is the answer; the others are no surprise to the loop.
+        future.exception()
         batch.left -= 1
         if not batch.left:
             self._answer(batch)

@@ -22,10 +22,12 @@ import segmentstore
 from segmentstore import (
     AccessRefusedError,
     AppendOutcomeUnknownError,
+    ContainerStoppedError,
     InvalidArgumentError,
     RemoteStore,
     SegmentNotFoundError,
     SegmentStore,
+    StoreClosedError,
     StoreDisconnectedError,
     StoreUnreachableError,
     TierUnavailableError,
@@ -42,7 +44,7 @@ from segmentstore.wire.commands import Hello
 from segmentstore.wire.store_commands import DescribeStore, NumbersGiven, StoreDescribed
 from segmentstore.wire.tokens import TokenKey
 from tests.server.wire_client import served
-from tests.store.harness import TINY, open_tiny, read_all, run, until
+from tests.store.harness import TINY, WorldDisk, open_tiny, read_all, run, until
 
 WRITER = UUID(int=1)
 
@@ -270,6 +272,53 @@ class TestEnds:
                     with pytest.raises(StoreDisconnectedError, match="has ended"):
                         await later
                 await store.close()
+
+        run(main())
+
+    def test_events_that_a_stopped_container_refuses_are_no_surprise_to_the_loop(
+        self, tmp_path: Path
+    ) -> None:
+        async def main() -> None:
+            complaints: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _, what: complaints.append(what)
+            )
+            disk = WorldDisk()
+            async with (
+                open_tiny(tmp_path / "s", runtime=Runtime(disk=disk)) as embedded,
+                segmentstore.connect(tmp_path / "s") as store,
+            ):
+                await embedded.create_segment("x")
+                writer = await store.writer("x", WRITER).open()
+                disk.log_sync_fails()
+                sent = [writer.append(b"<%d>" % number) for number in range(20)]
+                for event in sent:
+                    with pytest.raises((AppendOutcomeUnknownError, ContainerStoppedError)):
+                        await event
+            gc.collect()
+            assert complaints == []
+
+        run(main())
+
+    def test_an_abort_waits_for_no_reply(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s") as embedded:
+                await embedded.create_segment("x")
+                store = await segmentstore.connect(tmp_path / "s")
+                assert store.append_bytes_max == embedded.config.append_bytes_max
+                sent = store.append("x", b"a")
+                await asyncio.sleep(0)
+                unsent = store.append("x", b"b")
+                store.abort()
+                store.abort()
+                with pytest.raises(AppendOutcomeUnknownError):
+                    await sent
+                for refused in (unsent, store.append("x", b"c")):
+                    with pytest.raises(StoreClosedError):
+                        await refused
+                await store.close()
+                await until(lambda: connections_of(embedded) == 0)
+                assert (await read_all(embedded, "x")) in {b"", b"a"}
 
         run(main())
 
