@@ -98,12 +98,6 @@ class OpeningStore:
             server = await open_ports(store, parts, self._runtime)
         if locally and parts.closing is None:
             await open_door(store, parts, self._runtime, server)
-        # Spark's writers still use the socket of before; nobody else has to pay for it.
-        if self._options.get("local_server") and parts.closing is None:
-            from segmentstore.local_server import LocalServer  # noqa: PLC0415
-
-            earlier = await LocalServer.open(store, parts.location, parts.store_id)
-            parts.undo.push(earlier.close)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

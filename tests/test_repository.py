@@ -46,7 +46,6 @@ FORMAT_PAGES = (
     "data-frame",
     "events",
     "file-log",
-    "local-server",
     "mailbox",
     "metadata-catalog",
     "metadata-snapshot",
@@ -83,12 +82,8 @@ TWINS = {
         ("SegmentStore", "segmentstore/service.py"),
         ("SegmentWriter", "segmentstore/sessions.py"),
     )
-} | {
-    "Append": ["segmentstore/contracts/local_protocol.py", "segmentstore/wire/append_blocks.py"],
 }
-"""Class names that stand for two things: the blocking API has the names of the asynchronous one,
-and two protocols have an Append.
-"""
+"""Class names that stand for two things: the blocking API has the names of the asynchronous one."""
 # In pieces, so that this file does not hold what it forbids.
 FORBIDDEN = re.compile(
     "|".join(

@@ -15,7 +15,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.stores import with_own_store
 from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentStoreError
-from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.visible import visible
 
 if TYPE_CHECKING:
@@ -69,11 +69,12 @@ def serve_command(
         }
         count = config.served_count
         if as_json:
-            said = {"store": store, "socket": SOCKET_NAME, "containers": count}
+            said = {"store": store, "socket": STORE_SOCKET_NAME, "containers": count}
             output.print_json({**said, **listening})
         else:
             ports = [f", {name} at {address}" for name, address in listening.items() if address]
-            print(f"serving {visible(store)} at {SOCKET_NAME}, {count} containers{''.join(ports)}")
+            where = f"{visible(store)} at {STORE_SOCKET_NAME}"
+            print(f"serving {where}, {count} containers{''.join(ports)}")
         sys.stdout.flush()
         await _until_reported(opened)
 

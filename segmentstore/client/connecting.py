@@ -15,7 +15,7 @@ from segmentstore.client.client_connection import ClientConnection
 from segmentstore.client.remote_store import RemoteStore
 from segmentstore.contracts.errors import InvalidArgumentError, StoreUnreachableError
 from segmentstore.contracts.folders import checked_folder
-from segmentstore.contracts.local_socket import STORE_SOCKET_NAME, socket_address
+from segmentstore.contracts.local_socket import socket_address
 from segmentstore.contracts.waiting import open_or_release
 from segmentstore.wire.store_commands import DescribeStore, StoreDescribed
 
@@ -73,7 +73,7 @@ class ConnectingStore:
             if self._address is not None:
                 await loop.create_connection(lambda: connection, *self._address, ssl=self._tls)
                 return
-            with socket_address(self._location, STORE_SOCKET_NAME) as address:
+            with socket_address(self._location) as address:
                 await loop.create_unix_connection(lambda: connection, address)
         except (FileNotFoundError, ConnectionRefusedError) as error:
             detail = "no process has it open, or with local_server off"

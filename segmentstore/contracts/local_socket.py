@@ -13,24 +13,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-SOCKET_NAME: Final = "face.sock"
 STORE_SOCKET_NAME: Final = "store.sock"
-"""Of the wire server."""
 _PATH_BYTES_MAX: Final = 107
 
 
 @contextmanager
-def socket_address(folder: str, name: str = SOCKET_NAME) -> Iterator[str]:
+def socket_address(folder: str) -> Iterator[str]:
     """The address to bind or connect to, valid inside the block.
 
     Raises OSError if the folder cannot be opened.
     """
-    path = Path(folder).absolute() / name
+    path = Path(folder).absolute() / STORE_SOCKET_NAME
     if len(os.fsencode(path)) <= _PATH_BYTES_MAX:
         yield str(path)
         return
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{descriptor}/{name}"
+        yield f"/proc/self/fd/{descriptor}/{STORE_SOCKET_NAME}"
     finally:
         os.close(descriptor)

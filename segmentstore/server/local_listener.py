@@ -32,7 +32,7 @@ def local_listener(location: str) -> socket.socket:
         # What connects is to find an owner, or nobody: not a forked child that never answers.
         forks.in_child(listener, socket.socket.close)
     try:
-        with socket_address(location, STORE_SOCKET_NAME) as address:
+        with socket_address(location) as address:
             listener.bind(address)
         # Nobody can connect before it listens.
         path.chmod(0o600)

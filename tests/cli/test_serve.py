@@ -23,17 +23,17 @@ import pytest
 
 from recovery.harness.services.server import free_port
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import ROOT, segmentstore, start
 from tests.server.wire_client import connected
 from tests.store.harness import run
 from tests.support.suites import size, sized
-from tier2.spark.common.local_client import LocalClient, StoreNotServedError
+from tier2.spark.common.store_client import StoreClient, StoreNotServedError
 from tier2.spark.sink.epoch_commit import WriteIdentity, commit_epoch, write_partition, writer_id_of
 from tier2.spark.sink.rows import RowLayout
 
-WRITER = UUID(int=1).bytes
+WRITER = UUID(int=1)
 
 EPOCHS = size("SERVE_KILL_EPOCHS", 4, 15)
 EVENTS = 130 * EPOCHS
@@ -106,14 +106,14 @@ def test_serves_until_stopped_and_closes_in_order(tmp_path: Path, number: signal
         said = json.loads(ready(process))
         assert said == {
             "store": str(tmp_path / "s"),
-            "socket": SOCKET_NAME,
+            "socket": STORE_SOCKET_NAME,
             "containers": 1,
             "wire": None,
             "controller": None,
         }
 
         async def main() -> None:
-            async with LocalClient(str(tmp_path / "s")) as client:
+            async with StoreClient(str(tmp_path / "s")) as client:
                 await client.create("x")
                 assert await client.append("x", WRITER, 0, b"data") == 0
 
@@ -128,7 +128,7 @@ def test_serves_until_stopped_and_closes_in_order(tmp_path: Path, number: signal
     finally:
         process.kill()
         process.communicate()
-    assert not (tmp_path / "s" / SOCKET_NAME).exists()
+    assert not (tmp_path / "s" / STORE_SOCKET_NAME).exists()
     assert segmentstore("cat", tmp_path / "s", "x").out == b"data"
 
 
@@ -143,7 +143,7 @@ def test_a_store_that_is_not_there_is_not_created_by_serving(tmp_path: Path) -> 
 def test_one_store_is_served_once(tmp_path: Path) -> None:
     with serving(tmp_path / "s", "--create"):
         assert segmentstore("serve", tmp_path / "s").code == ExitCode.IN_USE
-        assert (tmp_path / "s" / SOCKET_NAME).exists()
+        assert (tmp_path / "s" / STORE_SOCKET_NAME).exists()
 
 
 @pytest.mark.parametrize("containers", ["1", "4"])
@@ -157,7 +157,7 @@ def test_ends_with_an_error_when_a_container_stops_by_itself(
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
 
         async def main() -> None:
-            async with LocalClient(str(tmp_path / "s"), timeout_s=1) as client:
+            async with StoreClient(str(tmp_path / "s"), timeout_s=1) as client:
                 await client.create("x")
 
         with pytest.raises(StoreNotServedError):
@@ -191,7 +191,7 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_is_committed_once(
         return process
 
     async def events() -> None:
-        async with LocalClient(str(folder)) as client:
+        async with StoreClient(str(folder)) as client:
             await client.create("events")
             for number in range(EVENTS):
                 await client.send("events", WRITER, number, b"%d\n" % number)
@@ -200,7 +200,7 @@ def test_killed_again_and_again_in_the_middle_of_writing_all_is_committed_once(
             await client.settle()
 
     async def epochs() -> None:
-        async with LocalClient(str(folder)) as client:
+        async with StoreClient(str(folder)) as client:
             for epoch in range(EPOCHS):
                 who = WriteIdentity(identity, epoch, lasting=True)
                 for attempt in range(2):

@@ -119,9 +119,7 @@ def test_cancelled_in_any_turn_of_the_loop_and_again_it_leaves_nothing(tmp_path:
         threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
         for turns in range(0, 60, 3):
             for more in (1, 2, 5):
-                task = asyncio.ensure_future(
-                    segmentstore.open(tmp_path / "s", local_server=True, **TINY)
-                )
+                task = asyncio.ensure_future(segmentstore.open(tmp_path / "s", **TINY))
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 task.cancel()

@@ -35,7 +35,7 @@ async def check(folder: Path) -> None:
 
 
 class TestOnALoopThatRuns:
-    @pytest.mark.parametrize("options", [{}, {"local_server": True}])
+    @pytest.mark.parametrize("options", [{}, {"local_server": False}])
     def test_a_dropped_store_warns_and_can_be_opened_again_at_once(
         self, tmp_path: Path, options: dict[str, Any]
     ) -> None:

@@ -18,7 +18,7 @@ import segmentstore.blocking
 from segmentstore import ForkedStoreError, StoreInUseError
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import OsDisk
-from segmentstore.contracts.local_socket import SOCKET_NAME, STORE_SOCKET_NAME
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -135,16 +135,13 @@ def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_runs(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with running(BLOCKING, tmp_path / "s", metrics_port=port, local_server=True) as owner:
+    with running(BLOCKING, tmp_path / "s", metrics_port=port) as owner:
         assert said(owner) == "child"
         owner.kill()
         owner.wait(60)
-        for name in (SOCKET_NAME, STORE_SOCKET_NAME):
-            with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
-                client.connect(str(tmp_path / "s" / name))
-        with segmentstore.blocking.open(
-            tmp_path / "s", metrics_port=port, local_server=True
-        ) as store:
+        with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
+            client.connect(str(tmp_path / "s" / STORE_SOCKET_NAME))
+        with segmentstore.blocking.open(tmp_path / "s", metrics_port=port) as store:
             assert store.get_info("x").length == 0
 
 
@@ -281,7 +278,7 @@ with segmentstore.blocking.open(folder, cache_bytes_max=1 << 20, tail_bytes_max=
 
 
 def test_a_child_process_that_runs_another_program_inherits_nothing(tmp_path: Path) -> None:
-    with segmentstore.blocking.open(tmp_path / "s", local_server=True):
+    with segmentstore.blocking.open(tmp_path / "s"):
         listing = (
             "import os; print(*(os.path.realpath(f'/proc/self/fd/{n}') for n in "
             "os.listdir('/proc/self/fd')))"

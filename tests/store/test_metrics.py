@@ -28,7 +28,7 @@ from segmentstore import (
     metrics_endpoint,
     metrics_server,
 )
-from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from segmentstore.metric_names import (
     CONTAINER_METRICS,
@@ -454,9 +454,7 @@ def test_a_port_that_is_opened_after_the_store_was_closed_is_closed_too(tmp_path
 
         async def opened() -> SegmentStore:
             runtime = Runtime(executor=executor)
-            return await open_tiny(
-                tmp_path / "s", runtime=runtime, metrics_port=port, local_server=True
-            )
+            return await open_tiny(tmp_path / "s", runtime=runtime, metrics_port=port)
 
         opening = asyncio.ensure_future(opened())
         await begun.wait()
@@ -471,4 +469,4 @@ def test_a_port_that_is_opened_after_the_store_was_closed_is_closed_too(tmp_path
             probe.bind(("127.0.0.1", port))
 
     run(main())
-    assert not (tmp_path / "s" / SOCKET_NAME).exists()
+    assert not (tmp_path / "s" / STORE_SOCKET_NAME).exists()

@@ -75,7 +75,7 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(
             "tests.tier2.spark.stream_program", *words, environment=environment, cwd=tmp_path
         )
 
-    with blocking.open(tmp_path / "store", local_server=True, append_bytes_max=5000) as store:
+    with blocking.open(tmp_path / "store", append_bytes_max=5000) as store:
         for turn in range(KILLS):
             # Killed at its end: the first as soon as rows have landed.
             with start(rng.choice((STAGED, INLINE))) as driver:

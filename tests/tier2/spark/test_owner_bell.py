@@ -5,6 +5,7 @@ the mailbox.
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ import pytest
 
 from segmentstore import blocking
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.contracts import local_protocol
+from segmentstore.contracts.local_socket import socket_address
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
 from tests.store.harness import TINY
 from tests.tier2.spark.reconcile_dry import LocalSpark
+from tier2.spark.common import owner_bell
 from tier2.spark.common.command_options import Exit
 from tier2.spark.common.owner_bell import wake_owner
 from tier2.spark.reconcile.job import reconcile
@@ -24,7 +26,6 @@ from tier2.spark.reconcile.job import reconcile
 RARELY: dict[str, Any] = {
     **TINY,
     "containers": 2,
-    "local_server": True,
     "mailbox_poll_interval_s": 36_000.0,
 }
 """An owner that is not woken does not check while the test runs."""
@@ -51,13 +52,17 @@ def test_so_does_an_export_of_a_store_that_is_open(tmp_path: Path) -> None:
     assert [each["container_id"] for each in shown.json()["snapshots"]] == [0, 1]
 
 
-def test_an_owner_that_is_away_or_does_not_know_how_is_no_error(
+def test_an_owner_that_is_away_or_does_not_answer_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "store"
     assert asyncio.run(wake_owner(str(folder), Runtime())) is False
     with blocking.open(folder, **RARELY):
         assert asyncio.run(wake_owner(str(folder), Runtime())) is True
-        monkeypatch.delitem(local_protocol._REQUESTS, 9)
-        assert asyncio.run(wake_owner(str(folder), Runtime())) is False
     assert asyncio.run(wake_owner(str(folder), Runtime())) is False
+    monkeypatch.setattr(owner_bell, "TIMEOUT_S", 0.01)
+    with socket.socket(socket.AF_UNIX) as silent:
+        with socket_address(str(folder)) as address:
+            silent.bind(address)
+        silent.listen()
+        assert asyncio.run(wake_owner(str(folder), Runtime())) is False

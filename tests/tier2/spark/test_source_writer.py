@@ -32,14 +32,14 @@ SCHEMA = StructType([StructField("payload", BinaryType()), StructField("segment"
 
 
 class Served:
-    """A store of this process, with its local server open, that can be closed and opened again."""
+    """A store of this process, that can be closed and opened again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = self._open()
 
     def _open(self) -> segmentstore.blocking.SegmentStore:
-        return segmentstore.blocking.open(self.folder, local_server=True, append_bytes_max=5000)
+        return segmentstore.blocking.open(self.folder, append_bytes_max=5000)
 
     def restart(self) -> None:
         self.store.close()

@@ -158,7 +158,7 @@ def test_by_spark_connect_verbs_and_the_source_run_and_bring_their_code_along(
         with module("segmentstore", *compacting, environment=environment, cwd=tmp_path) as driver:
             check_report(json.loads(driver.end()))
         assert re.search(r"compact: [0-9,]+ of [0-9,]+ tasks", driver.told())
-        with blocking.open(store, local_server=True) as opened:
+        with blocking.open(store) as opened:
             check_contents(opened)
             opened.export_catalog()
             reading = (url_of(store), store)

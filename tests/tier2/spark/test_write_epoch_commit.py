@@ -17,11 +17,16 @@ import pyarrow as pa
 import pytest
 
 import tier2.spark.sink.epoch_commit
-from segmentstore import InvalidNameError, SegmentStore
+from segmentstore import (
+    ContainerStoppedError,
+    InvalidNameError,
+    SegmentNotFoundError,
+    SegmentStore,
+)
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, read_all, run
 from tests.support.suites import share, slow
-from tier2.spark.common.local_client import LocalClient, StoreNotServedError, StoreRefusedError
+from tier2.spark.common.store_client import StoreClient, StoreNotServedError
 from tier2.spark.sink.epoch_commit import (
     EpochCommitError,
     StagingName,
@@ -54,18 +59,18 @@ def batch(*rows: tuple[str, str]) -> pa.RecordBatch:
 
 
 @asynccontextmanager
-async def served(place: Path) -> AsyncIterator[tuple[SegmentStore, LocalClient]]:
-    """A store, and a client of the local server it has."""
+async def served(place: Path) -> AsyncIterator[tuple[SegmentStore, StoreClient]]:
+    """A store, and a client of it."""
     folder = place / "s"
     async with (
-        open_tiny(folder, local_server=True) as store,
-        LocalClient(str(folder)) as client,
+        open_tiny(folder) as store,
+        StoreClient(str(folder)) as client,
     ):
         yield store, client
 
 
 async def prepare(
-    client: LocalClient,
+    client: StoreClient,
     who: WriteIdentity,
     *tasks: Sequence[tuple[str, str]],
     inline: int = 40,
@@ -165,9 +170,9 @@ def test_two_drivers_at_once_commit_one_epoch_once(tmp_path: Path, tasks: Tasks)
     async def main() -> None:
         folder = str(tmp_path / "s")
         async with (
-            open_tiny(folder, local_server=True) as store,
-            LocalClient(folder) as one,
-            LocalClient(folder) as two,
+            open_tiny(folder) as store,
+            StoreClient(folder) as one,
+            StoreClient(folder) as two,
         ):
             for epoch in range(5):
                 reports = [
@@ -182,7 +187,7 @@ def test_two_drivers_at_once_commit_one_epoch_once(tmp_path: Path, tasks: Tasks)
                 # The slower one may find that the faster has cleared away what it staged.
                 for outcome in outcomes:
                     if isinstance(outcome, BaseException):
-                        assert isinstance(outcome, StoreRefusedError | EpochCommitError), outcome
+                        assert isinstance(outcome, SegmentNotFoundError | EpochCommitError), outcome
                 await commit_epoch(
                     one,
                     identity(epoch),
@@ -218,7 +223,7 @@ def test_a_task_that_fails_in_the_middle_takes_away_what_it_staged(tmp_path: Pat
 
             def broken() -> Any:
                 yield batch(*long_rows("a", 300))
-                assert client._pending or client._next > 1
+                assert client._sent
                 raise OSError(5, "the input is gone")
 
             with pytest.raises(OSError, match="input is gone"):
@@ -236,7 +241,7 @@ def test_a_job_that_is_given_up_takes_away_what_its_tasks_staged(tmp_path: Path)
             reports = await prepare(client, identity(0, lasting=False), *MIXED)
             await give_up(client, reports)
             assert await names_in(store) == []
-            with pytest.raises((StoreRefusedError, EpochCommitError)):
+            with pytest.raises((SegmentNotFoundError, EpochCommitError)):
                 await commit_epoch(client, identity(0, lasting=False), reports, runtime=Runtime())
             assert await read_all(store, "x") == b""
 
@@ -259,7 +264,7 @@ def test_segments_are_created_only_if_asked_for(tmp_path: Path) -> None:
     async def main() -> None:
         async with served(tmp_path) as (store, client):
             reports = await prepare(client, identity(0), [("x", "one")])
-            with pytest.raises(StoreRefusedError, match="'x' does not exist"):
+            with pytest.raises(SegmentNotFoundError, match="'x' does not exist"):
                 await commit_epoch(client, identity(0), reports, runtime=Runtime(), create=False)
             assert await names_in(store) == []
 
@@ -285,12 +290,12 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
 
     async def main() -> None:
         folder = tmp_path / "s"
-        store = await open_tiny(folder, local_server=True)
+        store = await open_tiny(folder)
         expected = b""
 
         async def write() -> None:
             nonlocal expected
-            async with LocalClient(str(folder)) as client:
+            async with StoreClient(str(folder)) as client:
                 for epoch in range(8):
                     tasks = (
                         long_rows(f"{epoch}a", 60 * (epoch % 3)),
@@ -308,7 +313,7 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
             while not writing.done():
                 await asyncio.sleep(rng.uniform(0.02, 0.2))
                 await store.close()
-                store = await open_tiny(folder, local_server=True)
+                store = await open_tiny(folder)
             await writing
             assert await read_all(store, "x") == expected
             assert await names_in(store) == ["x"]
@@ -321,8 +326,8 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
 def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        store = await open_tiny(folder, local_server=True)
-        async with LocalClient(str(folder), timeout_s=0.2) as client:
+        store = await open_tiny(folder)
+        async with StoreClient(str(folder), timeout_s=0.2) as client:
             await store.close()
             with pytest.raises(StoreNotServedError, match="does not answer"):
                 await prepare(client, identity(0), *MIXED)
@@ -333,15 +338,15 @@ def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
 def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
-        store = await open_tiny(folder, local_server=True)
-        async with LocalClient(str(folder), timeout_s=0.2) as client:
+        store = await open_tiny(folder)
+        async with StoreClient(str(folder), timeout_s=0.2) as client:
             await client.create("x")
-            await client.send("x", QUERY.bytes, 0, b"on its way when the store goes")
+            await client.send("x", QUERY, 0, b"on its way when the store goes")
             await store.close()
             client._hang_up()
             for _ in range(2):
                 with pytest.raises(StoreNotServedError, match="does not answer"):
-                    await client.send("x", QUERY.bytes, 1, b"and one more")
+                    await client.send("x", QUERY, 1, b"and one more")
             with pytest.raises(StoreNotServedError, match="does not answer"):
                 await client.delete("x")
 
@@ -391,15 +396,15 @@ def test_two_reports_of_one_partition_commit_nothing(tmp_path: Path) -> None:
 def test_an_epoch_is_committed_whether_or_not_its_leftovers_can_be_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lasting: bool
 ) -> None:
-    async def refused(client: LocalClient, name: str) -> bool:
-        raise StoreRefusedError(16, "TierUnavailableError", f"{name} stays")
+    async def refused(client: StoreClient, name: str) -> bool:
+        raise ContainerStoppedError(0)
 
     async def main() -> None:
         async with served(tmp_path) as (store, client):
             who = identity(0, lasting=lasting)
             await prepare(client, who, *MIXED)
             reports = await prepare(client, who, *MIXED, attempt=1)
-            monkeypatch.setattr(LocalClient, "delete", refused)
+            monkeypatch.setattr(StoreClient, "delete", refused)
             await commit_epoch(client, who, reports, runtime=Runtime())
             assert await read_all(store, "x") == lines(*MIXED)
             assert await read_all(store, "y") == lines(*MIXED, segment="y")

@@ -1,22 +1,23 @@
 """A job notifies the owner on its own machine that it has put messages, over the store's socket
-(docs/formats/local-server.md).
+(docs/formats/store-commands.md).
 
 Without it the owner finds them at its next check, `mailbox_poll_interval_s` later. So any failure
-here costs that time and nothing else, and is no error. There may be no listener, an older store
-that does not know the request, or another user's socket.
+here costs that time and nothing else, and is no error. There may be no listener, one that does not
+answer, or another user's socket.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 from typing import Final
 
+from segmentstore.client.connecting import connect
 from segmentstore.contracts.errors import SegmentStoreError
-from segmentstore.contracts.local_socket import SOCKET_NAME
+from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from tier2.file_object_storage import FileObjectStorage
 from tier2.object_storage import ObjectStorage
-from tier2.spark.common.local_client import LocalClient
 
 STORE_FILE: Final = "store.toml"
 """What makes a folder a store; the engine's settings, which have the name, are above the jobs."""
@@ -34,18 +35,15 @@ def folder_of(storage: ObjectStorage, runtime: Runtime) -> str | None:
 
 
 async def wake_owner(folder: str, runtime: Runtime) -> bool:
-    """Ask the owner of the store in `folder` to poll its mailbox now; whether it said that it
-    will.
+    """Ask the owner of the store in `folder` to poll its mailbox now; whether it was reached.
 
     Never raises for what the owner does or does not do. At most TIMEOUT_S, and one connection.
     """
-    if not runtime.disk.exists(os.path.join(folder, SOCKET_NAME)):
+    if not runtime.disk.exists(os.path.join(folder, STORE_SOCKET_NAME)):
         return False
-    client = LocalClient(folder, timeout_s=TIMEOUT_S)
     try:
-        await client.open()
-        return await client.check_mailbox()
-    except (SegmentStoreError, OSError):
+        async with asyncio.timeout(TIMEOUT_S), connect(folder) as store:
+            store.wake_mailbox()
+    except (SegmentStoreError, TimeoutError):
         return False
-    finally:
-        client.close()
+    return True

@@ -31,7 +31,7 @@ import pyarrow as pa
 from segmentstore.contracts.errors import InvalidNameError, SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import NAME_BYTES_MAX
-from tier2.spark.common.local_client import LocalClient
+from tier2.spark.common.store_client import StoreClient
 from tier2.spark.sink.rows import RowLayout, pieces
 
 INLINE_BYTES: Final = 256 << 10
@@ -170,7 +170,7 @@ class _Outgoing:
 
 class _Task:
     def __init__(
-        self, client: LocalClient, identity: WriteIdentity, runtime: Runtime, inline_bytes: int
+        self, client: StoreClient, identity: WriteIdentity, runtime: Runtime, inline_bytes: int
     ) -> None:
         self._client = client
         self._identity = identity
@@ -205,7 +205,7 @@ class _Task:
     async def _is_committed(self, segment: str) -> bool:
         if not self._identity.lasting:
             return False
-        last = await self._client.last_event(segment, self._identity.writer_id.bytes)
+        last = await self._client.last_event(segment, self._identity.writer_id)
         return last is not None and last >= self._identity.epoch
 
     async def _stage_the_largest(self) -> None:
@@ -231,7 +231,7 @@ class _Task:
             await self.send(outgoing)
 
     async def send(self, outgoing: _Outgoing) -> None:
-        writer_id = self._identity.writer_id.bytes
+        writer_id = self._identity.writer_id
         self._staged_waiting -= outgoing.size
         for piece in _cut(outgoing.take(), min(PIECE_BYTES, self._client.append_bytes_max)):
             await self._client.send(outgoing.staged, writer_id, outgoing.event, piece)
@@ -239,7 +239,7 @@ class _Task:
 
 
 async def write_partition(
-    client: LocalClient,
+    client: StoreClient,
     identity: WriteIdentity,
     layout: RowLayout,
     batches: Iterable[pa.RecordBatch],
@@ -251,7 +251,7 @@ async def write_partition(
 ) -> TaskWritten:
     """Prepare a task's rows; what it reports is durable.
 
-    Raises what LocalClient does, InvalidArgumentError for bad rows.
+    Raises what StoreClient does, InvalidArgumentError for bad rows.
 
     Holds `inline_bytes`, STAGED_WAITING_BYTES, one batch and the client's window. An attempt that
     fails deletes what it staged, if it can.
@@ -292,7 +292,7 @@ def _part(outgoing: _Outgoing) -> PreparedPart:
 
 
 async def commit_epoch(
-    client: LocalClient,
+    client: StoreClient,
     identity: WriteIdentity,
     tasks: Sequence[TaskWritten],
     *,
@@ -305,7 +305,7 @@ async def commit_epoch(
     `tasks` has the report of one attempt of every task. What they staged is used up by it. After a
     failure the epoch is run again, by new attempts; if the identity is lasting, segments that have
     it are then passed over. `create` makes segments that are not there. Raises EpochCommitError,
-    StoreRefusedError, StoreNotServedError.
+    and what StoreClient does.
     """
     ordered = sorted(tasks, key=lambda task: task.partition)
     if len({task.partition for task in ordered}) != len(ordered):
@@ -329,7 +329,7 @@ async def commit_epoch(
 
 
 async def _commit_in(
-    client: LocalClient,
+    client: StoreClient,
     identity: WriteIdentity,
     segment: str,
     parts: Sequence[PreparedPart],
@@ -338,7 +338,7 @@ async def _commit_in(
     create: bool,
 ) -> tuple[int | None, bool]:
     """Where the parts begin in the segment, and whether it was this call that appended them."""
-    writer_id = identity.writer_id.bytes
+    writer_id = identity.writer_id
     last = await client.last_event(segment, writer_id)
     if last is None and create:
         await client.create(segment)
@@ -364,7 +364,7 @@ async def _commit_in(
 
 
 async def _join(
-    client: LocalClient,
+    client: StoreClient,
     identity: WriteIdentity,
     segment: str,
     parts: Sequence[PreparedPart],
@@ -380,7 +380,7 @@ async def _join(
     else:
         name = _new_name(segment, identity, runtime)
         await client.create(name)
-        writer_id, event = identity.writer_id.bytes, 0
+        writer_id, event = identity.writer_id, 0
         for part in parts:
             if part.staged:
                 await client.merge(name, part.staged, writer_id, event)
@@ -399,7 +399,7 @@ async def _join(
     return name
 
 
-async def clear(client: LocalClient, identity: WriteIdentity, segment: str) -> None:
+async def clear(client: StoreClient, identity: WriteIdentity, segment: str) -> None:
     """Delete what was staged for a segment by this writer, up to this epoch, which has landed."""
     for name in await client.names(staging_prefix(segment, identity)):
         parsed = parse_staging_name(name)
@@ -407,14 +407,14 @@ async def clear(client: LocalClient, identity: WriteIdentity, segment: str) -> N
             await client.delete(name)
 
 
-async def give_up(client: LocalClient, tasks: Iterable[TaskWritten]) -> None:
+async def give_up(client: StoreClient, tasks: Iterable[TaskWritten]) -> None:
     """Delete what tasks staged, of an epoch that will not land from it. Raises nothing of ours."""
     await _delete_quietly(
         client, [part.staged for task in tasks for part in task.parts.values() if part.staged]
     )
 
 
-async def _delete_quietly(client: LocalClient, names: Iterable[str]) -> None:
+async def _delete_quietly(client: StoreClient, names: Iterable[str]) -> None:
     try:
         for name in names:
             await client.delete(name)

@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
-from tier2.spark.common.local_client import TIMEOUT_S, LocalClient
+from tier2.spark.common.store_client import TIMEOUT_S, StoreClient
 from tier2.spark.sink.epoch_commit import (
     INLINE_BYTES,
     CommittedEpoch,
@@ -210,7 +210,7 @@ def _write_task(
     partition = context.partitionId() if context is not None else 0
     attempt = context.attemptNumber() if context is not None else 0
 
-    async def work(client: LocalClient) -> TaskWritten:
+    async def work(client: StoreClient) -> TaskWritten:
         return await write_partition(
             client,
             identity,
@@ -230,7 +230,7 @@ def _commit_epoch(
 ) -> None:
     tasks = [report.written for report in reports]
 
-    async def work(client: LocalClient) -> CommittedEpoch:
+    async def work(client: StoreClient) -> CommittedEpoch:
         return await commit_epoch(
             client, identity, tasks, runtime=Runtime(), create=settings.create
         )
@@ -255,7 +255,7 @@ def _abort(settings: WriteSettings, reports: Sequence[TaskMessage]) -> None:
     if not staged:
         return
 
-    async def work(client: LocalClient) -> None:
+    async def work(client: StoreClient) -> None:
         await give_up(client, [report.written for report in reports])
 
     try:
@@ -265,10 +265,10 @@ def _abort(settings: WriteSettings, reports: Sequence[TaskMessage]) -> None:
 
 
 def _with_client(
-    settings: WriteSettings, timeout_s: float, work: Callable[[LocalClient], Awaitable[T]]
+    settings: WriteSettings, timeout_s: float, work: Callable[[StoreClient], Awaitable[T]]
 ) -> T:
     async def connected() -> T:
-        async with LocalClient(settings.store, timeout_s=timeout_s) as client:
+        async with StoreClient(settings.store, timeout_s=timeout_s) as client:
             return await work(client)
 
     return asyncio.run(connected())
