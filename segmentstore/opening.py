@@ -20,7 +20,7 @@ from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.deprecated_settings import deprecation_notes
-from segmentstore.local_door import open_door
+from segmentstore.local_endpoint import open_local_endpoint
 from segmentstore.open_steps import open_store
 from segmentstore.open_stores import make_way, register
 from segmentstore.options import StoreOptions
@@ -97,7 +97,7 @@ class OpeningStore:
 
             server = await open_ports(store, parts, self._runtime)
         if locally and parts.closing is None:
-            await open_door(store, parts, self._runtime, server)
+            await open_local_endpoint(store, parts, self._runtime, server)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

@@ -31,7 +31,7 @@ from segmentstore import (
     StoreDisconnectedError,
     StoreUnreachableError,
     TierUnavailableError,
-    local_door,
+    local_endpoint,
 )
 from segmentstore.client import client_connection
 from segmentstore.client.merge_once import merge_event
@@ -149,7 +149,7 @@ class TestSocket:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as embedded:
                 with monkeypatch.context() as patched:
-                    patched.setattr(local_door, "_make_server", broken)
+                    patched.setattr(local_endpoint, "_make_server", broken)
                     with pytest.raises(StoreUnreachableError):
                         await segmentstore.connect(tmp_path / "s")
                 await embedded.create_segment("x")

@@ -1,4 +1,4 @@
-"""LocalDoor: the Unix socket in the folder of an open store, and the server behind it.
+"""LocalEndpoint: the Unix socket in the folder of an open store, and the server behind it.
 
 Most stores are never asked anything. So the server is loaded when the first connection comes: that
 costs some 60 ms, in a thread. Until it is there, connections are not read.
@@ -38,7 +38,7 @@ _NO_STATS: WireStats = {
 }
 
 
-async def open_door(
+async def open_local_endpoint(
     store: SegmentStore, parts: StoreParts, runtime: Runtime, server: WireServer | None
 ) -> None:
     """Listen on the socket; what closes it is pushed on `parts.undo`. `server`: if there is one.
@@ -46,9 +46,9 @@ async def open_door(
     The caller has the folder's lock. Where the folder cannot hold a socket, the store's health says
     so.
     """
-    door = LocalDoor(store, parts, runtime, server)
+    endpoint = LocalEndpoint(store, parts, runtime, server)
     try:
-        await door.listen()
+        await endpoint.listen()
     except NotImplementedError:
         return  # an event loop with virtual time has no sockets
     except OSError as error:
@@ -58,11 +58,11 @@ async def open_door(
         _log.warning("%s", sentence)
         parts.findings = (*parts.findings, sentence)
         return
-    parts.undo.push(door.close)
-    parts.wire_stats = door.statistics
+    parts.undo.push(endpoint.close)
+    parts.wire_stats = endpoint.statistics
 
 
-class LocalDoor:
+class LocalEndpoint:
     """A listening socket."""
 
     def __init__(
@@ -73,7 +73,7 @@ class LocalDoor:
         self._runtime = runtime
         self._server = server
         self._listener: asyncio.Server | None = None
-        self._visitors: list[_Visitor] = []
+        self._early: list[_EarlyConnection] = []
         """Connections that came before the server was loaded."""
         self._loading: asyncio.Task[None] | None = None
 
@@ -100,16 +100,16 @@ class LocalDoor:
         socket_path(self._parts.location).unlink(missing_ok=True)
         if self._loading is not None:
             await outlast(self._loading)
-        self._take_visitors(_Visitor.abort)
+        self._take_early(_EarlyConnection.abort)
 
     def _accept(self) -> asyncio.Protocol:
         if self._server is not None:
             return self._server.accept_local()
-        visitor = _Visitor()
-        self._visitors.append(visitor)
+        early = _EarlyConnection()
+        self._early.append(early)
         if self._loading is None:
             self._loading = own_task(self._load(), name="load wire server")
-        return visitor
+        return early
 
     async def _load(self) -> None:
         executor = self._runtime.executor("wire-server", 1)
@@ -120,20 +120,20 @@ class LocalDoor:
         except Exception:  # noqa: BLE001 - of these connections: the store goes on
             _log.exception("the server for other processes cannot be loaded")
             self._loading = None
-            self._take_visitors(_Visitor.abort)
+            self._take_early(_EarlyConnection.abort)
             return
         finally:
             executor.shutdown(wait=False)
         self._server = server
-        self._take_visitors(lambda visitor: visitor.hand_over(server.accept_local()))
+        self._take_early(lambda early: early.hand_over(server.accept_local()))
 
-    def _take_visitors(self, take: Callable[[_Visitor], None]) -> None:
-        visitors, self._visitors = self._visitors, []
-        for visitor in visitors:
-            take(visitor)
+    def _take_early(self, take: Callable[[_EarlyConnection], None]) -> None:
+        connections, self._early = self._early, []
+        for connection in connections:
+            take(connection)
 
 
-class _Visitor(asyncio.Protocol):
+class _EarlyConnection(asyncio.Protocol):
     """A connection that waits for the server."""
 
     def __init__(self) -> None:
