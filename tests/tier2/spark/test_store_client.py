@@ -313,6 +313,19 @@ class TestPipelines:
 
         run(main())
 
+    def test_come_before_what_is_asked_next(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with served(tmp_path / "s") as (store, client):
+                await store.create_segment("x")
+                for number in range(100):
+                    await client.send("x", WRITER, number, b"!")
+                described = await client.describe("x")
+                assert described is not None
+                assert described.length == 100
+                assert not client._sent
+
+        run(main())
+
     def test_hold_so_many_bytes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store_client, "WINDOW_BYTES", 1000)
 
