@@ -79,8 +79,8 @@ def rows_of(
     ratio = statistics.median(
         one["p99_ms"] / other["p99_ms"] for one, other in zip(beside, alone, strict=True)
     )
-    # Later rounds find what the allocator kept.
-    memory = held[0]["more_mib"]
+    # The first round's, as a rule: later ones find what the allocator kept.
+    memory = max(float(one["more_mib"]) for one in held)
     wake = Samples.of(held, "wake_s")
     return [
         Row(

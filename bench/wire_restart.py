@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -111,7 +112,7 @@ def interpreter_s(folder: Path, length: int) -> Measured:
 def restarted(server: MeasuredServer) -> Measured:
     """`value` is from the start of the process to the first acknowledgement."""
     server.kill()
-    outcome = list[float]()
+    outcome = list[float | None]()
     begun = time.monotonic()
     # Its first moments count, so the client tries from the beginning.
     client = threading.Thread(
@@ -121,26 +122,33 @@ def restarted(server: MeasuredServer) -> Measured:
     server.start()
     listening = time.monotonic()
     client.join()
-    if not outcome:
+    first = outcome[0] if outcome else None
+    if first is None:
         raise BenchError(f"{server.name} acknowledged nothing in {_ACK_S:.0f} s")
     return {
-        "value": outcome[0] - begun,
+        "value": first - begun,
         "listening_s": listening - begun,
         "cpu_s": server.cpu_seconds(),
     }
 
 
-async def _first_ack(port: int) -> float:
-    """The moment, of the monotonic clock. Raises TimeoutError."""
-    async with asyncio.timeout(_ACK_S):
-        while True:
-            try:
-                async with connected(port) as client, asyncio.timeout(_ANSWER_S):
-                    number = await client.set_up(_SEGMENT)
-                    await client.append(number + 1, bytes(EVENT_BYTES))
-                    return time.monotonic()
-            except (OSError, BenchError):
-                await asyncio.sleep(_TRY_S)
+async def _first_ack(port: int) -> float | None:
+    """The moment, of the monotonic clock; None if it does not come."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_ACK_S):
+            return await _acknowledged(port)
+    return None
+
+
+async def _acknowledged(port: int) -> float:
+    while True:
+        try:
+            async with connected(port) as client, asyncio.timeout(_ANSWER_S):
+                number = await client.set_up(_SEGMENT)
+                await client.append(number + 1, bytes(EVENT_BYTES))
+                return time.monotonic()
+        except (OSError, BenchError):
+            await asyncio.sleep(_TRY_S)
 
 
 if __name__ == "__main__":

@@ -85,5 +85,6 @@ def test_pravega_runs_on_the_same_bookie(tmp_path: Path) -> None:
         with running(ours), running(PravegaServer(tmp_path / "peer", cluster)) as peer:
             rows = wire_clients.compare(tmp_path, cluster, ours, peer, LOADS[:1], TINY)
             assert wire_tables.updates(peer, "bench/_tables/one", 0.5)["value"] > 0
+            java_load(peer, "count", stream="killed", bytes=100, count=1_000)
             assert wire_restart.restarted(peer)["value"] > 0
     assert rows[0].ratio is not None

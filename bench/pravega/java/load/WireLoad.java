@@ -27,7 +27,7 @@ import java.util.concurrent.Semaphore;
 final class WireLoad {
     static final String SCOPE = "bench";
     private static final String KEY = "key";
-    private static final long READ_MS = 1_000;
+    private static final long READ_MS = 100;
     private static final long IN_FLIGHT_BYTES = 64L << 20;
     private static final int IN_FLIGHT_MAX = 200_000;
 
