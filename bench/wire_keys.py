@@ -93,7 +93,7 @@ def many_keys(server: OurServer, keys: int) -> Measured:
         time.sleep(_QUIET_S)
         after = server.resident_bytes()
         used = server.cpu_seconds()
-        found = _call(server, "look_up", keys=keys)
+        found = _call(server, "probe_keys", keys=keys)
         # Those that warm it up among them, and a KeepAlive with each.
         found["lookup_us"] = (server.cpu_seconds() - used) * 1e6 / (2 * LOOKUPS)
         server.restart()
@@ -147,7 +147,7 @@ def fill(port: int, keys: int) -> Measured:
     return _with_client(port, work)
 
 
-def look_up(port: int, keys: int) -> Measured:
+def probe_keys(port: int, keys: int) -> Measured:
     """Random keys, one at a time, behind as many that warm it up; KeepAlives in turns with them."""
 
     async def work(client: CodecClient) -> Measured:

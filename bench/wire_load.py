@@ -82,8 +82,8 @@ def finished(
     server: MeasuredServer,
     cluster: BookKeeperCluster | None = None,
 ) -> Measured:
-    """What a load came to: `value` is events a second; `server_us`, `client_us` and `bookie_us` are
-    CPU of an event.
+    """What a load came to: `value` is events a second. Beside it is the CPU of an event, in us, of
+    the server, the client and the bookie.
 
     Raises BenchError if it fails or takes too long.
     """

@@ -3,7 +3,7 @@ its Controller.
 
 Both have four containers, the same bookie (one, journal synced, replication 1/1/1), a cache of
 1 GiB, and a folder of the same disk as Tier 2. Pravega is started from Maven's jars as its own
-deployments do it. Its `standalone` would keep everything in memory.
+deployments do it. Its mode of one process for all would keep everything in memory.
 
 Both run at the same time, and one is idle while the other is measured: a start of Pravega takes
 half a minute.

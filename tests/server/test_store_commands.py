@@ -188,7 +188,7 @@ class TestAppends:
 
 
 class TestWriters:
-    def test_events_land_once(self, tmp_path: Path) -> None:
+    def test_events_are_stored_once(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with spoken(tmp_path) as (store, client):
                 await store.create_segment("x")
