@@ -5,17 +5,15 @@ Both come once into `var/services`, and anew when `bench/pravega` changes. The j
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from bench.workspace import BenchError
-from durablelog.bookkeeper.installation import GatewayMissingError, java, javac, maven
-from durablelog.bookkeeper.installation.jars import alone, digest
+from durablelog.bookkeeper.installation import GatewayMissingError, java, javac
+from durablelog.bookkeeper.installation.jars import digest
 from durablelog.bookkeeper.installation.programs import run
-from recovery.harness.services.installing import services_folder
+from recovery.harness.services.pravega_jars import FETCH_S, kept_folder, pravega_jars
 
 SOURCES: Final = Path(__file__).with_name("pravega")
 POM: Final = SOURCES / "pom.xml"
@@ -29,7 +27,6 @@ OPENED: Final = (
     "sun.nio.ch",
 )
 """Packages of the JDK that Pravega's Netty reaches into."""
-_STEP_S: Final = 600.0
 
 
 def java_command(program: str, *options: str) -> list[str]:
@@ -48,11 +45,7 @@ def java_command(program: str, *options: str) -> list[str]:
 
 
 def _jars_folder() -> Path:
-    def fetch(folder: Path) -> None:
-        command = [maven(), "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"]
-        run([*command, f"-DoutputDirectory={folder}"], "fetching Pravega", seconds=_STEP_S)
-
-    return _kept(f"pravega-peer-{digest(POM.read_bytes())}", fetch)
+    return pravega_jars("pravega-peer", POM)
 
 
 def _classes_folder() -> Path:
@@ -61,22 +54,7 @@ def _classes_folder() -> Path:
 
     def compile_all(folder: Path) -> None:
         command: Sequence[str] = (javac(), "-nowarn", "-proc:none", "-cp", f"{jars}/*")
-        run([*command, "-d", str(folder), *map(str, sources)], "compiling", seconds=_STEP_S)
+        run([*command, "-d", str(folder), *map(str, sources)], "compiling", seconds=FETCH_S)
 
     content = b"".join(path.read_bytes() for path in (POM, *sources))
-    return _kept(f"pravega-load-{digest(content)}", compile_all)
-
-
-def _kept(name: str, make: Callable[[Path], None]) -> Path:
-    """A folder of that name, which gets it when it is whole. One process makes it at a time."""
-    target = services_folder() / name
-    if not target.is_dir():
-        with alone(services_folder(), "pravega.lock") as folder:
-            if not target.is_dir():
-                made = Path(tempfile.mkdtemp(dir=folder))
-                try:
-                    make(made)
-                    made.rename(target)
-                finally:
-                    shutil.rmtree(made, ignore_errors=True)
-    return target
+    return kept_folder(f"pravega-load-{digest(content)}", compile_all)

@@ -15,8 +15,8 @@ from typing import Final
 from durablelog.bookkeeper.installation import java
 from durablelog.bookkeeper.installation.jars import digest
 from durablelog.bookkeeper.installation.programs import javac, run
+from recovery.harness.services.pravega_jars import kept_folder, pravega_jars
 from tests.clients.served_store import ServedStore
-from tests.support.pravega_jars import kept_folder, pravega_jars
 
 SOURCES: Final = Path(__file__).with_name("java")
 POM: Final = SOURCES / "pom.xml"

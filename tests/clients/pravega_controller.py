@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 from durablelog.bookkeeper.installation import java
+from recovery.harness.services.pravega_jars import pravega_jars
 from recovery.harness.services.server import Server, free_port
 from tests.clients.client_security import ClientSecurity
 from tests.clients.served_store import ServedStore
-from tests.support.pravega_jars import pravega_jars
 
 POM: Final = Path(__file__).with_name("controller") / "pom.xml"
 """122 jars, 57 MB."""

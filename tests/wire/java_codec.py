@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from durablelog.bookkeeper.installation import java
+from recovery.harness.services.pravega_jars import pravega_jars
 from segmentstore.wire.codec import HEADER
-from tests.support.pravega_jars import pravega_jars
 
 SOURCES: Final = Path(__file__).with_name("java")
 POM: Final = SOURCES / "pom.xml"
