@@ -19,18 +19,15 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from segmentstore.client.connecting import connect
+from segmentstore.client.merge_once import merge_event
 from segmentstore.client.remote_sessions import RemoteWriter
 from segmentstore.client.remote_store import RemoteStore
-from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import (
     AppendTooLargeError,
-    BadAttributeUpdateError,
-    SegmentError,
     SegmentExistsError,
     SegmentNotFoundError,
     SegmentStoreError,
@@ -185,24 +182,9 @@ class StoreClient:
         """Merge as an event of a writer on the target; the source's offset, or None if the target
         had the event, durably.
         """
-        update = AttributeUpdate(writer_id, UpdateType.REPLACE_IF_GREATER, event_number)
-
-        async def merge(store: RemoteStore) -> int | None:
-            try:
-                return (await store.merge(target, source, [update])).offset
-            except (SegmentNotFoundError, BadAttributeUpdateError):
-                # Perhaps the same merge was begun on a connection that broke, and is on its way to
-                # the log. What was accepted before an append is durable when that one is.
-                with suppress(SegmentError):
-                    await store.append(target, b"")
-                values: dict[uuid.UUID, int] = {}
-                with suppress(SegmentNotFoundError):
-                    values = await store.get_attributes(target, [writer_id])
-                if values.get(writer_id, -1) < event_number:
-                    raise
-            return None
-
-        return await self._ask(merge)
+        return await self._ask(
+            lambda store: merge_event(store, target, source, writer_id, event_number)
+        )
 
     async def merge_once(self, target: str, source: str) -> int | None:
         """Merge a source that nobody else merges or deletes; its offset, None if that is not known
