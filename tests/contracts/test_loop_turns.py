@@ -222,7 +222,8 @@ def test_the_watch_counts_the_calls_of_each_turn() -> None:
         with TurnWatch({"main": "test"}) as watch:
             run_virtual(main(watch))
         counts.append([watch.longest[phase, "calls"].calls for phase in ("few", "many")])
-        (turn,) = watch.over(2000).values()
+        # Others may be there: what a process does once, at its first task.
+        turn = watch.over(2000)["many", "calls"]
         # `spend`, `get_running_loop` and `isinstance`.
         assert 3000 <= turn.calls < 3050
         assert turn.turns == 2
