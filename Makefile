@@ -117,10 +117,10 @@ wheel-test-all: $(STAMP) ## the wheel in empty environments of each Python 3.11 
 
 # Two jobs for each core: for half of the time they wait.
 unit: $(STAMP) ## the tests of `make test`, JOBS at a time
-	@$(PYTEST) -m "not slow"
+	@$(PYTEST) -m "not slow and not by_target"
 
 unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow; those marked sized, larger
-	@TEST_SIZES=all $(PYTEST) -m "slow or sized"
+	@TEST_SIZES=all $(PYTEST) -m "(slow or sized) and not by_target"
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
@@ -130,7 +130,7 @@ hanging-bookie: $(STAMP) services ## GIB=2 beside a bookie that hangs: pauses an
 
 soak: $(STAMP) ## the tests of `make test-all` for SOAK_MINUTES=10, with other seeds each time
 	@end=$$(( $$(date +%s) + 60 * $(SOAK_MINUTES) )); \
-	while [ $$(date +%s) -lt $$end ]; do TEST_SIZES=all $(PYTEST) -m "slow or sized"; done
+	while [ $$(date +%s) -lt $$end ]; do $(MAKE) --no-print-directory unit-all; done
 
 # Only this needs atheris, which has wheels for Linux and Python 3.11 to 3.13.
 fuzz: $(STAMP) ## fuzz the decoder of the wire protocol for MINUTES=60, guided by coverage
@@ -139,10 +139,10 @@ fuzz: $(STAMP) ## fuzz the decoder of the wire protocol for MINUTES=60, guided b
 
 # All of it is in `make test-all`, too.
 pravega-controller: $(STAMP) services ## Pravega's own Controller in place of ours; 10 minutes
-	@$(PYTEST) tests/clients -k "pravega"
+	@$(PYTEST) -m by_target -k "pravega" tests/clients tests/bench
 
 client-kills: $(STAMP) services ## 200 kills of a server below Pravega's clients; 20 minutes
-	@CLIENT_KILL_RUNS=5 $(PYTEST) tests/clients -k "kills"
+	@CLIENT_KILL_RUNS=5 $(PYTEST) -k "kills" tests/clients
 
 rust-client: $(STAMP) ## Pravega's Rust client on a store; needs cargo, and minutes to build
 	@$(BIN)/python -m tests.clients.rust_program

@@ -124,10 +124,14 @@ def test_no_mixture_of_marks_falls_between(project: Path) -> None:
 
 @slow(25)
 @pytest.mark.timeout(900)
-def test_every_test_there_is_runs_in_one_of_both() -> None:
+def test_every_test_there_is_runs_in_one_of_both_or_by_a_target_of_its_own() -> None:
     """One collection: it takes 20 s of a core."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert '\t@$(PYTEST) -m by_target -k "pravega" tests/clients tests/bench\n' in makefile
+    assert '\t@CLIENT_KILL_RUNS=5 $(PYTEST) -k "kills" tests/clients\n' in makefile
     in_neither = f"not (({IN_TEST}) or ({IN_TEST_ALL}))"
-    done = pytest_run(ROOT / "tests", "-p", "no:xdist", "--collect-only", "-q", "-m", in_neither)
+    by_none = ("-m", in_neither, "-k", "not (by_target and (pravega or kills))")
+    done = pytest_run(ROOT / "tests", "-p", "no:xdist", "--collect-only", "-q", *by_none)
     assert done.returncode == pytest.ExitCode.NO_TESTS_COLLECTED, done.stdout + done.stderr
     (count,) = re.findall(r"no tests collected \((\d+) deselected\)", done.stdout)
     assert int(count) > 5000

@@ -18,7 +18,7 @@ from bench.wire_servers import OurServer, PravegaServer, bookkeeper_url, one_boo
 from bench.wire_variants import certificates
 from tests.bench.wire_sides import SMALL, is_sane, side, small_server
 from tests.clients.conftest import HAS_WHEEL
-from tests.support.suites import slow
+from tests.support.suites import by_target, slow
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -78,7 +78,7 @@ def test_the_clients_are_measured_with_tls(tmp_path: Path) -> None:
             assert wheel_load(server, "flush", None, **given)["count"] > 0
 
 
-@slow(80)
+@by_target
 def test_pravega_runs_on_the_same_bookie(tmp_path: Path) -> None:
     with one_bookie(tmp_path) as cluster:
         ours = OurServer(tmp_path / "ours", bookkeeper_url(cluster, "ours"), settings=SMALL)

@@ -12,7 +12,7 @@ from tests.clients.client_security import ClientSecurity
 from tests.clients.java_program import passed_steps, started_program
 from tests.clients.pravega_controller import ControlledStore
 from tests.clients.served_store import KILL_RUNS, ServedStore
-from tests.support.suites import slow
+from tests.support.suites import by_target, slow
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -63,13 +63,13 @@ def test_all_steps_pass_with_tls_and_users(tmp_path: Path) -> None:
         all_pass(server, (*STEPS, "wrongPassword"))
 
 
-@slow(30)
+@by_target
 @pytest.mark.cluster
 def test_all_steps_pass_with_pravegas_controller(controlled_store: ControlledStore) -> None:
     all_pass(controlled_store, without("completedTransactions"))
 
 
-@slow(45)
+@by_target
 @pytest.mark.cluster
 def test_steps_pass_with_users_of_pravegas_controller(
     tmp_path: Path, shared_bookkeeper: BookKeeperCluster
@@ -89,13 +89,13 @@ def without(*steps: str) -> tuple[str, ...]:
     return tuple(step for step in STEPS if step not in steps)
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(40)) for seed in range(KILL_RUNS)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=by_target) for seed in range(KILL_RUNS)])
 def test_events_are_there_once_after_twenty_kills(tmp_path: Path, seed: int) -> None:
     with ServedStore(tmp_path, containers=4) as server:
         survives(server, seed)
 
 
-@slow(40)
+@by_target
 @pytest.mark.cluster
 def test_events_are_there_once_after_kills_below_pravegas_controller(
     controlled_store: ControlledStore,

@@ -24,12 +24,12 @@ from tests.clients.pravega_controller import ControlledStore
 from tests.clients.served_store import KILL_RUNS, ServedStore
 from tests.clients.wheel_runs import STEP_S, finish_step, run_step, started_step
 from tests.controller.grpc_client import GrpcClient
-from tests.support.suites import slow
+from tests.support.suites import by_target, slow
 
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(params=["ours", pytest.param("pravega", marks=[slow(10), pytest.mark.cluster])])
+@pytest.fixture(params=["ours", pytest.param("pravega", marks=[by_target, pytest.mark.cluster])])
 def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedStore]:
     """With our Controller, and with Pravega's, which all tests share."""
     if request.param == "pravega":
@@ -58,7 +58,7 @@ def test_a_reader_goes_on_with_bookkeeper(
     assert by_key(first + second) == by_key(numbered(5_000))
 
 
-@slow(20)
+@by_target
 @pytest.mark.cluster
 def test_streams_are_there_after_pravegas_controller_is_killed(
     controlled_store: ControlledStore,
@@ -166,7 +166,7 @@ def test_with_tls_a_user_does_what_it_may(tmp_path: Path) -> None:
         use_as_users(server, security)
 
 
-@slow(20)
+@by_target
 @pytest.mark.cluster
 def test_with_pravegas_controller_a_user_does_what_it_may(
     tmp_path: Path, shared_bookkeeper: BookKeeperCluster
@@ -242,7 +242,7 @@ def test_events_are_there_once_after_kills_on_bookkeeper(
         write_while_killing(server, [800, 2_400])
 
 
-@pytest.mark.parametrize("seed", [pytest.param(seed, marks=slow(25)) for seed in range(KILL_RUNS)])
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=by_target) for seed in range(KILL_RUNS)])
 def test_events_are_there_once_after_twenty_kills(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     # Further apart than what is in flight: each comes after some events of a new connection.

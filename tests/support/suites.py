@@ -1,6 +1,7 @@
 """What runs where: `make test` has small numbers and a share, `make test-all` the rest.
 
-Two marks say it, beside the tests and nowhere else (docs/testing.md). Both state what the test
+Two marks say it, beside the tests and nowhere else (docs/testing.md), and a third one names tests
+that make targets of their own run. The two state what the test
 costs in `make test-all`, in seconds of one quiet core: shards are packed by it.
 """
 
@@ -14,13 +15,17 @@ import pytest
 
 ALL_SIZES: Final = "TEST_SIZES"
 """A variable: `all` gives numbers of `size` the larger value. `make test-all` sets it."""
-IN_TEST: Final = "not slow"
+IN_TEST: Final = "not slow and not by_target"
 """What `make test` chooses by marks."""
-IN_TEST_ALL: Final = "slow or sized"
+IN_TEST_ALL: Final = "(slow or sized) and not by_target"
 """What `make test-all` chooses: a sized test runs in both."""
 
 
 EXAMPLES_MIN: Final = 10
+
+
+by_target: Final = pytest.mark.by_target
+"""A test that runs in neither: a make target of its own has it, as it needs much from outside."""
 
 
 def slow(seconds: float) -> pytest.MarkDecorator:
