@@ -75,6 +75,7 @@ def write_to_tier2(server: MeasuredServer, events: int) -> None:
     while stored_bytes(server) < wanted:
         if time.monotonic() > end:
             raise BenchError(f"{server.name} did not flush within {_FLUSHED_S:.0f} s")
+        # Pravega announces no flush: its files are all that can be seen from here.
         time.sleep(0.5)
 
 

@@ -47,6 +47,7 @@ _VALUE: Final = bytes(40)
 _STRIDE: Final = 7_919
 """A prime: keys go in in an order that is not theirs."""
 _QUIET_S: Final = 2.0
+"""Before memory is read: what an update leaves behind is flushed and released meanwhile."""
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:

@@ -11,10 +11,9 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import InputLines, OutputBytes, interrupt_calls
-from segmentstore.cli.stores import logs_of, with_readable_store, with_store
+from segmentstore.cli.stores import with_output, with_store
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import (
-    InvalidArgumentError,
     SegmentExistsError,
     SegmentTruncatedError,
 )
@@ -136,23 +135,7 @@ def cat(
     async def run(opened: StoreApi) -> None:
         await _copy(opened, segment, offset, length, follow=follow)
 
-    try:
-        if follow and logs_of(store).is_shared:
-            detail = (
-                "on BookKeeper the store is only viewed, as of now, and its owner's appends "
-                "do not come here: ask the owner"
-            )
-            raise InvalidArgumentError("--follow", store, detail)
-        if follow:
-            # A wait for more needs an owner: on a read-only file system none adds any.
-            with_store(store, run)
-        else:
-            with_readable_store(store, run)
-    except BrokenPipeError:
-        output.abandon_stdout()  # the reader had enough: that is an ordinary end
-    except KeyboardInterrupt:
-        if not follow:
-            raise
+    with_output(store, run, follow=follow)
 
 
 async def _copy(

@@ -14,6 +14,7 @@ import segmentstore
 from segmentstore.cli import output
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
 from segmentstore.contracts.errors import (
+    InvalidArgumentError,
     NotAStoreError,
     ReadOnlyFileSystemError,
     StoreUnreachableError,
@@ -128,6 +129,34 @@ def with_readable_store(location: str, action: Callable[[StoreApi], Awaitable[T]
     except ReadOnlyFileSystemError:
         pass  # Its move is ours: nothing was opened.
     return _viewed(location, action, "is on a read-only file system")
+
+
+def with_output(
+    location: str, action: Callable[[StoreApi], Awaitable[None]], *, follow: bool
+) -> None:
+    """Run an action that writes what it reads to standard output. That its reader ends is an
+    ordinary end, and so is Ctrl-C of one that follows.
+
+    Raises InvalidArgumentError for a follower on BookKeeper: an opening would take the containers
+    from their owner, and a view is as of now.
+    """
+    try:
+        if not follow:
+            with_readable_store(location, action)
+        elif logs_of(location).is_shared:
+            detail = (
+                "on BookKeeper the store is only viewed, as of now, and its owner's appends "
+                "do not come here: ask the owner"
+            )
+            raise InvalidArgumentError("--follow", location, detail)
+        else:
+            # A wait for more needs an owner: on a read-only file system none adds any.
+            with_store(location, action)
+    except BrokenPipeError:
+        output.abandon_stdout()
+    except KeyboardInterrupt:
+        if not follow:
+            raise
 
 
 def logs_of(location: str) -> DurableDataLogFactory:

@@ -12,7 +12,7 @@ from rich.live import Live
 
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import OutputBytes
-from segmentstore.cli.stores import with_readable_store, with_store
+from segmentstore.cli.stores import with_output, with_readable_store, with_store
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -44,16 +44,7 @@ def tail(
         finally:
             stdout.close()
 
-    try:
-        if follow:
-            with_store(store, run)
-        else:
-            with_readable_store(store, run)
-    except BrokenPipeError:
-        output.abandon_stdout()  # the reader had enough: that is an ordinary end
-    except KeyboardInterrupt:
-        if not follow:
-            raise
+    with_output(store, run, follow=follow)
 
 
 async def _start_of_lines(store: StoreApi, segment: str, lines: int) -> int:

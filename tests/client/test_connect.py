@@ -568,10 +568,10 @@ def cut_sending(store: RemoteStore, count: int) -> None:
 
 
 OWNER = """
-import sys, time
+import signal, sys
 import segmentstore
 
 with segmentstore.blocking.open(sys.argv[1]):
     print("open", flush=True)
-    time.sleep(600)
+    signal.pause()
 """

@@ -236,10 +236,11 @@ def test_the_reading_commands_take_nothing_from_an_owner_that_works(
                     await loop.run_in_executor(
                         None, look, command[0], tmp_path / folder, *command[1:]
                     )
-            followed = await loop.run_in_executor(
-                None, shell.segmentstore, "cat", "-f", tmp_path / "elsewhere", "a"
-            )
-            assert (followed.code, "ask the owner" in followed.err) == (2, True)
+            for follower in ("cat", "tail"):
+                followed = await loop.run_in_executor(
+                    None, shell.segmentstore, follower, "-f", tmp_path / "elsewhere", "a"
+                )
+                assert (followed.code, "ask the owner" in followed.err) == (2, True)
             assert not (tmp_path / "elsewhere").exists()
             await owner.append("a", b", and it is the owner still")
             assert containers(owner) == ["running"]
