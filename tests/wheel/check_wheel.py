@@ -31,7 +31,7 @@ ROOT = HERE.parent.parent
 VERSIONS = ((3, 11), (3, 12), (3, 13), (3, 14))
 BESIDE = ("s3fs", "fastapi")
 """What users have beside the store: s3fs pins botocore, with which S3 works without the extra."""
-EXTRAS = "bookkeeper,cli,metrics,sftp"
+EXTRAS = "bookkeeper,cli,metrics,server,sftp"
 """All but the large ones.
 
 With the lower bounds `s3` and `harness` too, which brings `arrow`; Spark's never.
