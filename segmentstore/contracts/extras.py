@@ -28,8 +28,14 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
 
 
 def missing_modules(extra: str) -> list[str]:
-    """What of an extra is not installed. Loads none of it."""
-    return [name for name in MODULES[extra] if importlib.util.find_spec(name) is None]
+    """What of an extra is not installed. Loads none of it but the parents of dotted names."""
+    return [name for name in MODULES[extra] if not _is_there(name)]
+
+
+def _is_there(name: str) -> bool:
+    parent = name.rpartition(".")[0]
+    # find_spec raises when there is no parent.
+    return (not parent or _is_there(parent)) and importlib.util.find_spec(name) is not None
 
 
 def require_extra(extra: str, needed_for: str) -> None:

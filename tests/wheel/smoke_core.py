@@ -32,6 +32,9 @@ async def session() -> None:
         async with segmentstore.open(folder) as store:
             assert await store.read("a", 396, 10) == b"0099"
             assert store.stats()["health"] == []
+            async with segmentstore.connect(folder) as connected:
+                assert await connected.append("a", b"more") == 400
+                assert await connected.read("a", 396, 10) == b"0099more"
             refused(store.metrics_text, "metrics")
 
 
@@ -56,7 +59,10 @@ def main() -> None:
     """Everything."""
     asyncio.run(session())
     with segmentstore.blocking.open("store-none") as store:
-        assert b"".join(store.reader("a")) == b"".join(b"%04d" % number for number in range(100))
+        assert (
+            b"".join(store.reader("a"))
+            == b"".join(b"%04d" % number for number in range(100)) + b"more"
+        )
         store.append("a", bytearray(b"more"))
         refused(store.export_catalog, "arrow")
     for tier2, extra in (("s3://bucket/prefix", "s3"), ("sftp://host/folder", "sftp")):
@@ -66,6 +72,7 @@ def main() -> None:
         lambda: segmentstore.blocking.open("other", tier1="bookkeeper://zk:2181/a"), "bookkeeper"
     )
     refused(lambda: segmentstore.blocking.open("third", metrics_port=9), "metrics")
+    refused(lambda: segmentstore.blocking.open("third", wire_port=9, controller_port=10), "server")
     assert "fsspec" in str(
         error_of(lambda: segmentstore.blocking.open("fourth", tier2="gs://bucket/prefix"))
     )

@@ -8,6 +8,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import os
+import socket
 import subprocess
 import sys
 
@@ -28,6 +29,13 @@ def shell(*arguments: str, given: bytes = b"", code: int = 0) -> bytes:
     done = subprocess.run([COMMAND, *arguments], input=given, capture_output=True, check=False)
     assert done.returncode == code, done
     return done.stdout + (done.stderr if code else b"")
+
+
+def free_port() -> int:
+    """A port of loopback that nothing listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
 
 
 def load_everything() -> int:
@@ -69,6 +77,10 @@ def main() -> None:
         assert b"segmentstore[spark]" in shell("spark", "reconcile", "by-command", code=2)
     with segmentstore.blocking.open("by-command") as store:
         assert b"segmentstore_up 1" in store.metrics_text()
+    with segmentstore.blocking.open(
+        "served", wire_port=free_port(), controller_port=free_port()
+    ) as store:
+        assert store.stats()["health"] == []
     os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"] = "id", "key"
     location = parse_s3_url("s3://bucket/prefix?region=eu-central-1")
     client = make_client(location)
