@@ -26,7 +26,9 @@ ROUNDS_OF_A_TRIM: Final = 8
 SPARE_MAX: Final = 256
 """Segments that leave beyond those that must, while some leave anyway."""
 ROOM_TIMEOUT_S: Final = 10.0
-"""A caller is refused after so long a time in which no segment could leave."""
+"""A caller is refused after so long a time in which nothing brought a segment nearer to leaving."""
+ROOM_TIMEOUT_MAX_S: Final = 60.0
+"""And after so long a time in which no segment left, whatever was flushed."""
 
 
 class Eviction:
@@ -68,6 +70,10 @@ class Eviction:
         """Whether the last round met one that could leave, but for a pin."""
         self._last_left = 0.0
         """When a segment left last, of those that somebody waited for."""
+        self._last_advance = 0.0
+        """When what kept segments in memory became less: bytes not in Tier 2, or changes not in the
+        catalog.
+        """
         self._round: list[int] = []
         """Ids of the segments as they were when this round over them began."""
         self._place = 0
@@ -108,11 +114,14 @@ class Eviction:
     def storage_advanced(self) -> None:
         """Segments have been flushed: a checkpoint lets them leave, if somebody waits. O(1)."""
         if self._waiting and self._unflushed:
+            self._last_advance = asyncio.get_running_loop().time()
             self._request_room(False, True)  # noqa: FBT003
 
     def written(self) -> None:
         """What changed until the last checkpoint is in the catalog."""
         self._prepared = False
+        if self._waiting and self._unwritten:
+            self._last_advance = asyncio.get_running_loop().time()
         self.recent.intersection_update(self._metadata.segments)
         self.changed()
         self.trim()
@@ -141,7 +150,8 @@ class Eviction:
     async def make_room(self, count: int) -> None:
         """Return when `count` segments more may be in memory.
 
-        Raises TooManyActiveSegmentsError when none could leave in a while.
+        Raises TooManyActiveSegmentsError when none could leave in a while: ROOM_TIMEOUT_S, longer
+        as long as a flush advances.
         """
         self._waiting += 1
         begun = asyncio.get_running_loop().time()
@@ -174,7 +184,8 @@ class Eviction:
             await self._wait(max(0.0, left_s))
 
     def _deadline(self, begun: float) -> float:
-        return max(begun, self._last_left) + ROOM_TIMEOUT_S
+        last = max(begun, self._last_left)
+        return min(max(last, self._last_advance) + ROOM_TIMEOUT_S, last + ROOM_TIMEOUT_MAX_S)
 
     def trim(self) -> None:
         """Have some of the segments above the bound leave, if they may. O(1)."""

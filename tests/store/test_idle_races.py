@@ -161,6 +161,39 @@ def test_all_who_wait_for_room_are_refused_at_the_same_time() -> None:
     run_virtual(main())
 
 
+@pytest.mark.parametrize("kept_by", ["bytes", "changes"])
+def test_a_caller_waits_longer_while_a_flush_or_a_checkpoint_advances(kept_by: str) -> None:
+    """As long as no segment leaves, it is refused in the end."""
+
+    async def main() -> None:
+        updater = MetadataUpdater(ContainerMetadata(0))
+        segment = SegmentMetadata(1, "s1", 0)
+        segment.length = 5 if kept_by == "bytes" else 0
+        updater.metadata.segments[1] = segment
+        room = Eviction(updater, 1, lambda *_: None, lambda _: None)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+
+        async def advance(until_s: float) -> None:
+            while loop.time() < begun + until_s:
+                await asyncio.sleep(eviction.ROOM_TIMEOUT_S / 2)
+                if kept_by == "bytes":
+                    room.storage_advanced()
+                else:
+                    room.written()
+
+        for until_s, refused_at in ((20, 30), (1000, 60)):
+            begun = loop.time()
+            advancing = asyncio.ensure_future(advance(until_s))
+            with pytest.raises(TooManyActiveSegmentsError):
+                await room.make_room(1)
+            assert loop.time() - begun == pytest.approx(refused_at)
+            advancing.cancel()
+            await asyncio.wait((advancing,))
+
+    run_virtual(main())
+
+
 def test_segments_of_a_commit_stay_in_memory_though_its_caller_is_cancelled(tmp_path: Path) -> None:
     """Live the operation would be passed over, and not in replay."""
     release, slow = threading.Event(), threading.Event()
