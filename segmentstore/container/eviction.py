@@ -25,9 +25,9 @@ CONSIDERED_IN_A_TURN: Final = 512
 ROUNDS_OF_A_TRIM: Final = 8
 SPARE_MAX: Final = 256
 """Segments that leave beyond those that must, while some leave anyway."""
-ROOM_TIMEOUT_S: Final = 10.0
+ROOM_TIMEOUT_S: Final = 30.0
 """A caller is refused after so long a time in which nothing brought a segment nearer to leaving."""
-ROOM_TIMEOUT_MAX_S: Final = 60.0
+ROOM_TIMEOUT_MAX_S: Final = 120.0
 """And after so long a time in which no segment left, whatever was flushed."""
 
 

@@ -67,7 +67,7 @@ def test_few_interleavings_of_jobs_and_owners_lose_nothing() -> None:
 
 
 @slow(400)
-@pytest.mark.timeout(300 + 10 * RUNS)
+@pytest.mark.timeout(600 + 40 * RUNS)
 def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
     plans = drawn_plans(f"{SEED}/compaction", COMPACTION.name)
     summary = run_all(plans, more=lambda so_far: so_far.runs < RUNS, jobs=2)

@@ -182,7 +182,11 @@ def test_a_caller_waits_longer_while_a_flush_or_a_checkpoint_advances(kept_by: s
                 else:
                     room.written()
 
-        for until_s, refused_at in ((20, 30), (1000, 60)):
+        timeout_s, timeout_max_s = eviction.ROOM_TIMEOUT_S, eviction.ROOM_TIMEOUT_MAX_S
+        for until_s, refused_at in (
+            (2 * timeout_s, 3 * timeout_s),
+            (2 * timeout_max_s, timeout_max_s),
+        ):
             begun = loop.time()
             advancing = asyncio.ensure_future(advance(until_s))
             with pytest.raises(TooManyActiveSegmentsError):
