@@ -28,7 +28,7 @@ from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.collector_pause import collector_paused
+from segmentstore.contracts.collector import collector_paused
 from segmentstore.contracts.metadata import (
     ContainerMetadata,
     DeletionClockReading,

@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from segmentstore import blocking
     from segmentstore.client.connecting import connect
     from segmentstore.client.remote_store import RemoteStore
+    from segmentstore.contracts.collector import tune_gc
     from segmentstore.contracts.events import frame_event, frame_events, split_events
     from segmentstore.contracts.reports import CatalogExport, GarbageReport
     from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
@@ -93,6 +94,7 @@ _LAZY = {
     "frame_events": "segmentstore.contracts.events",
     "open": "segmentstore.opening",
     "split_events": "segmentstore.contracts.events",
+    "tune_gc": "segmentstore.contracts.collector",
 }
 
 __version__ = "0.1.0"
@@ -158,6 +160,7 @@ __all__ = [
     "frame_events",
     "open",
     "split_events",
+    "tune_gc",
 ]
 
 if not TYPE_CHECKING:

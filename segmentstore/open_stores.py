@@ -17,7 +17,6 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import sys
 import warnings
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Final
 
 from segmentstore.contracts import forks
+from segmentstore.contracts.collector import collect_all
 from segmentstore.store_parts import StoreParts
 
 _log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ async def make_way(location: str) -> bool:
     # to be awaited.
     count = len(found)
     del found
-    gc.collect()
+    collect_all()
     found = _in_folder(location)
     again = len(found) < count
     for entry in found:

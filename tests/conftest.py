@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
-from segmentstore.contracts.collector_pause import collector_paused
+from segmentstore.contracts.collector import collector_paused
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
 from tests.support.suites import cost, examples, sized

@@ -60,7 +60,7 @@ from durablelog.catalog.segment_loading import (
     wrong,
 )
 from segmentstore.contracts.attributes import AttributeKey
-from segmentstore.contracts.collector_pause import collector_paused
+from segmentstore.contracts.collector import collector_paused
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.metadata_sizes import metadata_bytes
 

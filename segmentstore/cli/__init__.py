@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Final
 
+from segmentstore.contracts.collector import tune_gc
 from segmentstore.contracts.errors import MissingExtraError
 from segmentstore.contracts.extras import missing_modules
 
@@ -36,6 +37,7 @@ def main() -> None:
     # Not at the top: `import segmentstore.cli` stays light, and typer is loaded only to be used.
     from segmentstore.cli.app import run  # noqa: PLC0415
 
+    tune_gc()
     try:
         if catches:
             signal.signal(signal.SIGINT, signal.default_int_handler)
