@@ -133,7 +133,7 @@ class CacheManager:
         """Release everything of a segment, its index included."""
         index = self._indexes.get(segment_id)
         if index is not None:
-            self._tail.cut(index)
+            self._tail.release_tail(index)
             for extent in list(index.extents_from(0)):
                 self.release(extent)
             del self._indexes[segment_id]

@@ -141,6 +141,15 @@ class TailMemory:
         self._fifo.pop(extent, None)
         self._indexes[extent.segment_id].remove(extent)
 
+    def release_tail(self, index: SegmentReadIndex) -> None:
+        """Take out a segment's tail buffer, if it has one, without making an extent of it."""
+        tail = index.tail
+        if tail is not None:
+            del self._open[index]
+            self.bytes_total -= len(tail.data)
+            self.bytes_flushed -= index.tail_flushed
+            index.tail, index.tail_flushed = None, 0
+
     def drop(self, extent: Extent) -> None:
         """Take out an extent that only Tier 1 has besides, for want of room."""
         if not extent.flushed:
