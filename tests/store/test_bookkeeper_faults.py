@@ -108,7 +108,13 @@ async def outside(call: Callable[..., object], *arguments: object) -> None:
     await asyncio.to_thread(call, *arguments)
 
 
-def test_a_bookie_is_killed_and_brought_back(cluster: BookKeeperCluster, tmp_path: Path) -> None:
+def test_a_bookie_is_killed_and_brought_back(
+    shared_bookkeeper: BookKeeperCluster, gateway: OwnGateway, tmp_path: Path
+) -> None:
+    """On the cluster of other tests: it leaves that whole."""
+    cluster = shared_bookkeeper
+    cluster.start()
+
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
         await outside(cluster.kill_bookie, 0)

@@ -32,26 +32,26 @@ def free_port() -> int:
 
 
 def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shared_bookkeeper: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    shared_bookkeeper.start()
     monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
     port = free_port()
     command = [sys.executable, "-m", "durablelog.bookkeeper.gateway", str(port)]
 
-    async def scenario(cluster: BookKeeperCluster) -> None:
-        location = BookKeeperLocation.parse(f"{cluster.url()}?gateway=127.0.0.1:{port}")
+    async def scenario() -> None:
+        location = BookKeeperLocation.parse(f"{shared_bookkeeper.url()}?gateway=127.0.0.1:{port}")
         clients = await open_clients(location, {}, Runtime())
         await (await clients.ledgers.create(Replication(), {})).close()
         await clients.close()
 
-    with BookKeeperCluster(tmp_path / "cluster") as cluster:
-        # Java takes a second to listen: the first try finds nobody.
-        gateway = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        try:
-            asyncio.run(asyncio.wait_for(scenario(cluster), 240))
-        finally:
-            gateway.terminate()
-            gateway.wait(ENDING_S)
+    # Java takes a second to listen: the first try finds nobody.
+    gateway = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    try:
+        asyncio.run(asyncio.wait_for(scenario(), 240))
+    finally:
+        gateway.terminate()
+        gateway.wait(ENDING_S)
 
 
 def test_who_is_not_there_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,17 +38,11 @@ SLEEPER = (
 )
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    with BookKeeperCluster(tmp_path_factory.mktemp("bookkeeper")) as started:
-        yield started
-
-
 @pytest.fixture
-def cluster(shared: BookKeeperCluster) -> BookKeeperCluster:
-    """One for all tests here, whole again at the beginning of each."""
-    shared.start()
-    return shared
+def cluster(shared_bookkeeper: BookKeeperCluster) -> BookKeeperCluster:
+    """Whole again at the beginning of each test; no test needs what another one has written."""
+    shared_bookkeeper.start()
+    return shared_bookkeeper
 
 
 @pytest.fixture
@@ -82,6 +76,7 @@ def session(cluster: BookKeeperCluster) -> Iterator[Any]:
         end_session(client)
 
 
+@slow(8)
 def test_a_restart_keeps_ports_and_data(cluster: BookKeeperCluster) -> None:
     before = cluster.zookeeper, [cluster.bookie_id(index) for index in range(3)]
     with session(cluster) as client:
