@@ -4,13 +4,9 @@ to their states.
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,9 +36,9 @@ from recovery.harness.enumeration.workloads import (
 )
 from recovery.harness.history import CallOutcome, Violation
 from recovery.harness.simulation.fault_points import EFFECTS, TABLE
+from tests.harness.trace_program import of_another_process, shown_names
 from tests.support.suites import slow
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SLICES = 12
 SHARE = 4
 """Here the caps are divided by it; `crashtest` and the long run have them whole."""
@@ -250,34 +246,13 @@ def test_a_recovery_whose_driver_raises_is_broken_under_its_name(
 
 NAME = "object/flush,checkpoint@5.kill.0"
 
-TRACE_PROGRAM = """
-import sys
-from recovery.harness.enumeration.driver import replay
-for name in sys.argv[1:]:
-    again = replay(name)
-    print(name, again.digest, again.violations)
-    print("\\n".join(again.trace))
-    for call in again.history.calls:
-        print(call)
-    print(again.history.observations)
-"""
-
 
 def test_a_name_leads_to_the_same_state_and_trace_in_every_process() -> None:
     names = (NAME, "object/append@1.0.0@7.kill.0", "object/append+flush@2.kill.1")
-    outputs = []
-    for hash_seed in ("1", "2"):
-        shown = subprocess.run(
-            [sys.executable, "-c", TRACE_PROGRAM, *names],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-        )
-        outputs.append(shown.stdout)
-    assert outputs[0] == outputs[1]
+    shown = list(shown_names(*names))
+    assert "\n".join(shown).splitlines() == of_another_process("names", *names)
     again = replay(NAME)
-    assert f"{NAME} {again.digest} []".encode() in outputs[0]
+    assert f"{NAME} {again.digest} []" in shown
     assert any("--- crash 5.kill.0" in line for line in again.trace)
 
 

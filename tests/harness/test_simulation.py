@@ -7,11 +7,8 @@ from __future__ import annotations
 import dataclasses
 import gc
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import chain, islice
-from pathlib import Path
 
 import pytest
 
@@ -23,50 +20,28 @@ from recovery.harness.simulation.fault_points import TABLE, FaultPoints
 from recovery.harness.simulation.virtual_loop import VirtualLoop
 from recovery.harness.workloads.catalogue import WORKLOADS
 from segmentstore.service import SegmentStore
+from tests.harness.trace_program import of_another_process, shown_runs, traced_plan
 from tests.support.suites import size, sized, slow
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 SEED = os.environ.get("HARNESS_SEED", "main")
 FEW_RUNS = 10
 """Some ten crashes each."""
 CRASHES = int(os.environ.get("HARNESS_CRASHES", "5200"))
 """More of them, and others: HARNESS_CRASHES=200000 HARNESS_SEED=anything."""
 
-TRACES = size("HARNESS_TRACES", 1, 4)
-"""Runs of each workload that are made twice."""
-
-TRACE_PROGRAM = """
-import sys
-from recovery.harness.runs.plan import draw_plan
-from recovery.harness.runs.scenario import Scenario
-for workload in ("everything", "default", "wire", "tier2"):
-    for number in range(int(sys.argv[1])):
-        result = Scenario(draw_plan(f"same/{number}", workload), keep_trace=True).run()
-        print(workload, number, result.digest, result.points)
-        print("\\n".join(result.trace))
-        for call in result.history.calls:
-            print(call)
-"""
+TRACES = size("HARNESS_TRACES", 2, 16)
+"""Runs that are made twice, of four workloads in turn."""
 
 
 @sized(25)
 def test_equal_seeds_give_equal_traces_byte_for_byte() -> None:
-    """In two processes whose strings hash differently, and once more behind other runs."""
-    outputs = []
-    for hash_seed in ("1", "2"):
-        shown = subprocess.run(
-            [sys.executable, "-c", TRACE_PROGRAM, str(TRACES)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            check=True,
-        )
-        outputs.append(shown.stdout)
-    assert outputs[0] == outputs[1]
-    assert outputs[0].count(b"\n") > 2500 * TRACES
+    """Here and in a process whose strings hash differently, and once more behind other runs."""
+    shown = list(shown_runs(TRACES))
+    assert "\n".join(shown).splitlines() == of_another_process("runs", TRACES)
+    assert len(shown) > 600 * TRACES
     last = TRACES - 1
-    alone = Scenario(draw_plan(f"same/{last}", "tier2")).run()
-    assert f"tier2 {last} {alone.digest}".encode() in outputs[0]
+    alone = Scenario(traced_plan(last)).run()
+    assert any(line.startswith(f"run {last}: {alone.digest} ") for line in shown)
 
 
 def test_other_seeds_give_other_traces() -> None:

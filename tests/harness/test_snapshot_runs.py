@@ -13,7 +13,9 @@ from recovery.harness.runs.simulate import run_plans
 from recovery.harness.workloads.catalogue import WORKLOADS
 from tests.support.suites import size, sized
 
-RUNS = size("HARNESS_SNAPSHOT_RUNS", 10, 100)
+RUNS = size("HARNESS_SNAPSHOT_RUNS", 6, 100)
+DAMAGED_RUNS = size("HARNESS_CATALOG_DAMAGE_RUNS", 3, 40)
+"""Each meets every kind of damage several times, and takes longer."""
 WORKLOAD_NAMES = sorted(name for name in WORKLOADS if name != "appends")
 
 FOUND = [
@@ -60,12 +62,12 @@ def test_nothing_is_lost_where_every_checkpoint_is_by_reference() -> None:
     assert summary.crashes > 3 * RUNS
 
 
-@sized(10)
+@sized(60)
 def test_damage_of_the_catalogs_on_local_disk_costs_no_call() -> None:
     summary = run_plans(
         [
             DIRECTIONS["catalogs"](draw_plan(f"catalogs/{number}", "everything"))
-            for number in range(RUNS)
+            for number in range(DAMAGED_RUNS)
         ]
     )
     assert [failure.violations for failure in summary.failures] == []

@@ -48,7 +48,7 @@ def examples(whole: int) -> int:
 
     Those tests are `sized` without a mark of their own (tests/conftest.py).
     """
-    return whole if os.environ.get(ALL_SIZES) == "all" else max(EXAMPLES_MIN, whole // 6)
+    return whole if os.environ.get(ALL_SIZES) == "all" else max(EXAMPLES_MIN, whole // 12)
 
 
 def share(cases: Iterable[Any], every: int, seconds: float) -> list[Any]:
