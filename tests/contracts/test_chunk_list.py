@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX, ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
+from tests.support.suites import examples
 
 LENGTHS = st.integers(1, 5)
 
@@ -152,7 +153,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestMachine = Machine.TestCase
-TestMachine.settings = settings(deadline=None, max_examples=150, stateful_step_count=30)
+TestMachine.settings = settings(deadline=None, max_examples=examples(150), stateful_step_count=30)
 
 
 def test_a_page_keeps_its_key_while_chunks_in_it_are_replaced() -> None:

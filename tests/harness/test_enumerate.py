@@ -54,7 +54,7 @@ OTHER_TIER1 = ("bookkeeper.", "node.")
 
 def test_few_crash_points_lose_nothing() -> None:
     result = EnumerationResult()
-    for group in groups()[:: 8 * SLICES]:
+    for group in groups()[:: 16 * SLICES]:
         result.add(enumerate_group(group, cap=lower_cap(group, SHARE), deeper_of=2 * DEEPER_OF))
     assert [str(each) for each in result.violations] == []
     assert result.broken == 0

@@ -19,9 +19,11 @@ from recovery.harness.enumeration.workloads import (
 )
 from recovery.harness.history import CallOutcome
 from recovery.harness.mutants.catalogue import MUTANTS
-from tests.support.suites import share
+from tests.support.suites import share, size, sized
 
 NEEDS_ITS_SEGMENT = ("append", "batch", "event", "update", "truncate", "seal", "delete", "roll")
+CAP = size("HARNESS_IDLE_CAP", 1, 2)
+"""States of a crash point, at most."""
 FEW = ("idle/append,leave", "idle/delete,delete", "idle/stream,leave,stream")
 
 
@@ -70,11 +72,12 @@ def test_every_chain_is_among_the_workloads() -> None:
     assert not any(name.count(",") > 1 for name in map(str, workloads(2)))
 
 
+@sized(12)
 def test_few_crash_points_of_idle_segments_lose_nothing() -> None:
     result, base = EnumerationResult(), prepare("idle")
     for name in FEW:
         group = (EnumeratedWorkload.parse(name),)
-        result.add(enumerate_group(group, cap=2, deeper_of=0, base=base))
+        result.add(enumerate_group(group, cap=CAP, deeper_of=0, base=base))
     assert [str(each) for each in result.violations] == []
     assert result.points > 150
     # A recovery reads all, and what was not replayed finds room by the leaving of others.

@@ -15,8 +15,10 @@ from recovery.harness.enumeration.workloads import EnumeratedWorkload, prepare, 
 from recovery.harness.history import CallOutcome
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from storagewriter.chunk_releaser import ChunkReleaser
-from tests.support.suites import share
+from tests.support.suites import share, size, sized
 
+CAP = size("HARNESS_SLICES_CAP", 1, 2)
+"""States of a crash point, at most."""
 WORKLOADS = (
     "object/delete",
     "object/truncate",
@@ -52,6 +54,7 @@ def _all_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("durablelog.chunk_slices.truncation", truncation)
 
 
+@sized(14)
 @pytest.mark.parametrize("name", share(WORKLOADS, 4, 14))
 def test_a_crash_between_two_slices_loses_nothing_and_leaves_nothing(name: str) -> None:
     result, workload = EnumerationResult(), EnumeratedWorkload.parse(name)
@@ -67,6 +70,6 @@ def test_a_crash_between_two_slices_loses_nothing_and_leaves_nothing(name: str) 
     with mock.patch.object(ChunkReleaser, "release_some", counted):
         recording = record(workload, base)
         assert all(call.outcome is CallOutcome.OK for call in recording.history.calls)
-        result.add(enumerate_group((workload,), cap=2, deeper_of=0, base=base))
+        result.add(enumerate_group((workload,), cap=CAP, deeper_of=0, base=base))
     assert [str(each) for each in result.violations] == []
     assert released > 1, "by those that were killed, and by those that went on"

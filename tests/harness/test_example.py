@@ -14,8 +14,10 @@ import recovery.harness
 from recovery.harness.examples import check_counter as example
 from recovery.harness.examples.check_counter import CounterRun, check_counter
 from recovery.harness.examples.counter_service import SEGMENT, CounterService
+from tests.support.suites import share, size, sized
 
 SEEDS = 30
+CRASHED = size("HARNESS_EXAMPLE_RUNS", 6, SEEDS)
 
 
 class ForgetfulService(CounterService):
@@ -35,13 +37,15 @@ class HastyService(CounterService):
         self.count += amount
 
 
-@pytest.mark.parametrize("number", range(SEEDS))
+@pytest.mark.parametrize("number", share(range(SEEDS), 5, 0.5))
 def test_every_increment_is_counted_exactly_once(number: int) -> None:
     assert check_counter(f"example/{number}").problems == []
 
 
+@sized(5)
 def test_the_service_is_crashed_again_and_again() -> None:
-    assert sum(check_counter(f"example/{number}").crashes for number in range(SEEDS)) > 2 * SEEDS
+    crashes = [check_counter(f"example/{number}").crashes for number in range(CRASHED)]
+    assert sum(crashes) > 2 * CRASHED
 
 
 def test_equal_seeds_give_equal_traces() -> None:

@@ -16,14 +16,20 @@ import pytest
 
 from recovery.harness.mutants.catalogue import MUTANTS
 from recovery.harness.runs.plan import Plan
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOUND = ROOT / "tests/harness/found"
 NAMES = sorted(path.stem for path in FOUND.glob("*.json"))
+LONG = {"versions-used-up-not-noticed": 8}
+"""Seconds of plans that `make test` leaves out."""
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=slow(LONG[name])) if name in LONG else name for name in NAMES],
+)
 def test_what_was_found_stays_mended_and_would_be_seen_again(name: str) -> None:
     mutant = BY_NAME[name]
     plan = Plan.from_json((FOUND / f"{name}.json").read_text(encoding="utf-8"))

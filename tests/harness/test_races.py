@@ -18,7 +18,7 @@ from tests.support.suites import share, size, sized
 
 PLANS_MIN: dict[Tier1, int] = {"file": 30, "bookkeeper": 5}
 """An opening has at least so many."""
-STEP = size("HARNESS_RACE_STEP", 3, 1)
+STEP = size("HARNESS_RACE_STEP", 6, 1)
 """Behind each so many-th of them the first owner is stopped."""
 
 

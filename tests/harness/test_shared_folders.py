@@ -13,8 +13,9 @@ from recovery.harness.mutants.mutant import Mutant
 from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
 from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.shared_folders import SharedFolders
-from tests.support.suites import share
+from tests.support.suites import share, size, sized
 
+HUNTED = size("HARNESS_SWEPT_PLANS", 1, 3)
 (STRANGER_SWEPT,) = SHARED_FOLDERS
 SWEEPING = {"orphan_sweep_interval_s": 0.01, "deletion_lag_s": 0.0}
 
@@ -47,7 +48,8 @@ def test_drawn_process_runs_delete_nothing_of_the_other_store(number: int, tier2
     assert violations_of(plan) == []
 
 
-@pytest.mark.parametrize("missing", share(["tag", "marker"], 2, 3))
+@sized(4)
+@pytest.mark.parametrize("missing", share(["tag", "marker"], 2, 4))
 def test_either_the_tag_or_the_marker_is_enough(missing: str) -> None:
     rules = [
         edit
@@ -58,7 +60,7 @@ def test_either_the_tag_or_the_marker_is_enough(missing: str) -> None:
     assert rules
     assert marker
     half = dataclasses.replace(STRANGER_SWEPT, edits=tuple(rules if missing == "tag" else marker))
-    for number in range(3):
+    for number in range(HUNTED):
         plan = STRANGER_SWEPT.hunt.plan(STRANGER_SWEPT.name, number)
         assert violations_of(plan) == []
         assert violations_of(plan, half) == []

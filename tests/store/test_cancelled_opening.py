@@ -15,7 +15,10 @@ import segmentstore
 from segmentstore.contracts.owned_tasks import owned_tasks
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, run
-from tests.support.suites import share
+from tests.support.suites import share, size, sized
+
+STEP = size("CANCELLED_OPENING_STEP", 6, 2)
+"""At each so many-th call of the disk."""
 
 WAIT_S = 60
 
@@ -69,7 +72,8 @@ async def calls_of_an_opening(location: Path) -> int:
         return disk.calls
 
 
-@pytest.mark.parametrize("made", share([True, False], 2, 3))
+@sized(5)
+@pytest.mark.parametrize("made", share([True, False], 2, 5))
 def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(
     tmp_path: Path, *, made: bool
 ) -> None:
@@ -78,7 +82,7 @@ def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(
         if made:
             count = await calls_of_an_opening(tmp_path / "count")
         threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
-        for moment in range(1, count + 1, 3):
+        for moment in range(1, count + 1, STEP):
             for again in (0, 2):
                 location = tmp_path / f"{moment}-{again}"
                 if made:

@@ -35,7 +35,7 @@ from segmentstore.export_tables import encode_stored
 from tests.contracts.key_store_contract import IDENTITY
 from tests.store.harness import open_lazy, open_tiny, run
 from tests.store.idle_world import Kind
-from tests.support.suites import examples
+from tests.support.suites import examples, share
 from tests.tier2.catalog.metadata_maker import containers, make_metadata
 from tier2.catalog.catalog_snapshots import EncodedTable, encode_tables
 from tier2.catalog.catalog_tables import build_tables
@@ -206,7 +206,7 @@ def test_an_export_needs_no_snapshot_in_tier_2_but_the_next_one_waits_for_it(
     run(main())
 
 
-@pytest.mark.parametrize("turns", range(0, 60, 4))
+@pytest.mark.parametrize("turns", share(range(0, 60, 4), 3, 0.5))
 def test_a_container_that_stops_ends_an_export(tmp_path: Path, turns: int) -> None:
     async def main() -> None:
         async with open_tiny(tmp_path / "s", **FEW) as store:

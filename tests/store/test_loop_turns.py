@@ -22,11 +22,13 @@ from segmentstore import SegmentStore
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, run, until
+from tests.support.suites import size, sized
 from tests.support.turn_watch import Kind, TurnWatch, described
 
 CALLS_MAX: Final = 20_000
 """Of one turn: some 2.3 ms."""
-SEGMENTS, MORE_SEGMENTS = 1_500, 6_000
+MORE_SEGMENTS = size("HARNESS_TURN_SEGMENTS", 2_000, 6_000)
+SEGMENTS = MORE_SEGMENTS // 4
 CHUNKS: Final = 10_000
 """Of a long segment: to remove them all takes ten times as many calls as a turn may make."""
 CALLS_OF_A_SHORT_TURN: Final = 8_000
@@ -119,6 +121,7 @@ def watched(folder: Path, segments: int) -> TurnWatch:
     return watch
 
 
+@sized(25)
 def test_no_turn_grows_with_the_segments_or_is_long(tmp_path: Path) -> None:
     some = watched(tmp_path / "some", SEGMENTS)
     more = watched(tmp_path / "more", MORE_SEGMENTS)

@@ -58,7 +58,7 @@ from tests.support.suites import size, sized
 
 T = TypeVar("T")
 
-SEEDS: Final = size("PARTIAL_SEGMENTS_SEEDS", 12, 120)
+SEEDS: Final = size("PARTIAL_SEGMENTS_SEEDS", 5, 120)
 TURNS: Final = 1500
 """Of the loop, for each seed."""
 SEGMENTS_MIN: Final = 3

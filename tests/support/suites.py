@@ -43,12 +43,13 @@ def size(name: str, small: int, whole: int) -> int:
     return int(os.environ.get(name, whole if os.environ.get(ALL_SIZES) == "all" else small))
 
 
-def examples(whole: int) -> int:
+def examples(whole: int, least: int = EXAMPLES_MIN) -> int:
     """How many examples a test of hypothesis tries, of `whole` in `make test-all`.
 
+    `least` is for machines of hundreds of steps.
     Those tests are `sized` without a mark of their own (tests/conftest.py).
     """
-    return whole if os.environ.get(ALL_SIZES) == "all" else max(EXAMPLES_MIN, whole // 12)
+    return whole if os.environ.get(ALL_SIZES) == "all" else min(whole, max(least, whole // 12))
 
 
 def share(cases: Iterable[Any], every: int, seconds: float) -> list[Any]:

@@ -125,7 +125,7 @@ async def check(image: DiskImage, noted: Noted) -> None:
     assert image.files() == []
 
 
-@pytest.mark.parametrize("seed", share(range(24), 4, 3))
+@pytest.mark.parametrize("seed", share(range(24), 8, 3))
 def test_a_power_cut_loses_no_finished_checkpoint(seed: int) -> None:
     """At each effect on the disk in turn: of several runs, by their seeds."""
     rng = random.Random(seed)

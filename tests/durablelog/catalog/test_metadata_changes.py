@@ -446,8 +446,8 @@ def test_a_frozen_set_makes_the_catalog_that_of_its_moment(
         pass
 
     Machine.kind = kind
-    number = 60 if kind is MemoryKeyStore else 5
+    number = examples(60, 5) if kind is MemoryKeyStore else examples(5, 2)
     run_state_machine_as_test(
         Machine,
-        settings=settings(max_examples=examples(number), stateful_step_count=200, deadline=None),
+        settings=settings(max_examples=number, stateful_step_count=200, deadline=None),
     )
