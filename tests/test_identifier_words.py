@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,7 @@ TERMS: Final = {
     "tell telling tells told untold": "report, unresponsive",
 }
 """What is said instead, by the words."""
+WORD: Final = re.compile(r"[A-Za-z_]\w*")
 INSTEAD: Final = {word: term for words, term in TERMS.items() for word in words.split()}
 
 
@@ -68,6 +70,7 @@ def words_of(identifier: str) -> list[str]:
     return [part.lower() for part in parts]
 
 
+@functools.cache
 def banned_in(identifier: str) -> list[str]:
     """The banned words of an identifier; `bit_rot` is a term."""
     words = words_of(identifier)
@@ -80,14 +83,16 @@ def banned_in(identifier: str) -> list[str]:
 
 def identifiers(tree: ast.Module) -> Iterator[str]:
     """Names that a module gives: to classes, functions, parameters, attributes and itself."""
+    classes = []
     for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            classes.append(node)
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.name
         elif isinstance(node, ast.arg):
             yield node.arg
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     for statement in (*tree.body, *(each for node in classes for each in node.body)):
         targets = statement.targets if isinstance(statement, ast.Assign) else []
         if isinstance(statement, ast.AnnAssign):
@@ -99,7 +104,10 @@ def found() -> set[str]:
     names: set[str] = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
-            names |= {path.stem, path.parent.name, *identifiers(ast.parse(path.read_bytes()))}
+            names |= {path.stem, path.parent.name}
+            source = path.read_text("utf-8")
+            if any(map(banned_in, set(WORD.findall(source)))):  # else no need to parse
+                names.update(identifiers(ast.parse(source)))
     return {name for name in names - CALLED_BY_ASYNCIO if banned_in(name)}
 
 

@@ -29,16 +29,26 @@ from tests.support.suites import by_target, slow
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(params=["ours", pytest.param("pravega", marks=[by_target, pytest.mark.cluster])])
-def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ServedStore]:
+@pytest.fixture(scope="module")
+def our_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStore]:
+    """One for all tests here, which use scopes of their own: it costs 1.5 s of a core."""
+    with ServedStore(tmp_path_factory.mktemp("served"), containers=4) as running:
+        yield running
+
+
+@pytest.fixture(
+    params=[
+        pytest.param("ours", marks=pytest.mark.cluster),
+        pytest.param("pravega", marks=[by_target, pytest.mark.cluster]),
+    ]
+)
+def server(request: pytest.FixtureRequest) -> ServedStore:
     """With our Controller, and with Pravega's, which all tests share."""
-    if request.param == "pravega":
-        shared: ControlledStore = request.getfixturevalue("controlled_store")
-        shared.scope = re.sub("[^a-z0-9]+", "-", request.node.name).strip("-")
-        yield shared
-    else:
-        with ServedStore(tmp_path, containers=4) as running:
-            yield running
+    name = {"ours": "our_store", "pravega": "controlled_store"}[request.param]
+    shared: ServedStore = request.getfixturevalue(name)
+    shared.start()
+    shared.scope = re.sub("[^a-z0-9]+", "-", request.node.name).strip("-")
+    return shared
 
 
 def test_a_reader_goes_on_where_another_one_of_its_group_left(server: ServedStore) -> None:
