@@ -15,6 +15,7 @@ from typing import Final
 from durablelog.bookkeeper.installation import java
 from durablelog.bookkeeper.installation.jars import digest
 from durablelog.bookkeeper.installation.programs import javac, run
+from recovery.harness.services.installing import UNVERIFIED
 from recovery.harness.services.pravega_jars import kept_folder, pravega_jars
 from tests.clients.served_store import ServedStore
 
@@ -64,6 +65,7 @@ def started_program(server: ServedStore, *steps: str) -> Iterator[subprocess.Pop
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
     command = [
         java(),
+        *UNVERIFIED,
         *opened,
         "-Dio.netty.tryReflectionSetAccessible=true",
         "-cp",

@@ -39,6 +39,10 @@ AZURITE_SOURCES: Final = Path(__file__).resolve().parent / "azurite"
 VERSITY_MODULE: Final = "github.com/versity/versitygw/cmd/versitygw"
 S3PROXY_SOURCES: Final = Path(__file__).resolve().parent / "s3proxy"
 INSTALL_COMMAND: Final = "make services"
+UNVERIFIED: Final = ("-XX:+UnlockDiagnosticVMOptions", "-XX:-BytecodeVerificationRemote")
+"""Options of Java. The classes of released jars are sound: to verify those that a process of Spark
+loads takes 3 s of a core.
+"""
 
 _STEP_S: Final = 1200.0
 """No step of an installation takes longer; the error says so when the network hangs."""

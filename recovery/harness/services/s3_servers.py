@@ -20,6 +20,7 @@ import botocore.exceptions
 
 from recovery.harness.services.installing import (
     S3PROXY_SOURCES,
+    UNVERIFIED,
     ServiceMissingError,
     java,
     s3proxy_libraries,
@@ -145,6 +146,7 @@ class S3Proxy(S3Server):
             "-XX:+UseSerialGC",
             # It process runs for seconds: the second compiler would cost more than it brings.
             "-XX:TieredStopAtLevel=1",
+            *UNVERIFIED,
             f"-Dlogback.configurationFile={S3PROXY_SOURCES / 'logback.xml'}",
             "-cp",
             f"{libraries}/*",

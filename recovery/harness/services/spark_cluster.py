@@ -24,7 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
-from recovery.harness.services.installing import ServiceMissingError, java
+from recovery.harness.services.installing import UNVERIFIED, ServiceMissingError, java
 from recovery.harness.services.server import HOST, Server, free_port
 
 HOST_NAMES: Final = (HOST, "localhost")
@@ -34,7 +34,7 @@ EXECUTOR_MEMORY_MIB: Final = 512
 
 _DAEMON_MEMORY: Final = "256m"
 _CONNECT_MEMORY: Final = "1g"
-SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SHORT_LIVED: Final = " ".join(("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *UNVERIFIED))
 """They live for seconds: the second compiler would cost more than it brings."""
 _EXECUTOR_CLASS: Final = "CoarseGrainedExecutorBackend"
 

@@ -40,7 +40,7 @@ def wait_for_rows(driver: Driver, store: blocking.SegmentStore) -> None:
     yet.
     """
     before = committed_bytes(store)
-    driver.wait_for(lambda: committed_bytes(store) > before, interval_s=0.002)
+    driver.wait_for(lambda: committed_bytes(store) > before, interval_s=0.02)
 
 
 def expected(segment: int, batches: int) -> list[int]:
@@ -67,7 +67,9 @@ def test_a_killed_driver_leaves_every_row_once_and_in_its_order(
     rng = random.Random(seed)
     print(f"seed {seed}")
     checkpoint = tmp_path / "checkpoint"
-    environment = driver_environment("local[2,4]")
+    environment = driver_environment(
+        "local[2,4]", {"spark.python.daemon.module": "tests.tier2.spark.warm_daemon"}
+    )
 
     def start(inline_bytes: int) -> Driver:
         words = (tmp_path / "store", checkpoint, inline_bytes, "for ever")

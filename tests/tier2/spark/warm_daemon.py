@@ -2,7 +2,7 @@
 
 Spark forks a worker for each task that finds no idle one. A worker of Spark's own daemon imports
 pandas, pyarrow and the jobs anew, for 1.5 s of a core. Drivers that are processes of their own
-(`driver_process`) have Spark's own daemon.
+(`driver_process`) have Spark's own daemon, but for those that are killed.
 """
 
 from __future__ import annotations
