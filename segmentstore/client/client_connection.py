@@ -80,6 +80,8 @@ class ClientConnection(asyncio.Protocol):
         """Raises StoreUnreachableError if the other side is no store of ours."""
         self._ids = 0
         self._pending: dict[int, PendingReply] = {}
+        self._unsent: list[int] = []
+        """Of these, what the transport was not given yet."""
         self._joined: dict[str | int, JoinedAppends | JoinedEvents] = {}
         """By segment, or by writer: what goes out at the end of this turn."""
         self._unanswered_bytes = 0
@@ -126,6 +128,9 @@ class ClientConnection(asyncio.Protocol):
             joined.fail(self._lost)
         self._joined.clear()
         pending, self._pending = self._pending, {}
+        for request_id in self._unsent:
+            if (unsent := pending.pop(request_id, None)) is not None:
+                unsent.fail(lost)
         for each in pending.values():
             each.lose(lost)
         if not self.has_hello.done():
@@ -151,8 +156,7 @@ class ClientConnection(asyncio.Protocol):
         self.check()
         future: asyncio.Future[R] = self._loop.create_future()
         self._send_joined()
-        self._send(command)
-        self._pending[request_id] = PendingRequest(future, reply, changes=changes)
+        self._begin(command, request_id, PendingRequest(future, reply, changes=changes))
         return future
 
     def tell(self, command: Request) -> None:
@@ -189,8 +193,7 @@ class ClientConnection(asyncio.Protocol):
         self._send_joined()
         joined = JoinedAppends()
         joined.add(cast("bytes", command.data), future)
-        self._send(command)
-        self._pending[command.request_id] = joined
+        self._begin(command, command.request_id, joined)
         return future
 
     def forget_writer(self, writer: int) -> None:
@@ -232,11 +235,17 @@ class ClientConnection(asyncio.Protocol):
     def _send_joined_of(self, key: str | int) -> None:
         joined = self._joined.pop(key)
         request_id = self.next_id()
+        command: AppendBytes | AppendEvents
         if isinstance(joined, JoinedEvents):
-            self._send(AppendEvents(request_id, joined.writer, tuple(joined.events)))
+            command = AppendEvents(request_id, joined.writer, tuple(joined.events))
         else:
-            self._send(AppendBytes(request_id, NO_LIMIT, cast("str", key), (), joined.joined()))
-        self._pending[request_id] = joined
+            command = AppendBytes(request_id, NO_LIMIT, cast("str", key), (), joined.joined())
+        self._begin(command, request_id, joined)
+
+    def _begin(self, command: Request, request_id: int, pending: PendingReply) -> None:
+        self._pending[request_id] = pending
+        self._unsent.append(request_id)
+        self._send(command)
 
     def _send(self, command: Request) -> None:
         parts = encode_parts(command)
@@ -265,6 +274,7 @@ class ClientConnection(asyncio.Protocol):
     def _write(self) -> None:
         out, self._out, self._out_bytes = self._out, [], 0
         if out and self._transport is not None and not self._transport.is_closing():
+            self._unsent.clear()
             self._transport.writelines(out)
 
     # --- replies ----------------------------------------------------------------------------------

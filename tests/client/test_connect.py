@@ -256,13 +256,16 @@ class TestEnds:
                 ]
                 read = asyncio.ensure_future(store.read("x", 0, 1, 60.0))
                 await asyncio.sleep(0)
+                await asyncio.sleep(0)
+                unsent = asyncio.ensure_future(store.truncate("x", 0))
+                await asyncio.sleep(0)
                 store._connection.abort()
                 for call in calls:
                     with pytest.raises(AppendOutcomeUnknownError) as caught:
                         await call
                     assert isinstance(caught.value.cause, StoreDisconnectedError)
-                with pytest.raises(StoreDisconnectedError):
-                    await read
+                outcomes = await asyncio.gather(read, unsent, return_exceptions=True)
+                assert [type(each) for each in outcomes] == [StoreDisconnectedError] * 2
                 refused: list[Awaitable[object]] = [
                     store.append("x", b"d"),
                     writer.append(b"d"),
