@@ -103,7 +103,7 @@ class Call:
     expected: int | None = None
     updates: tuple[Update, ...] = ()
     writer: int = 0
-    """Of an event: number of the writer (its id is UUID(int=writer))."""
+    """Of an event, or a merge that is one: number of the writer (its id is UUID(int=writer))."""
     event: int = 0
     source: str = ""
     """Of a merge: the segment merged into `segment`."""

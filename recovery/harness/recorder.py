@@ -40,8 +40,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.segments import Merged, SegmentInfo
 
 if TYPE_CHECKING:
-    from segmentstore.service import SegmentStore
-    from segmentstore.sessions import SegmentReader, SegmentWriter
+    from segmentstore.store_api import StoreApi, StoreReader, StoreWriter
 
 T = TypeVar("T")
 
@@ -58,6 +57,8 @@ _UNCERTAIN: Final = (
     DataCorruptionError,
 )
 """Foreseen too, but a change they answer may be there."""
+PIECE_BYTES_MAX: Final = 1 << 20
+"""Of a following reader, where it is not known better."""
 _HARMLESS: Final = (CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES)
 """Kinds that change nothing: no refusal of them leaves a doubt."""
 
@@ -89,13 +90,16 @@ class RecordedStore:
 
     def __init__(
         self,
-        store: SegmentStore,
+        store: StoreApi,
         history: History,
         process_run: int,
         client: str,
         listener: Listener | None = None,
+        piece_bytes: int = PIECE_BYTES_MAX,
     ) -> None:
+        """`piece_bytes`: a following reader gives at most so many at once."""
         self.store = store
+        self.piece_bytes = piece_bytes
         self.history = history
         self.process_run = process_run
         self.client = client
@@ -106,6 +110,10 @@ class RecordedStore:
         """Appends not yet answered."""
         self._settled: asyncio.Future[None] | None = None
         """Resolved when none is on its way any more, for those who wait for that."""
+
+    def use(self, store: StoreApi, piece_bytes: int) -> None:
+        """Go on with the same store by another way to it."""
+        self.store, self.piece_bytes = store, piece_bytes
 
     # --- appends ----------------------------------------------------------------------------------
 
@@ -215,9 +223,18 @@ class RecordedStore:
         call.offset = offset
         await self._answered(self._report_begun(call), self.store.truncate(name, offset))
 
-    async def merge(self, target: str, source: str, updates: Sequence[Update] = ()) -> int:
-        """Merge `source` into `target`."""
+    async def merge(
+        self,
+        target: str,
+        source: str,
+        updates: Sequence[Update] = (),
+        *,
+        writer: int = 0,
+        event: int = 0,
+    ) -> int:
+        """Merge `source` into `target`, as event number `event` of writer `writer` if it is one."""
         call = self._new_call(CallKind.MERGE, target)
+        call.writer, call.event = writer, event
         call.source, call.updates = source, tuple(updates)
         asked = self.store.merge(target, source, _attributes(updates))
         merged = await self._answered(self._report_begun(call), asked, _put_offset)
@@ -360,7 +377,7 @@ class RecordedWriter:
     """An exactly-once session whose events are in the history."""
 
     def __init__(
-        self, recorded: RecordedStore, session: SegmentWriter, name: str, number: int
+        self, recorded: RecordedStore, session: StoreWriter, name: str, number: int
     ) -> None:
         self._recorded = recorded
         self._session = session
@@ -391,15 +408,12 @@ class RecordedWriter:
 class RecordedReader:
     """A following reader whose pieces are in the history, one read each."""
 
-    def __init__(self, recorded: RecordedStore, reader: SegmentReader, name: str) -> None:
+    def __init__(self, recorded: RecordedStore, reader: StoreReader, name: str) -> None:
         self._recorded = recorded
         self._reader = reader
         self._name = name
-
-    @property
-    def offset(self) -> int:
-        """Where the next piece begins."""
-        return self._reader.offset
+        self.offset = reader.offset
+        """Where the next piece begins: behind the last one, whatever the reader has as its own."""
 
     async def next_piece(self) -> bytes | None:
         """The next bytes once there are some; None at the end of a sealed segment.
@@ -407,9 +421,7 @@ class RecordedReader:
         Raises what reading raises.
         """
         recorded = self._recorded
-        call = recorded.begin_read(
-            self._name, self._reader.offset, recorded.store.config.read_index.piece_bytes
-        )
+        call = recorded.begin_read(self._name, self.offset, recorded.piece_bytes)
         try:
             call.data = await anext(self._reader)
         except StopAsyncIteration:
@@ -420,6 +432,7 @@ class RecordedReader:
             recorded.failed(call, error)
             raise
         recorded.ended(call, CallOutcome.OK)
+        self.offset += len(call.data)
         return call.data
 
 

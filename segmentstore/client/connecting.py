@@ -49,11 +49,7 @@ class ConnectingStore:
         try:
             async with asyncio.timeout(CONNECT_S):
                 await self._reach(connection)
-                await connection.has_hello
-                request_id = connection.next_id()
-                described = await connection.ask(
-                    DescribeStore(request_id), request_id, StoreDescribed
-                )
+                store = await store_behind(connection)
         except TimeoutError:
             connection.abort()
             detail = f"there was no answer for {CONNECT_S:g} s"
@@ -61,8 +57,6 @@ class ConnectingStore:
         except BaseException:
             connection.abort()
             raise
-        connection.append_bytes_max = described.append_bytes_max
-        store = RemoteStore(connection, described)
         # At the end of the process everything is released.
         weakref.finalize(store, connection.drop).atexit = False
         return store
@@ -98,6 +92,18 @@ class ConnectingStore:
     ) -> None:
         if self._store is not None:
             await self._store.close()
+
+
+async def store_behind(connection: ClientConnection) -> RemoteStore:
+    """The store that a connection leads to, once it has a transport.
+
+    Raises StoreUnreachableError, StoreDisconnectedError.
+    """
+    await connection.has_hello
+    request_id = connection.next_id()
+    described = await connection.ask(DescribeStore(request_id), request_id, StoreDescribed)
+    connection.append_bytes_max = described.append_bytes_max
+    return RemoteStore(connection, described)
 
 
 def connect(

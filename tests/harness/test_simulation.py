@@ -29,8 +29,8 @@ FEW_RUNS = 6
 CRASHES = int(os.environ.get("HARNESS_CRASHES", "5200"))
 """More of them, and others: HARNESS_CRASHES=200000 HARNESS_SEED=anything."""
 
-TRACES = size("HARNESS_TRACES", 2, 16)
-"""Runs that are made twice, of four workloads in turn."""
+TRACES = size("HARNESS_TRACES", 2, 20)
+"""Runs that are made twice, of five workloads in turn."""
 
 
 @sized(25)

@@ -59,6 +59,7 @@ PROMISED = {
     "mixed": set(CallKind) - {CallKind.MERGE} - _BY_WIRE,
     "everything": set(CallKind) - _BY_WIRE,
     "wire": {CallKind.EVENT, CallKind.FLUSH, CallKind.CHECKPOINT, *_BY_WIRE},
+    "connect": {CallKind.CREATE, CallKind.APPEND},
 }
 
 
@@ -297,7 +298,7 @@ class StandingClock:
         return 1_700_000_000_000
 
 
-@pytest.mark.parametrize("name", ["default", "everything", "appends", "mixed", "wire"])
+@pytest.mark.parametrize("name", ["default", "everything", "appends", "mixed", "wire", "connect"])
 def test_the_same_seed_gives_the_same_calls(name: str, tmp_path: Path) -> None:
     def calls(folder: Path) -> list[str]:
         history = History()

@@ -15,7 +15,7 @@ from recovery.harness.runs.plan import Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TRACED = ("everything", "wire", "tier2", "default")
+TRACED = ("everything", "wire", "connect", "tier2", "default")
 
 
 def traced_plan(run: int) -> Plan:

@@ -4,8 +4,9 @@ over.
 That an unknown append is there at most once is checked with all other records (`content`). Rules of
 this file: an event was refused only if every call that sent it was. An append that a stopped
 container answers with ContainerStoppedError had no effect, whatever the outcome is called: that is
-its contract (an unknown outcome is AppendOutcomeUnknownError). A late effect is reported only where
-the same segment was seen after the end of the process run and did not have it. An event that was
+its contract (an unknown outcome is AppendOutcomeUnknownError). So is it that of an append which a
+lost connection answers with StoreDisconnectedError. A late effect is reported only where the same
+segment was seen after the end of the process run and did not have it. An event that was
 acknowledged without an offset was stored by that call only if the call carries updates.
 """
 
@@ -19,7 +20,7 @@ from recovery.harness.checkers.index import NEVER, HistoryIndex
 from recovery.harness.history import Call, CallKind, CallOutcome, Violation
 
 NAME: Final = "unknown"
-_NO_EFFECT: Final = "ContainerStoppedError"
+_NO_EFFECT: Final = ("ContainerStoppedError", "StoreDisconnectedError")
 
 
 def check(index: HistoryIndex) -> Iterator[Violation]:
@@ -63,7 +64,7 @@ def _open_events(index: HistoryIndex) -> dict[tuple[str, int, int], list[Call]]:
 def _check_bytes(
     index: HistoryIndex, chain: Chain, sent: Sequence[Call], offset: int, what: str
 ) -> Iterator[Violation]:
-    if all(call.outcome is CallOutcome.REFUSED or call.error == _NO_EFFECT for call in sent):
+    if all(call.outcome is CallOutcome.REFUSED or call.error in _NO_EFFECT for call in sent):
         detail = f"{what} was refused ({sent[0].error}) and lies at {offset} of {chain.name!r}"
         yield Violation(NAME, detail, [call.number for call in sent])
     elif sent[0].segment == chain.name:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from recovery.harness.mutants.bookkeeper import BOOKKEEPER
+from recovery.harness.mutants.connect import CONNECT
 from recovery.harness.mutants.consolidation import CONSOLIDATION
 from recovery.harness.mutants.deletion import DELETION
 from recovery.harness.mutants.full_disk import FULL_DISK
@@ -42,6 +43,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *RUNNING,
     *FULL_DISK,
     *WIRE,
+    *CONNECT,
 )
 """In the order of DESIGN 4. Names are unique."""
 

@@ -16,6 +16,7 @@ from recovery.harness.workloads.conditional import append_conditionally
 from recovery.harness.workloads.exactly_once import write_events
 from recovery.harness.workloads.housekeeping import flush_often, idle, take_checkpoints
 from recovery.harness.workloads.lifecycle import cut_heads, delete_and_make_again, seal_segments
+from recovery.harness.workloads.merged_once import merge_once
 from recovery.harness.workloads.mergers import merge_segments
 from recovery.harness.workloads.mixed import mix_calls
 from recovery.harness.workloads.readers import read_anywhere, read_tail
@@ -50,6 +51,8 @@ class Workload:
     """In the simulated world, compaction jobs run beside the store (compaction_jobs.py)."""
     served: bool = False
     """Its clients share a wire server (wire_service.py)."""
+    connected: bool = False
+    """They use the store through `segmentstore.connect` (connected.py): it is served, too."""
 
     @property
     def needs(self) -> dict[str, int]:
@@ -91,6 +94,7 @@ READER: Final = Client("reader", read_anywhere)
 TAIL_READER: Final = Client("tail-reader", read_tail)
 FLUSHER: Final = Client("flusher", flush_often, share=1)
 CHECKPOINTER: Final = Client("checkpointer", take_checkpoints, share=1)
+MERGED_ONCE: Final = Client("merged-once", merge_once, {"staged": 1}, share=3)
 BLOCKS: Final = Client("blocks", write_blocks, {"blocks": 2}, share=4)
 TABLE: Final = Client("table", change_table, {"table": 2}, share=3)
 IDLE: Final = Client("idle", idle, share=1)
@@ -116,6 +120,7 @@ CLIENTS: Final[Mapping[str, Client]] = {
         FLUSHER,
         CHECKPOINTER,
         IDLE,
+        MERGED_ONCE,
         BLOCKS,
         TABLE,
     )
@@ -198,6 +203,18 @@ WORKLOADS: Final[Mapping[str, Workload]] = {
             "writers and tables behind a wire server, whose connections are cut",
             (BLOCKS, BLOCKS, BLOCKS, TABLE, TABLE, FLUSHER, CHECKPOINTER),
             served=True,
+        ),
+        Workload(
+            "connect",
+            "clients of segmentstore.connect, of all kinds, whose connections are cut",
+            (
+                *(PLAIN, FAST, BATCHES, CONDITIONAL, CONDITIONAL, EVENTS, EVENTS, EVENTS),
+                *(COUNTERS, SEALER, TRUNCATOR, MERGER, MERGED_ONCE, MERGED_ONCE, DELETER, MIXED),
+                *(READER, TAIL_READER, TAIL_READER, FLUSHER, CHECKPOINTER),
+            ),
+            drawn=7,
+            served=True,
+            connected=True,
         ),
     )
 }

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from recovery.harness.history import History, Update
 from recovery.harness.recorder import Listener, RecordedStore
-from recovery.harness.workloads.bench import STOPPED, ClientBench
+from recovery.harness.workloads.bench import STOPPED, ClientBench, ClientFunction
 from recovery.harness.workloads.catalogue import Client, Workload, needs_of
+from recovery.harness.workloads.connected import run_connected
 from recovery.harness.workloads.stage import Stage
 from recovery.harness.workloads.wire_service import WireService
 from segmentstore.contracts.errors import (
@@ -60,10 +61,16 @@ async def run_workload(
     }
     server = WireService(store, _generator(random)) if workload.served else None
     maker = RecordedStore(store, history, process_run, f"{process_run}.{_SETTING_UP}", listener)
+    piece_bytes = store.config.read_index.piece_bytes
     benches = [
         ClientBench(
             store=RecordedStore(
-                store, history, process_run, f"{process_run}.{client.name}.{index}", listener
+                store,
+                history,
+                process_run,
+                f"{process_run}.{client.name}.{index}",
+                listener,
+                piece_bytes,
             ),
             random=_generator(random),
             stage=stage,
@@ -85,7 +92,8 @@ async def run_workload(
         return
     async with asyncio.TaskGroup() as group:
         for client, bench in zip(cast, benches, strict=True):
-            group.create_task(_run_client(client, bench), name=bench.store.client)
+            run = run_connected if workload.connected else _run_client
+            group.create_task(run(client.run, bench), name=bench.store.client)
     if server is not None:
         await server.close()
     unforeseen = [
@@ -107,9 +115,9 @@ def _parts(cast: Sequence[Client], operations: int) -> list[int]:
     return [max(1, operations * client.share // shares) for client in cast]
 
 
-async def _run_client(client: Client, bench: ClientBench) -> None:
+async def _run_client(run: ClientFunction, bench: ClientBench) -> None:
     try:
-        await client.run(bench)
+        await run(bench)
     except STOPPED:
         pass  # what it was doing is in the history
     await bench.store.settle()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from durablelog.catalog.key_store import KeyStore
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.memory_key_store import MemoryKeyStore
+from recovery.harness.simulation.memory_links import LinkWatch, MemoryLink
 from recovery.harness.simulation.wire_connections import MemoryConnection
 from segmentstore.contracts.errors import SegmentError
 from segmentstore.server.server_context import ServerContext
@@ -106,17 +107,25 @@ class WireService:
         self.tables = CountedTables(store, on_disk, limits)
         self._context = ServerContext(store, self.tables, parts.runtime)
         self._server = WireServer(self._context)
-        self._connections: list[MemoryConnection] = []
+        self._connections: list[MemoryConnection | MemoryLink] = []
 
     def connect(self, rng: random.Random) -> MemoryConnection:
         """A connection, which mostly is cut at some byte of one direction."""
-        kind = rng.random()
-        sent_max = rng.randrange(1, 3000) if kind < 0.35 else None
-        received_max = rng.randrange(1, 600) if 0.35 <= kind < 0.7 else None
-        connection = MemoryConnection(self._server.accept, sent_max, received_max)
+        connection = MemoryConnection(self._server.accept, *_cuts(rng, 3000, 600))
+        self._keep(connection)
+        return connection
+
+    def link(self, client: asyncio.Protocol, watch: LinkWatch, rng: random.Random) -> MemoryLink:
+        """A client's connection, which mostly is cut likewise."""
+        accept = self._server.accept if rng.random() < 0.5 else self._server.accept_local
+        delay_s = rng.choice((0.0, 0.0, 0.002))
+        link = MemoryLink(client, accept(), *_cuts(rng, 6000, 2500), delay_s, watch)
+        self._keep(link)
+        return link
+
+    def _keep(self, connection: MemoryConnection | MemoryLink) -> None:
         self._connections = [each for each in self._connections if not each.is_cut]
         self._connections.append(connection)
-        return connection
 
     async def close(self) -> None:
         """Cut all connections, and end what goes on without them."""
@@ -125,6 +134,15 @@ class WireService:
         await self._server.no_connections()
         await self.tables.close()
         await self._context.finish()
+
+
+def _cuts(rng: random.Random, sent: int, received: int) -> tuple[int | None, int | None]:
+    """The bytes of each direction behind which a connection is cut: of one, of the other, or of
+    neither.
+    """
+    kind = rng.random()
+    sent_max = rng.randrange(1, sent) if kind < 0.35 else None
+    return sent_max, rng.randrange(1, received) if 0.35 <= kind < 0.7 else None
 
 
 def _key_stores(parts: StoreParts) -> Callable[[], KeyStore]:

@@ -47,7 +47,7 @@ _NOT_STORED: Final = "NotStored"
 
 
 class WireFaultError(Exception):
-    """The server answered what it must not."""
+    """The server, or a client of ours, did what it must not."""
 
 
 @dataclass(slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -210,3 +212,47 @@ def test_a_copy_has_the_version_that_it_had() -> None:
     assert reported(table.history, "tables") == []
     table.observed(entry(update, 0, 50), content=copied, start=50)
     assert reported(table.history, "tables") != []
+
+
+# --- merges that are events -----------------------------------------------------------------------
+
+
+def merged(*merges: tuple[int, int], attribute: int) -> History:
+    """Sources are staged and merged, each as an event, by the attribute that is seen at the end."""
+    store = SmallStore()
+    store.create("t")
+    for event, length in merges:
+        source = f"t#{event}"
+        store.create(source)
+        store.append(source, length)
+        store.call(CallKind.MERGE, "t", source=source, writer=7, event=event)
+    store.reopen()
+    observation = store.observe()
+    seen = observation.segments["t"]
+    attributes = {UUID(int=7): attribute}
+    observation.segments["t"] = dataclasses.replace(seen, attributes=attributes)
+    return store.history
+
+
+def merged_once(history: History) -> list[str]:
+    return [str(each) for each in check_history(history) if each.checker == "merged once"]
+
+
+def test_merges_that_are_events_are_there_up_to_the_attribute() -> None:
+    assert merged_once(merged((1, 5), (2, 6), attribute=2)) == []
+
+
+@pytest.mark.parametrize(
+    ("merges", "attribute", "report"),
+    [
+        (((1, 5), (2, 6), (2, 7)), 2, "was merged before"),
+        (((2, 5), (1, 6)), 2, "lies behind event 2"),
+        (((1, 5), (2, 6)), 1, "the attribute of writer 7 is 1"),
+        (((2, 6),), 2, "has [2]"),
+        (((1, 5),), 0, "has [1]"),
+    ],
+)
+def test_a_merge_that_is_repeated_lost_or_out_of_order_is_reported(
+    merges: tuple[tuple[int, int], ...], attribute: int, report: str
+) -> None:
+    assert report in str(merged_once(merged(*merges, attribute=attribute)))
