@@ -317,6 +317,26 @@ class ReadIndex:
             await self._give_way(segment, offset)
         return data
 
+    async def read_held(self, segment_id: int, offset: int, max_length: int) -> bytes:
+        """The bytes in memory that follow each other from `offset`, at most `max_length`; b"" if
+        there are none.
+
+        It waits for no tier and no cache, at most for its turn. Raises SegmentNotFoundError,
+        SegmentTruncatedError, ContainerStoppedError.
+        """
+        segment = self._places.readable(segment_id, offset, str(segment_id))
+        if offset >= segment.length:
+            return b""
+        place = self._places.locate(segment, offset, max_length)
+        if place.segment_index is None:
+            return b""
+        data = self._read_memory(place.segment, place.segment_index, place.offset, place.length)
+        if data is None:
+            return b""
+        if self._gives_way:
+            await self._give_way(segment, offset)
+        return data
+
     async def read_unflushed(
         self, ranges: Sequence[tuple[int, int, int]]
     ) -> list[Sequence[bytes] | RemovedError]:

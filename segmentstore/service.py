@@ -31,12 +31,7 @@ from segmentstore.block_writer import BlockWriter
 from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
-from segmentstore.contracts.attributes import (
-    AttributeKey,
-    AttributeUpdate,
-    KeyedUpdate,
-    next_key,
-)
+from segmentstore.contracts.attributes import AttributeKey, AttributeUpdate, KeyedUpdate, next_key
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ContainerMismatchError,
@@ -230,6 +225,10 @@ class SegmentStore:
         checked_offset("max_length", max_length, low=1)
         checked_wait(wait)
         return await home.read(name, offset, max_length, wait)
+
+    async def read_held(self, name: str, segment_id: int, offset: int, max_length: int) -> bytes:
+        """What memory has from `offset` of the segment with this id: see `ReadIndex.read_held`."""
+        return await self._home(name).read_held(segment_id, offset, max_length)
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> SegmentReader:
         """An async iterator of chunks from `offset`; with `follow` it waits for more until the

@@ -157,6 +157,17 @@ class SegmentCalls(ABC):
         finally:
             self._eviction.unpin(segment_id)
 
+    async def read_held(self, segment_id: int, offset: int, length_max: int) -> bytes:
+        """As `ReadIndex.read_held`; nothing of an idle segment is in memory."""
+        self.check_running()
+        if segment_id not in self.segments:
+            return b""
+        self._eviction.pin(segment_id)
+        try:
+            return await self._read_index.read_held(segment_id, offset, length_max)
+        finally:
+            self._eviction.unpin(segment_id)
+
     async def create_segment(self, name: str, updates: Sequence[KeyedUpdate]) -> SegmentMetadata:
         """Make an empty segment.
 

@@ -35,7 +35,7 @@ from segmentstore.wire.commands import (
 
 Handler = Callable[[ServerContext, Any], Coroutine[Any, Any, Command]]
 
-_ANY_SEGMENT: Final[dict[type, Handler]] = {
+_OTHERS: Final[dict[type, Handler]] = {
     CreateSegment: segment_requests.create,
     CreateTableSegment: table_requests.create,
     DeleteTableSegment: table_requests.delete,
@@ -46,14 +46,15 @@ _ANY_SEGMENT: Final[dict[type, Handler]] = {
     ReadTableEntries: table_requests.read_entries,
     ReadTableEntriesDelta: table_requests.read_delta,
     ReadTableKeys: table_requests.read_keys,
+    ReadSegment: read_requests.read,
     RemoveTableKeys: table_requests.remove,
     UpdateTableEntries: table_requests.update,
 }
+"""These take any segment, or refuse the wrong kind themselves."""
 _STREAM_SEGMENTS: Final[dict[type, Handler]] = {
     DeleteSegment: segment_requests.delete,
     MergeSegments: segment_requests.merge,
     MergeSegmentsBatch: segment_requests.merge_batch,
-    ReadSegment: read_requests.read,
     SealSegment: segment_requests.seal,
     TruncateSegment: segment_requests.truncate,
     UpdateSegmentAttribute: segment_requests.update_attribute,
@@ -64,7 +65,7 @@ _STREAM_SEGMENTS: Final[dict[type, Handler]] = {
 
 def begin(context: ServerContext, request: Any) -> Coroutine[Any, Any, Command] | None:
     """What carries out a request and gives its reply; None for a command that is not served."""
-    handler = _ANY_SEGMENT.get(type(request))
+    handler = _OTHERS.get(type(request))
     if handler is not None:
         return handler(context, request)
     handler = _STREAM_SEGMENTS.get(type(request))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from segmentstore.contracts.errors import SegmentError
+from segmentstore.contracts.segments import SegmentInfo
 from segmentstore.service import SegmentStore
 from segmentstore.tables.table_types import TABLE_ATTRIBUTES, is_table
 
@@ -32,8 +33,11 @@ class SegmentKinds:
         self._known: dict[tuple[int, int], bool] = {}
         """By container and segment id, whether it is a table."""
 
-    async def require_stream(self, name: str) -> None:
-        """Raise NotAStreamSegmentError if a segment is a table; also what `get_info` raises."""
+    async def require_stream(self, name: str) -> SegmentInfo:
+        """The properties of a segment that is no table.
+
+        Raises NotAStreamSegmentError, and what `get_info` raises.
+        """
         info = await self._store.get_info(name)
         key = (info.container_id, info.segment_id)
         known = self._known.get(key)
@@ -44,3 +48,4 @@ class SegmentKinds:
             self._known[key] = known
         if known:
             raise NotAStreamSegmentError(name)
+        return info

@@ -541,3 +541,39 @@ async def test_what_is_on_its_way_has_room_in_memory_before_it_is_asked_for(
             numbers(world).fetched_bytes + on_its_way <= TINY.fetched_bytes_max + TINY.piece_bytes
         )
         await asyncio.sleep(0.0003)
+
+
+# --- what is held ---
+
+
+@scenario(WIDE)
+async def test_what_was_read_ahead_is_held_and_nothing_else_is_fetched_for_it(
+    world: World, s: int
+) -> None:
+    data = await cold(world, s, 640)
+    await read_on(world, s, 0, 96)
+    await asyncio.sleep(0.1)
+    before = asked(world)
+    held = b""
+    while piece := await world.index.read_held(s, 96 + len(held), 1000):
+        held += piece
+    assert len(held) >= 32
+    assert held == data[96 : 96 + len(held)]
+    assert len(await world.index.read_held(s, 97, 3)) == 3
+    at = 96 + len(held)
+    assert await world.index.read_held(s, at, 8) == b""
+    assert at == 640 or asked(world)[: len(before)] == before
+
+
+@scenario()
+async def test_nothing_is_held_of_what_was_not_read_nor_behind_the_end(
+    world: World, s: int
+) -> None:
+    data = await cold(world, s, 640)
+    assert [await world.index.read_held(s, at, 8) for at in (0, 639, 640, 700)] == [b""] * 4
+    assert asked(world) == []
+    await world.index.read(s, 100, 5)
+    assert await world.index.read_held(s, 101, 2) == data[101:103]
+    world.truncate(s, 200)
+    with pytest.raises(SegmentTruncatedError):
+        await world.index.read_held(s, 101, 2)

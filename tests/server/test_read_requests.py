@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from segmentstore.server.read_requests import READ_BYTES_MAX
 from segmentstore.wire.commands import (
@@ -15,7 +16,7 @@ from segmentstore.wire.commands import (
     SegmentRead,
 )
 from tests.server.wire_client import client_of, connected, served
-from tests.store.harness import run
+from tests.store.harness import open_tiny, run
 
 
 def read(offset: int, length: int = 100, rid: int = 5) -> ReadSegment:
@@ -73,6 +74,36 @@ class TestBytes:
                     assert 0 < len(reply.data) <= READ_BYTES_MAX
                     got += len(reply.data)
                     assert reply.at_tail == (got == size)
+
+        run(main())
+
+    def test_a_reply_is_filled_with_the_pieces_that_lie_in_memory(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            data = bytes(each % 251 for each in range(8000))
+            options: dict[str, Any] = {
+                "piece_bytes": 200,
+                "read_ahead_bytes_max": 0,
+                "fetched_bytes_max": 8000,
+            }
+            async with open_tiny(tmp_path / "s", **options) as store:
+                await store.create_segment("s")
+                for at in range(0, 8000, 500):
+                    await store.append("s", data[at : at + 500])
+                await store.flush()
+                await store.checkpoint()
+            async with served(tmp_path, **options) as (store, server):
+                at = 0
+                while at < 600:
+                    at += len(await store.read("s", at, 100))
+                assert len(await store.read("s", 0, 1000)) < 600
+                async with connected(server.port) as client:
+                    reply = await client.ask(read(0, 550), SegmentRead)
+                    assert reply == SegmentRead("s", 0, False, False, data[:550], 5)
+                    fetches = store.stats()["containers"][0]["read_index"]["fetches"]
+                    longer = await client.ask(read(0, 4000), SegmentRead)
+                    assert 600 <= len(longer.data) < 4000
+                    assert longer.data == data[: len(longer.data)]
+                    assert store.stats()["containers"][0]["read_index"]["fetches"] == fetches
 
         run(main())
 
