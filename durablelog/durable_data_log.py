@@ -167,6 +167,15 @@ class DurableDataLog(ABC):
         closes it. Raises DataCorruptionError, naming the place.
         """
 
+    def last_address(self) -> LogAddress | None:
+        """Of the last acknowledged frame; None if there is none, or nothing is appended."""
+        return None
+
+    def place_of(self, address: LogAddress) -> str:
+        """Where the frame at an address lies, for people; empty where that is nowhere to go to."""
+        del address
+        return ""
+
     @property
     def reads_ranges(self) -> bool:
         """Whether `read_ranges` finds bytes as long as the log is not truncated behind them."""

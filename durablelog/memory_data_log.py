@@ -162,6 +162,10 @@ class MemoryDataLog(DurableDataLog):
         frames = self._contents.frames
         return self._batches([frame for frame in frames if start is None or frame.address >= start])
 
+    def last_address(self) -> LogAddress | None:
+        frames = self._contents.frames
+        return frames[-1].address if frames else None
+
     async def truncate(self, address: LogAddress) -> None:
         frames = self._contents.frames
         if frames and address <= frames[0].address:

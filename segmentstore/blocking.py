@@ -23,7 +23,7 @@ import os
 import ssl
 import uuid
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -35,7 +35,15 @@ from segmentstore.client.remote_store import RemoteStore
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DeprecatedSettingWarning
-from segmentstore.contracts.reports import CatalogExport, GarbageReport
+from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.reports import (
+    BlockEntry,
+    CatalogExport,
+    FrameEntry,
+    GarbageItem,
+    GarbageReport,
+    OperationEntry,
+)
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import Merged, SegmentInfo
 from segmentstore.deprecated_settings import deprecation_notes, with_current_names
@@ -262,11 +270,7 @@ class SegmentStore:
 
     def list_segments(self, prefix: str = "") -> Iterator[SegmentInfo]:
         """Segments by prefix, as of now."""
-
-        async def collect() -> list[SegmentInfo]:
-            return [info async for info in self._store.list_segments(prefix)]
-
-        return iter(self._thread.run(collect))
+        return self._collected(lambda: self._store.list_segments(prefix))
 
     def seal(self, name: str) -> int:
         """Seal; gives the final length."""
@@ -323,6 +327,28 @@ class SegmentStore:
     def collect_garbage(self) -> GarbageReport:
         """Search all of Tier 2 for orphans and garbage, and delete what is due."""
         return self._thread.run(self._store.collect_garbage)
+
+    def list_frames(self) -> Iterator[FrameEntry]:
+        """The frames of the logs, as of now."""
+        return self._collected(self._store.list_frames)
+
+    def list_operations(self) -> Iterator[OperationEntry]:
+        """The operations in the logs, as of now."""
+        return self._collected(self._store.list_operations)
+
+    def list_blocks(self, segment: str | None = None) -> Iterator[BlockEntry]:
+        """What is in Tier 2 of a segment, or of all, as of now."""
+        return self._collected(lambda: self._store.list_blocks(segment))
+
+    def find_garbage(self) -> Iterator[GarbageItem | Finding]:
+        """What `collect_garbage` would find now, in no order; changes nothing."""
+        return self._collected(self._store.find_garbage)
+
+    def _collected(self, listing: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
+        async def collect() -> list[T]:
+            return [each async for each in listing()]
+
+        return iter(self._thread.run(collect))
 
     def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2."""

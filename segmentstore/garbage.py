@@ -9,9 +9,9 @@ rules stay theirs; nothing here checks or deletes.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Protocol
 
 from durablelog.durable_data_log_factory import OrphanDeletion, OrphanLedger, OrphanSearch
 from segmentstore.container import SegmentContainer
@@ -25,30 +25,77 @@ from storagewriter.garbage_pass import GarbagePass, WaitingGarbage
 from storagewriter.orphan_rules import OrphanVerdict, classify_object, is_abandoned
 from storagewriter.orphan_sweeper import SweepStoppedError
 from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
-from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
+from tier2.object_storage import (
+    ObjectStorage,
+    StorageUnavailableError,
+    StoredObject,
+    UnfinishedUpload,
+)
 from tier2.object_tally import ObjectTally
 from tier2.store_markers import stores_at
 
 
-class StoppedContainer(NamedTuple):
-    """A container nobody has open, as its log has it."""
+class SearchedContainer(Protocol):
+    """A container whose garbage is searched for, and not deleted. `GarbagePass` is one."""
 
-    metadata: ContainerMetadata
-    last_epoch: int
-    """Of its last owner."""
+    def verdict(self, name: str) -> OrphanVerdict:
+        """What an object is to it."""
 
+    def is_abandoned(self, upload: UnfinishedUpload) -> bool:
+        """Whether nobody will finish an upload in parts."""
 
-def with_deleted_ledgers(report: GarbageReport, deletion: OrphanDeletion) -> GarbageReport:
-    """A report with what became of what the logs left behind."""
-    items = [_ledger_item("deleted ledger", orphan) for orphan in deletion.deleted]
-    items += [_ledger_item("orphan ledger", orphan) for orphan in deletion.kept]
-    return _with_ledgers(report, items, deletion.problems)
+    def waiting(self) -> Iterable[WaitingGarbage]:
+        """Garbage that is there now."""
 
 
-def with_orphan_ledgers(report: GarbageReport, found: OrphanSearch) -> GarbageReport:
-    """A report with what was found on BookKeeper, and not deleted."""
-    items = [_ledger_item("orphan ledger", orphan) for orphan in found.orphans]
-    return _with_ledgers(report, items, found.problems)
+class StoppedContainer:
+    """A container nobody has open, as its log has it. `last_epoch` is of its last owner."""
+
+    def __init__(
+        self,
+        metadata: ContainerMetadata,
+        last_epoch: int,
+        store_id: str,
+        lag_s: float,
+        runtime: Runtime,
+    ) -> None:
+        self._metadata = metadata
+        self._epoch = last_epoch + 1
+        self._tag = store_tag(store_id)
+        self._lag_ms = int(lag_s * 1000)
+        self._runtime = runtime
+        self._in_flight: frozenset[str] = frozenset()
+
+    def verdict(self, name: str) -> OrphanVerdict:
+        return classify_object(name, self._metadata, self._epoch, self._in_flight, self._tag)
+
+    def is_abandoned(self, upload: UnfinishedUpload) -> bool:
+        container_id, now_ms = self._metadata.container_id, self._runtime.clock.time_ms()
+        return is_abandoned(upload, container_id, self._epoch, self._in_flight, now_ms, self._tag)
+
+    def waiting(self) -> Iterable[WaitingGarbage]:
+        clock_ms = clock_at(self._metadata.deletion_clock, self._runtime.boot())
+        for name, garbage in self._metadata.garbage.items():
+            left_ms = remaining_ms(garbage, self._lag_ms, clock_ms)
+            yield WaitingGarbage(name, garbage, left_ms)
+
+
+def deleted_ledgers(deletion: OrphanDeletion) -> Iterator[GarbageItem | Finding]:
+    """What became of what the logs left behind."""
+    for orphan in deletion.deleted:
+        yield _ledger_item("deleted ledger", orphan)
+    for orphan in deletion.kept:
+        yield _ledger_item("orphan ledger", orphan)
+    for problem in deletion.problems:
+        yield note("orphan-ledger", "", problem)
+
+
+def orphan_ledgers(found: OrphanSearch) -> Iterator[GarbageItem | Finding]:
+    """What was found on BookKeeper, and not deleted."""
+    for orphan in found.orphans:
+        yield _ledger_item("orphan ledger", orphan)
+    for problem in found.problems:
+        yield note("orphan-ledger", "", problem)
 
 
 async def collect_garbage(
@@ -75,7 +122,7 @@ async def collect_garbage(
             GarbageItem("deleted", each.container_id, garbage.record.size, None, name)
             for name, garbage in each.deleted()
         ]
-    return _report(items, findings)
+    return GarbageReport.of([*items, *findings])
 
 
 def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
@@ -88,63 +135,48 @@ def _ledger_item(state: GarbageState, orphan: OrphanLedger) -> GarbageItem:
     )
 
 
-async def scan_garbage(
-    containers: Mapping[int, StoppedContainer],
+async def find_garbage(
+    containers: Mapping[int, SearchedContainer],
     storage: ObjectStorage,
     store_id: str,
-    lag_s: float,
-    runtime: Runtime,
-) -> GarbageReport:
-    """What `collect_garbage` would find in a store that nobody has open; changes nothing.
+    clock: Clock,
+) -> AsyncGenerator[GarbageItem | Finding, None]:
+    """What `collect_garbage` would find now, in no order; changes nothing.
 
     Costs one listing of all objects. Raises TierUnavailableError.
     """
-    items: list[GarbageItem] = []
     newer: dict[int, Finding] = {}
-    nothing: frozenset[str] = frozenset()
-    tag = store_tag(store_id)
-    lag_ms, now_ms = int(lag_s * 1000), runtime.clock.time_ms()
     try:
         others = _Others(await _other_stores(storage, store_id))
         async for page in storage.list():
             for container_id, stored in _by_container(page):
                 known = containers.get(container_id)
-                if known is None:
-                    continue
-                verdict = classify_object(
-                    stored.name, known.metadata, known.last_epoch + 1, nothing, tag
-                )
+                verdict = None if known is None else known.verdict(stored.name)
                 if verdict is OrphanVerdict.ORPHAN:
-                    items.append(
-                        GarbageItem("orphan", container_id, stored.size, None, stored.name)
-                    )
+                    yield GarbageItem("orphan", container_id, stored.size, None, stored.name)
                 elif verdict is OrphanVerdict.UNKNOWN_OWNER:
                     others.add(stored)
-                elif verdict is not OrphanVerdict.KNOWN and verdict is not OrphanVerdict.LEFT_ALONE:
-                    detail = (
-                        f"{stored.name} is of an epoch after the last of the log, "
-                        f"{known.last_epoch}"
-                    )
-                    place = f"container {container_id}"
-                    sentence = f"{place}: {detail}: this log is not the newest"
-                    newer.setdefault(container_id, note("newer-epoch", place, sentence))
+                elif verdict is OrphanVerdict.NEWER and container_id not in newer:
+                    newer[container_id] = _newer_epoch(container_id, stored.name)
         uploads = await storage.list_unfinished()
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
     for container_id, known in containers.items():
-        clock_ms = clock_at(known.metadata.deletion_clock, runtime.boot())
-        waiting = [
-            WaitingGarbage(name, garbage, remaining_ms(garbage, lag_ms, clock_ms))
-            for name, garbage in known.metadata.garbage.items()
-        ]
-        items += _waiting(container_id, waiting, now_ms)
-        items += [
-            GarbageItem("unfinished upload", container_id, None, None, upload.name)
-            for upload in uploads
-            if is_abandoned(upload, container_id, known.last_epoch + 1, nothing, now_ms, tag)
-        ]
-    told = [newer[container_id] for container_id in sorted(newer)]
-    return _report(items, [*told, *others.findings()])
+        for item in _waiting(container_id, known.waiting(), clock.time_ms()):
+            yield item
+        for upload in uploads:
+            if known.is_abandoned(upload):
+                yield GarbageItem("unfinished upload", container_id, None, None, upload.name)
+    for container_id in sorted(newer):
+        yield newer[container_id]
+    for finding in others.findings():
+        yield finding
+
+
+def _newer_epoch(container_id: int, name: str) -> Finding:
+    place = f"container {container_id}"
+    detail = f"{name} is of an epoch after the last of the log"
+    return note("newer-epoch", place, f"{place}: {detail}: this log is not the newest")
 
 
 async def _sweep(
@@ -238,15 +270,3 @@ def _waiting(
         state: GarbageState = "waiting" if left_ms else "due"
         until = datetime.fromtimestamp((now_ms + left_ms) / 1000, UTC) if left_ms else None
         yield GarbageItem(state, container_id, garbage.record.size, until, name)
-
-
-def _with_ledgers(
-    report: GarbageReport, items: list[GarbageItem], problems: Sequence[str]
-) -> GarbageReport:
-    told = [note("orphan-ledger", "", problem) for problem in problems]
-    return _report([*report.items, *items], [*report.findings, *told])
-
-
-def _report(items: list[GarbageItem], findings: Sequence[Finding]) -> GarbageReport:
-    items.sort(key=lambda item: (item.state, item.container_id, item.name))
-    return GarbageReport(items=tuple(items), findings=tuple(findings))

@@ -11,7 +11,6 @@ coroutine.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
@@ -42,16 +41,14 @@ from segmentstore.contracts.errors import (
     WrongEventLoopError,
 )
 from segmentstore.contracts.extras import require_extra
-from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.owned_tasks import gather_outcomes
-from segmentstore.contracts.reports import CatalogExport, GarbageReport
+from segmentstore.contracts.reports import CatalogExport
 from segmentstore.contracts.segments import (
     Merged,
     SegmentInfo,
     check_segment_name,
     may_be_stored,
 )
-from segmentstore.garbage import collect_garbage, with_deleted_ledgers
 from segmentstore.segment_listing import listed_segments, segment_info
 from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import (
@@ -61,13 +58,14 @@ from segmentstore.sessions import (
 )
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
+from segmentstore.store_inspection import StoreInspection
 from segmentstore.store_parts import StoreParts
 
 _HOMES_MAX = 100_000
 _ATTRIBUTES_AT_ONCE = 1_000
 
 
-class SegmentStore:
+class SegmentStore(StoreInspection):
     """An open store. Created by `segmentstore.open`; used on the event loop that opened it.
 
     Every call raises WrongEventLoopError elsewhere. It may raise ContainerStoppedError (the
@@ -272,11 +270,9 @@ class SegmentStore:
         Idle segments stay idle. O(n log n) of the n active ones, and O(names with the prefix), in
         slices between which other calls go on. Raises TierUnavailableError, DataCorruptionError.
         """
-        self._check_loop()
+        self._check_running()
         if not isinstance(prefix, str):
             raise InvalidArgumentError("prefix", prefix, "a prefix is a str")
-        for container in self._containers:
-            container.check_running()
         async with aclosing(listed_segments(self._containers, prefix)) as listed:
             async for segment, container in listed:
                 yield segment_info(segment, container.container_id)
@@ -441,29 +437,6 @@ class SegmentStore:
         if failures:
             raise failures[0]
 
-    async def collect_garbage(self) -> GarbageReport:
-        """Search all of Tier 2 for orphans and garbage now, and delete what is due.
-
-        The store does so by itself, slowly; this is for people who do not want to wait. Objects
-        that no operation of the log names become garbage and are deleted once the deletion lag is
-        over: by the store, or by a later call. Costs one listing of all objects, and two requests
-        for each that is deleted. Raises TierUnavailableError if Tier 2 does not answer; what was
-        done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
-        read of the metadata of each ledger of the cluster.
-        """
-        self._check_loop()
-        for container in self._containers:
-            container.check_running()
-        parts = self._parts
-        report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
-        deletion = await parts.logs.delete_orphans(parts.store_id, self._by_id)
-        report = with_deleted_ledgers(report, deletion)
-        lost = [
-            Finding(Severity.INFORMATION, "marker-missing", "Tier 2", loss)
-            for loss in parts.markers.losses()
-        ]
-        return dataclasses.replace(report, findings=(*report.findings, *lost))
-
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2, for jobs
         (docs/formats/catalog.md).
@@ -544,6 +517,12 @@ class SegmentStore:
         if running_loop() is not self._loop:
             self._birth.check()
             raise WrongEventLoopError
+
+    def _check_running(self) -> None:
+        """The door of calls for the whole store. Raises as `_check_loop`, and if it is closed."""
+        self._check_loop()
+        for container in self._containers:
+            container.check_running()
 
     def _home(self, name: object) -> SegmentContainer:
         """The container a name lives in.

@@ -14,7 +14,15 @@ from typing import Protocol, Self
 
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.reports import CatalogExport, GarbageReport
+from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.reports import (
+    BlockEntry,
+    CatalogExport,
+    FrameEntry,
+    GarbageItem,
+    GarbageReport,
+    OperationEntry,
+)
 from segmentstore.contracts.segments import Merged, SegmentInfo
 from segmentstore.stats_types import StoreStats
 
@@ -166,6 +174,18 @@ class StoreApi(Protocol):
 
     async def collect_garbage(self) -> GarbageReport:
         """Search all of Tier 2 for orphans and garbage, and delete what is due."""
+
+    def list_frames(self) -> AsyncGenerator[FrameEntry, None]:
+        """The frames of the logs up to now, container by container."""
+
+    def list_operations(self) -> AsyncGenerator[OperationEntry, None]:
+        """The operations in the logs up to now."""
+
+    def list_blocks(self, segment: str | None = None) -> AsyncGenerator[BlockEntry, None]:
+        """What is in Tier 2 of a segment, or of all, and objects that wait for their deletion."""
+
+    def find_garbage(self) -> AsyncGenerator[GarbageItem | Finding, None]:
+        """What `collect_garbage` would find now, in no order; changes nothing."""
 
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container into Tier 2."""

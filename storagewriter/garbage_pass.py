@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
 from storagewriter.garbage_collector import GarbageCollector
+from storagewriter.orphan_rules import OrphanVerdict
 from storagewriter.orphan_sweeper import OrphanSweeper
 from tier2.object_storage import StoredObject, UnfinishedUpload
 
@@ -39,6 +40,14 @@ class GarbagePass:
     def container_id(self) -> int:
         """Which container."""
         return self._metadata.container_id
+
+    def verdict(self, name: str) -> OrphanVerdict:
+        """As `OrphanSweeper.verdict`."""
+        return self._sweeper.verdict(name)
+
+    def is_abandoned(self, upload: UnfinishedUpload) -> bool:
+        """As `OrphanSweeper.is_abandoned`."""
+        return self._sweeper.is_abandoned(upload)
 
     async def check_alone(self) -> None:
         """As `OrphanSweeper.check_alone`."""
@@ -83,7 +92,7 @@ class GarbagePass:
 
     def waiting(self) -> Iterator[WaitingGarbage]:
         """Garbage that is there now: what was marked for deletion a moment ago may be due."""
-        for name, garbage in self._metadata.garbage.items():
+        for name, garbage in list(self._metadata.garbage.items()):
             yield WaitingGarbage(name, garbage, self._collector.remaining_ms(name, garbage))
 
     def deleted(self) -> Iterator[tuple[str, GarbageObject]]:

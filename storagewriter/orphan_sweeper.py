@@ -171,23 +171,25 @@ class OrphanSweeper:
 
         O(page).
         """
+        return [each for each in page if self.verdict(each.name) is OrphanVerdict.UNKNOWN_OWNER]
+
+    def verdict(self, name: str) -> OrphanVerdict:
+        """What an object is to the container. O(1)."""
         source = self._source
-        return [
-            stored
-            for stored in page
-            if classify_object(
-                stored.name, source.metadata, source.epoch, self._in_flight, self._tag
-            )
-            is OrphanVerdict.UNKNOWN_OWNER
-        ]
+        return classify_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
+
+    def is_abandoned(self, upload: UnfinishedUpload) -> bool:
+        """Whether nobody will finish an upload in parts. O(1)."""
+        source, now_ms = self._source, self._clock.time_ms()
+        container_id = source.metadata.container_id
+        return is_abandoned(upload, container_id, source.epoch, self._in_flight, now_ms, self._tag)
 
     def _is_orphan(self, stored: StoredObject, now: float) -> bool:
-        name, source = stored.name, self._source
-        verdict = classify_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
+        name = stored.name
+        verdict = self.verdict(name)
         if verdict is OrphanVerdict.NEWER:
-            self.stopped_by = (
-                f"{name} is of an epoch after ours, {source.epoch}: another owner is newer"
-            )
+            epoch = self._source.epoch
+            self.stopped_by = f"{name} is of an epoch after ours, {epoch}: another owner is newer"
             raise SweepStoppedError(self.stopped_by)
         if verdict is OrphanVerdict.SUSPECT:
             return self._is_confirmed(stored, now)
@@ -267,11 +269,9 @@ class OrphanSweeper:
 
         Raises StorageUnavailableError.
         """
-        source, now_ms = self._source, self._clock.time_ms()
-        container_id = source.metadata.container_id
         aborted = []
         for upload in uploads:
-            if is_abandoned(upload, container_id, source.epoch, self._in_flight, now_ms, self._tag):
+            if self.is_abandoned(upload):
                 await self._storage.abort_unfinished(upload)
                 self.uploads_aborted += 1
                 aborted.append(upload)

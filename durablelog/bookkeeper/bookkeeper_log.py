@@ -22,7 +22,7 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from durablelog.bookkeeper.frame_pipeline import FramePipeline, WrittenLedger
-from durablelog.bookkeeper.ledger_addresses import address_text, split_address
+from durablelog.bookkeeper.ledger_addresses import address_text, make_address, split_address
 from durablelog.bookkeeper.ledger_calls import LedgerCalls, custom_metadata
 from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_opening import fence, list_ledger
@@ -173,6 +173,18 @@ class BookKeeperLog(DurableDataLog):
 
     def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
+
+    def last_address(self) -> LogAddress | None:
+        for item in reversed(self._keeper.record.ledgers):
+            last = self._last_entry(item)
+            if last != EMPTY:
+                return make_address(item.sequence, last)
+        return None
+
+    def place_of(self, address: LogAddress) -> str:
+        sequence, entry = split_address(address)
+        item = self._keeper.record.item(sequence)
+        return "" if item is None else f"ledger {item.ledger_id} entry {entry}"
 
     async def truncate(self, address: LogAddress) -> None:
         if address <= self._keeper.record.truncation_address:

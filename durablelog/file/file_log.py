@@ -37,7 +37,12 @@ from durablelog.durable_data_log import (
 from durablelog.file.file_preparer import FilePreparer, Need
 from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup
 from durablelog.file.log_folder import LogFolder
-from durablelog.file.log_layout import FILE_BYTES_MAX, FILE_HEADER_LENGTH, PAYLOAD_BYTES_MAX
+from durablelog.file.log_layout import (
+    FILE_BYTES_MAX,
+    FILE_HEADER_LENGTH,
+    PAYLOAD_BYTES_MAX,
+    split_address,
+)
 from durablelog.file.log_reading import LogReading, read_ranges
 from durablelog.file.room import NoRoomError
 from segmentstore.contracts.checksum import Buffer
@@ -211,6 +216,13 @@ class FileLog(DurableDataLog):
 
     def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
+
+    def last_address(self) -> LogAddress | None:
+        return self._folder.last_address or None
+
+    def place_of(self, address: LogAddress) -> str:
+        number, position = split_address(address)
+        return f"{self._folder.path_of(number)} offset {position}"
 
     @property
     def reads_ranges(self) -> bool:

@@ -4,26 +4,29 @@ due: `gc`.
 
 from __future__ import annotations
 
-import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError
-from segmentstore.cli.stopped_store import StoppedStore
-from segmentstore.cli.stores import require_store, run, with_store
+from segmentstore.cli.stopped_store import LET_IT_LISTEN, StoppedStore
+from segmentstore.cli.stores import require_store, run, through_owner, with_store
 from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.contracts.reports import GarbageReport
+from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.reports import GarbageItem, GarbageReport
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.garbage import StoppedContainer, scan_garbage, with_orphan_ledgers
+from segmentstore.garbage import StoppedContainer, find_garbage, orphan_ledgers
 from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.object_names import marker_name
 from tier2.object_storage import StorageUnavailableError
 from tier2.store_markers import StoreMarkers
+
+if TYPE_CHECKING:
+    from segmentstore import StoreApi
 
 _ROWS_MAX = 1000
 """Rows of the table for people; programs get all."""
@@ -33,9 +36,7 @@ def gc(
     store: output.StoreArgument,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run", help="Change nothing: show what would be deleted, of a stopped store."
-        ),
+        typer.Option("--dry-run", help="Change nothing: show what would be deleted."),
     ] = False,
     forget_store: Annotated[
         str | None,
@@ -60,7 +61,7 @@ def gc(
             raise typer.BadParameter("--forget-store changes something, --dry-run nothing")
         run(_forget(store, forget_store))
     report = (
-        _scan(store)
+        _find(store)
         if dry_run
         else with_store(store, lambda opened: opened.collect_garbage(), take_over=take_over)
     )
@@ -93,34 +94,38 @@ def _summary(report: GarbageReport) -> str:
     return ", ".join(said) or ("no garbage found" if report.problems else "no garbage")
 
 
-def _scan(location: str) -> GarbageReport:
-    with StoppedStore(location) as stopped:
+def _find(location: str) -> GarbageReport:
+    """What a collection would find."""
+
+    async def collect(opened: StoreApi) -> list[GarbageItem | Finding]:
+        return [each async for each in opened.find_garbage()]
+
+    reached = through_owner(location, collect)
+    return GarbageReport.of(reached[0] if reached is not None else _of_stopped(location))
+
+
+def _of_stopped(location: str) -> list[GarbageItem | Finding]:
+    with StoppedStore(location, move=LET_IT_LISTEN) as stopped:
+        runtime, store_id = stopped.runtime, stopped.store_id
+        lag_s = stopped.deletion_lag_s
         containers: dict[int, StoppedContainer] = {}
         for container_id in stopped.container_ids:
             last_epoch = stopped.logs.last_epoch(container_id)
             if last_epoch is not None:
+                metadata = run(stopped.metadata(container_id))
                 containers[container_id] = StoppedContainer(
-                    run(stopped.metadata(container_id)), last_epoch
+                    metadata, last_epoch, store_id, lag_s, runtime
                 )
-        file = read_store_file(location, stopped.runtime)
-        assert file is not None, location
-        config = merge_settings({}, os.environ, file.settings, existing=True)
 
-        async def scan() -> GarbageReport:
-            storage = open_object_storage(stopped.tier2_url, stopped.runtime)
+        async def find() -> list[GarbageItem | Finding]:
+            storage = open_object_storage(stopped.tier2_url, runtime)
             try:
-                return await scan_garbage(
-                    containers,
-                    storage,
-                    file.store_id,
-                    config.writer.deletion_lag_s,
-                    stopped.runtime,
-                )
+                finding = find_garbage(containers, storage, store_id, runtime.clock)
+                return [each async for each in finding]
             finally:
                 await storage.close()
 
-        report = run(scan())
-        return with_orphan_ledgers(report, stopped.logs.orphans())
+        return [*run(find()), *orphan_ledgers(stopped.logs.orphans())]
 
 
 async def _forget(location: str, other_id: str) -> None:

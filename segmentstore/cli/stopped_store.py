@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from typing import NamedTuple, Self
+from typing import Final, NamedTuple, Self
 
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import LogAddress, LogFrame
@@ -52,16 +52,31 @@ class LoggedOperation(NamedTuple):
     operation: Operation
 
 
+STOP_IT: Final = "what is checked must not change meanwhile: stop that process first"
+"""Whose move is next if a process has the store open: the operator's."""
+LET_IT_LISTEN: Final = (
+    "that process would be asked, and does not listen in the folder: stop it, or open the store "
+    "with the setting local_server"
+)
+"""The same where that process could be asked."""
+
+
 class StoppedStore:
     """The store in a folder; a context manager that holds its locks.
 
-    `bookkeeper` reads logs that are there.
+    `move` is whose move is next, and which, if a process has the store open. `bookkeeper` reads
+    logs that are there.
     """
 
     def __init__(
-        self, location: str, *, bookkeeper: Callable[[str], StoppedLogs] = BookKeeperStore
+        self,
+        location: str,
+        *,
+        move: str = STOP_IT,
+        bookkeeper: Callable[[str], StoppedLogs] = BookKeeperStore,
     ) -> None:
         require_store(location)
+        self._move = move
         self.runtime = Runtime()
         self._disk = self.runtime.disk
         self._location = location
@@ -95,7 +110,7 @@ class StoppedStore:
         try:
             return self._disk.lock(os.path.join(self._location, LOCK_NAME))
         except BlockingIOError as error:
-            raise StoreInUseError(self._location, owner_of(error)) from None
+            raise StoreInUseError(self._location, f"{owner_of(error)}; {self._move}") from None
         except OSError as error:
             if is_read_only(error):
                 raise ReadOnlyFileSystemError(self._location) from error
@@ -105,6 +120,12 @@ class StoppedStore:
     def tier2_url(self) -> str:
         """Where the objects are. Raises ConfigError."""
         return tier2_url(self._location, merge_settings({}, {}, self._settings, existing=True))
+
+    @property
+    def deletion_lag_s(self) -> float:
+        """As the environment and store.toml say. Raises ConfigError."""
+        config = merge_settings({}, os.environ, self._settings, existing=True)
+        return config.writer.deletion_lag_s
 
     @property
     def catalogs(self) -> StoppedCatalogs:

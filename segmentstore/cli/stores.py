@@ -57,17 +57,19 @@ def with_store(
     """Run `action` on the store, and give what it gave: through the process that has the store open
     and listens, which stderr says, or as `with_own_store`.
     """
-    if not take_over and not _is_mounted_read_only(location):
-        reached = _through_owner(location, action)
+    if not take_over:
+        reached = through_owner(location, action)
         if reached is not None:
             return reached[0]
     return with_own_store(location, action, create=create, take_over=take_over)
 
 
-def _through_owner(location: str, action: Callable[[StoreApi], Awaitable[T]]) -> tuple[T] | None:
-    """What `action` gave; None if no process listens."""
+def through_owner(location: str, action: Callable[[RemoteStore], Awaitable[T]]) -> tuple[T] | None:
+    """Run `action` on the store through the process that has it open, and give what it gave, in a
+    tuple; None if no process listens.
+    """
     checked_folder(location, "STORE")
-    if not (Path(location) / STORE_SOCKET_NAME).is_socket():
+    if not (Path(location) / STORE_SOCKET_NAME).is_socket() or _is_mounted_read_only(location):
         return None
 
     async def connected() -> tuple[T] | None:

@@ -19,6 +19,7 @@ from segmentstore.arguments import (
     failed_future,
 )
 from segmentstore.client.client_connection import ClientConnection
+from segmentstore.client.remote_listings import listed_rows
 from segmentstore.client.remote_sessions import (
     RemoteAttributes,
     RemoteReader,
@@ -32,8 +33,16 @@ from segmentstore.contracts.errors import (
     InvalidArgumentError,
     SegmentStoreError,
 )
+from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.owned_tasks import own_task
-from segmentstore.contracts.reports import CatalogExport, GarbageReport
+from segmentstore.contracts.reports import (
+    BlockEntry,
+    CatalogExport,
+    FrameEntry,
+    GarbageItem,
+    GarbageReport,
+    OperationEntry,
+)
 from segmentstore.contracts.segments import (
     NAME_BYTES_MAX,
     Merged,
@@ -66,11 +75,15 @@ from segmentstore.wire.store_commands import (
     UpdateAttributes,
 )
 from segmentstore.wire.store_documents import (
+    BLOCKS,
     CHECKPOINT,
     COLLECT_GARBAGE,
     EXPORT_CATALOG,
     FLUSH_ALL,
+    FRAMES,
+    GARBAGE,
     METRICS,
+    OPERATIONS,
     PROCESS_MAILBOX,
     STATS,
     WAKE_MAILBOX,
@@ -351,6 +364,28 @@ class RemoteStore:
     async def checkpoint(self) -> None:
         """Write a metadata checkpoint in every container, then truncate the logs."""
         await self._manage(CHECKPOINT)
+
+    def list_frames(self) -> AsyncGenerator[FrameEntry, None]:
+        """The frames of the logs up to now, container by container."""
+        self._check_loop()
+        return listed_rows(self._connection, FRAMES)
+
+    def list_operations(self) -> AsyncGenerator[OperationEntry, None]:
+        """The operations in the logs up to now."""
+        self._check_loop()
+        return listed_rows(self._connection, OPERATIONS)
+
+    def list_blocks(self, segment: str | None = None) -> AsyncGenerator[BlockEntry, None]:
+        """What is in Tier 2 of a segment, or of all, and objects that wait for their deletion."""
+        self._check_loop()
+        if segment is not None:
+            _check_name(segment)
+        return listed_rows(self._connection, BLOCKS, segment or "")
+
+    def find_garbage(self) -> AsyncGenerator[GarbageItem | Finding, None]:
+        """What `collect_garbage` would find now, in no order; changes nothing."""
+        self._check_loop()
+        return listed_rows(self._connection, GARBAGE)
 
     async def collect_garbage(self) -> GarbageReport:
         """Search all of Tier 2 for orphans and garbage now, and delete what is due."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import cast
 
@@ -26,6 +26,7 @@ from durablelog.operations import (
 )
 from readindex.read_index import ReadIndex
 from segmentstore.container.active_segments import ActiveSegments
+from segmentstore.container.block_listing import BlockListing
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.eviction import Eviction
 from segmentstore.container.partial_segments import PartialSegments
@@ -35,6 +36,7 @@ from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.reports import BlockEntry
 from segmentstore.contracts.segments import Merged
 
 
@@ -108,6 +110,11 @@ class SegmentCalls(ABC):
         return SegmentScan(
             self.metadata, self._updater.changes, self._catalog, prefix, self.check_running
         )
+
+    def list_blocks(self, name: str | None) -> AsyncGenerator[BlockEntry, None]:
+        """As `BlockListing.blocks`."""
+        changes, running = self._updater.changes, self.check_running
+        return BlockListing(self.metadata, changes, self._catalog, self.scan, running).blocks(name)
 
     def append(
         self,

@@ -41,6 +41,7 @@ from segmentstore.container.commit_dispatch import CommitDispatch
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.eviction import Eviction
+from segmentstore.container.log_listing import LogListing
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
 from segmentstore.container.metadata_checkpoints import (
@@ -442,6 +443,12 @@ class SegmentContainer(SegmentCalls):
         if failing is not None:
             detail = f"container {self.container_id} writes no checkpoint: {failing}"
             raise TierUnavailableError("tier2", detail)
+
+    def list_log(self) -> LogListing:
+        """What the log holds up to now."""
+        return LogListing(
+            self.container_id, self._log, lambda: self.metadata.sequence_number, self.check_running
+        )
 
     def begin_garbage_pass(self) -> GarbagePass:
         """A pass over all of Tier 2 for what this container does not need."""

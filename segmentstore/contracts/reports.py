@@ -1,10 +1,10 @@
 """What a program gets back from work on a whole store: garbage collections, exports of the
-catalog.
+catalog, what the log and Tier 2 hold.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
@@ -55,6 +55,19 @@ class GarbageReport:
     findings: tuple[Finding, ...] = ()
     """What was left undone, of severity `note`, and what else is in the place, `information`."""
 
+    @classmethod
+    def of(cls, found: Iterable[GarbageItem | Finding]) -> GarbageReport:
+        """What was found, in order."""
+        items: list[GarbageItem] = []
+        findings: list[Finding] = []
+        for each in found:
+            if isinstance(each, GarbageItem):
+                items.append(each)
+            else:
+                findings.append(each)
+        items.sort(key=lambda item: (item.state, item.container_id, item.name))
+        return cls(items=tuple(items), findings=tuple(findings))
+
     @property
     def problems(self) -> tuple[str, ...]:
         """Why something was left undone, one sentence each; empty when all was done that could
@@ -95,3 +108,51 @@ class CatalogExport:
     """By table."""
     size: int
     """Bytes of the tables."""
+
+
+class FrameEntry(NamedTuple):
+    """A frame of a log."""
+
+    container_id: int
+    address: int
+    sequence: int
+    epoch: int
+    size: int
+    """Bytes of its payload."""
+    place: str
+    """The file or ledger that it is in, and where, for people; empty if it is in neither."""
+
+
+class OperationEntry(NamedTuple):
+    """An operation in a log."""
+
+    container_id: int
+    address: int
+    """Of the frame that it begins in."""
+    sequence: int
+    kind: str
+    """E.g. `storage update`."""
+    size: int
+    """Encoded, in bytes."""
+    time_ms: int
+    """When it was taken, wall time."""
+    what: str
+    """Its own fields in a line, bytes by their length."""
+
+
+BlockState = Literal["live", "waiting for deletion"]
+
+
+class BlockEntry(NamedTuple):
+    """A stretch of a segment in an object, or an object that waits for its deletion."""
+
+    object: str
+    object_size: int
+    state: BlockState
+    segment: str | None
+    """Its name; behind that of one that was merged or deleted is which. None in an object that
+    waits, and so are the numbers.
+    """
+    block_offset: int | None
+    start_offset: int | None
+    length: int | None

@@ -49,7 +49,12 @@ from segmentstore.wire.commands import (
 from segmentstore.wire.errors import WireError
 from segmentstore.wire.formats import REQUESTS
 from segmentstore.wire.frame_decoder import FrameDecoder
-from segmentstore.wire.store_commands import EXTENSION_VERSION, ReadBytes
+from segmentstore.wire.store_commands import (
+    EXTENSION_VERSION,
+    BeginListing,
+    ContinueListing,
+    ReadBytes,
+)
 from segmentstore.wire.store_documents import refused
 from segmentstore.wire.store_formats import STORE_REQUESTS
 
@@ -64,6 +69,8 @@ REQUESTS_MAX: Final = 16_384
 REPLY_BYTES_MAX: Final = 4 << 20
 """Replies that wait for the client; with more its connection is not read."""
 _APPENDS: Final = frozenset({Append, ConditionalAppend, ConditionalBlockEnd})
+_READS: Final = (ReadSegment, ReadBytes, BeginListing, ContinueListing)
+"""Nobody waits for them once the connection has ended."""
 _ALL_REQUESTS: Final = {**REQUESTS, **STORE_REQUESTS}
 _JOINED_BYTES_MAX: Final = 64 * 1024
 """Replies up to this are copied into one piece: cheaper than another call of the system."""
@@ -157,8 +164,9 @@ class WireConnection(asyncio.Protocol):
         if self._hello is not None:
             self._hello.cancel()
         for task, command in self._requests.items():
-            if isinstance(command, ReadSegment | ReadBytes):
+            if isinstance(command, _READS):
                 task.cancel()
+        self._store_commands.close()
         if self._room is not None:
             self._room.cancel()
         self._transients.close()
@@ -369,9 +377,7 @@ class WireConnection(asyncio.Protocol):
         await self._appends.quiet()
         await self._store_commands.quiet()
         changes = [
-            task
-            for task, command in self._requests.items()
-            if not isinstance(command, ReadSegment | ReadBytes)
+            task for task, command in self._requests.items() if not isinstance(command, _READS)
         ]
         if changes:
             await asyncio.wait(changes)

@@ -10,6 +10,7 @@ from segmentstore.contracts.errors import AccessRefusedError
 from segmentstore.server.outstanding import OutstandingShare
 from segmentstore.server.server_context import ServerContext
 from segmentstore.server.store_appends import StoreAppend, StoreAppends
+from segmentstore.server.store_listings import StoreListings
 from segmentstore.server.store_requests import STORE_HANDLERS
 from segmentstore.wire.codec import encode
 from segmentstore.wire.commands import Command
@@ -17,8 +18,11 @@ from segmentstore.wire.fields import FRAME_BYTES_MAX
 from segmentstore.wire.store_commands import (
     AppendBytes,
     AppendEvents,
+    BeginListing,
     CancelRead,
+    CloseListing,
     CloseWriter,
+    ContinueListing,
     OpenWriter,
 )
 from segmentstore.wire.store_documents import refused
@@ -26,7 +30,7 @@ from segmentstore.wire.store_formats import STORE_REQUESTS
 
 STORE_APPENDS: Final = frozenset({AppendBytes, AppendEvents})
 STORE_KINDS: Final = frozenset(layout.kind for layout in STORE_REQUESTS.values())
-_UNANSWERED: Final = frozenset({CancelRead, CloseWriter})
+_UNANSWERED: Final = frozenset({CancelRead, CloseListing, CloseWriter})
 _FRAME_ROOM: Final = 64 * 1024
 """Of an append besides its data."""
 
@@ -49,6 +53,7 @@ class StoreCommands:
         self._cancel_read = cancel_read
         self._needs_token = needs_token
         self._appends = StoreAppends(context, share, self._send_soon)
+        self._listings = StoreListings(context)
         self._due: list[bytes] = []
         """Replies of this turn of the loop."""
 
@@ -76,8 +81,15 @@ class StoreCommands:
         if type(command) is CancelRead:
             self._cancel_read(command.request_id)
             return None
+        if type(command) is CloseListing:
+            self._listings.end(command)
+            return None
         if type(command) is OpenWriter:
             return self._appends.open_writer(command)
+        if type(command) is BeginListing:
+            return self._listings.begin(command)
+        if type(command) is ContinueListing:
+            return self._listings.resume(command)
         return STORE_HANDLERS[type(command)](self._context, command)
 
     def _send_soon(self, reply: Command) -> None:
@@ -89,6 +101,10 @@ class StoreCommands:
     def _send_due(self) -> None:
         due, self._due = self._due, []
         self._write(b"".join(due))
+
+    def close(self) -> None:
+        """The connection has ended: release what it has begun."""
+        self._listings.close()
 
     async def quiet(self) -> None:
         """Wait until no append is on its way."""

@@ -207,6 +207,31 @@ class ManageStore(NamedTuple):
     action: str
 
 
+class BeginListing(NamedTuple):
+    """Begin a listing of the store, and ask for its first part. Answered by RowsGiven.
+
+    The request id names the listing from then on, until its last part. `segment`: only of this one,
+    where a listing is of segments; empty: of all. The page of the format has the listings.
+    """
+
+    request_id: int
+    listing: str
+    segment: str
+
+
+class ContinueListing(NamedTuple):
+    """Ask for the next part of a listing. Answered by RowsGiven."""
+
+    request_id: int
+    listing: int
+
+
+class CloseListing(NamedTuple):
+    """Forget a listing that has not ended. Not answered."""
+
+    listing: int
+
+
 class NumbersGiven(NamedTuple):
     """Done, durably."""
 
@@ -259,6 +284,14 @@ class AttributesGiven(NamedTuple):
     attributes: tuple[AttributeEntry, ...]
 
 
+class RowsGiven(NamedTuple):
+    """Rows of a listing, as JSON. `more`: there may be some behind them."""
+
+    request_id: int
+    more: bool
+    rows: Buffer
+
+
 class RequestRefused(NamedTuple):
     """The request failed: the name of an error's class, and the error as JSON."""
 
@@ -285,9 +318,18 @@ StoreRequest = (
     | ReadAttributes
     | ListAttributes
     | ManageStore
+    | BeginListing
+    | ContinueListing
+    | CloseListing
 )
 """What a server accepts besides Pravega's requests."""
 StoreReply = (
-    StoreDescribed | NumbersGiven | BytesGiven | SegmentsGiven | AttributesGiven | RequestRefused
+    StoreDescribed
+    | NumbersGiven
+    | BytesGiven
+    | SegmentsGiven
+    | AttributesGiven
+    | RequestRefused
+    | RowsGiven
 )
 """What a client accepts besides Pravega's replies."""

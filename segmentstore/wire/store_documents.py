@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -12,7 +12,14 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.error_records import error_from, error_record
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.findings import Finding, Severity
-from segmentstore.contracts.reports import CatalogExport, GarbageItem, GarbageReport
+from segmentstore.contracts.reports import (
+    BlockEntry,
+    CatalogExport,
+    FrameEntry,
+    GarbageItem,
+    GarbageReport,
+    OperationEntry,
+)
 from segmentstore.wire.errors import WireError
 from segmentstore.wire.store_commands import RequestRefused
 
@@ -25,6 +32,11 @@ WAKE_MAILBOX: Final = "wake-mailbox"
 STATS: Final = "stats"
 METRICS: Final = "metrics"
 """The actions of ManageStore."""
+FRAMES: Final = "frames"
+OPERATIONS: Final = "operations"
+BLOCKS: Final = "blocks"
+GARBAGE: Final = "garbage"
+"""The listings of BeginListing."""
 
 
 def encode_document(value: Any) -> bytes:
@@ -44,17 +56,43 @@ def decode_garbage(data: Buffer) -> GarbageReport:
     """What a collection found."""
     try:
         document = _document(data)
-        items = [
-            GarbageItem(state, container_id, size, _time(until), name)
-            for state, container_id, size, until, name in document["items"]
-        ]
-        findings = [
-            Finding(Severity(severity), kind, place, detail)
-            for severity, kind, place, detail in document["findings"]
-        ]
+        items = map(_garbage_item, document["items"])
+        findings = map(_finding, document["findings"])
+        return GarbageReport(items=tuple(items), findings=tuple(findings))
     except (KeyError, TypeError, ValueError) as error:
         raise WireError(f"it is no report of a collection: {error}") from error
-    return GarbageReport(items=tuple(items), findings=tuple(findings))
+
+
+def decode_rows(listing: str, data: Buffer) -> list[Any]:
+    """A part of a listing: FrameEntry, OperationEntry, BlockEntry, or GarbageItem and Finding."""
+    decode = _ROWS[listing]
+    try:
+        return [decode(row) for row in _document(data)]
+    except (TypeError, ValueError) as error:
+        raise WireError(f"they are no {listing}: {error}") from error
+
+
+def _garbage_row(row: list[Any]) -> GarbageItem | Finding:
+    # A finding has one field less.
+    return _finding(row) if len(row) == len(Finding._fields) else _garbage_item(row)
+
+
+def _garbage_item(row: list[Any]) -> GarbageItem:
+    state, container_id, size, until, name = row
+    return GarbageItem(state, container_id, size, _time(until), name)
+
+
+def _finding(row: list[Any]) -> Finding:
+    severity, kind, place, detail = row
+    return Finding(Severity(severity), kind, place, detail)
+
+
+_ROWS: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
+    FRAMES: lambda row: FrameEntry(*row),
+    OPERATIONS: lambda row: OperationEntry(*row),
+    BLOCKS: lambda row: BlockEntry(*row),
+    GARBAGE: _garbage_row,
+}
 
 
 def decode_exports(data: Buffer) -> list[CatalogExport]:

@@ -16,10 +16,13 @@ from segmentstore.wire.store_commands import (
     AppendEvents,
     AttributeEntry,
     AttributesGiven,
+    BeginListing,
     BytesGiven,
     CancelRead,
     ChangeSegment,
+    CloseListing,
     CloseWriter,
+    ContinueListing,
     DescribeSegment,
     DescribeStore,
     EventToAppend,
@@ -34,6 +37,7 @@ from segmentstore.wire.store_commands import (
     ReadAttributes,
     ReadBytes,
     RequestRefused,
+    RowsGiven,
     SegmentEntry,
     SegmentsGiven,
     StoreDescribed,
@@ -61,6 +65,9 @@ STORE_REQUESTS: Final[Mapping[int, Layout]] = {
     10015: Layout(ReadAttributes, I64, TEXT, ListOf(UUID)),
     10016: Layout(ListAttributes, I64, I64, UUID, UUID, TEXT),
     10017: Layout(ManageStore, I64, TEXT),
+    10018: Layout(BeginListing, I64, TEXT, TEXT),
+    10019: Layout(ContinueListing, I64, I64),
+    10020: Layout(CloseListing, I64),
 }
 """What a server accepts of a client that announced them."""
 
@@ -71,6 +78,7 @@ STORE_REPLIES: Final[Mapping[int, Layout]] = {
     10104: Layout(SegmentsGiven, I64, BOOL, ListOf(_SEGMENT)),
     10105: Layout(AttributesGiven, I64, BOOL, ListOf(Layout(AttributeEntry, UUID, I64))),
     10106: Layout(RequestRefused, I64, TEXT, REST),
+    10107: Layout(RowsGiven, I64, BOOL, REST),
 }
 """What a client accepts of a server that announced them."""
 

@@ -18,8 +18,8 @@ from durablelog.operations import (
     TruncateOperation,
 )
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.inspection_commands import describe, kind_of
 from segmentstore.contracts.chunks import ObjectRecord
+from segmentstore.listed_entries import describe, kind_of
 from tests.cli.shell import segmentstore
 
 

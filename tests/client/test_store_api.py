@@ -13,11 +13,13 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.server.wire_server import WireServer
 from segmentstore.tables.table_service import TableService
 from tests.contracts.store_api_contract import StoreApiContract
+from tests.contracts.store_api_listings_contract import StoreListingsContract
 from tests.contracts.store_api_reads_contract import StoreReadsContract
+from tests.contracts.store_api_world import StoreApiWorld
 from tests.store.harness import open_tiny
 
 
-class TestEmbedded(StoreApiContract, StoreReadsContract):
+class Embedded(StoreApiWorld):
     @asynccontextmanager
     async def open_api(
         self, folder: Path, **options: Any
@@ -26,7 +28,7 @@ class TestEmbedded(StoreApiContract, StoreReadsContract):
             yield store, store
 
 
-class TestUnixSocket(StoreApiContract, StoreReadsContract):
+class UnixSocket(StoreApiWorld):
     @asynccontextmanager
     async def open_api(
         self, folder: Path, **options: Any
@@ -35,7 +37,7 @@ class TestUnixSocket(StoreApiContract, StoreReadsContract):
             yield store, embedded
 
 
-class TestPort(StoreApiContract, StoreReadsContract):
+class Port(StoreApiWorld):
     @asynccontextmanager
     async def open_api(
         self, folder: Path, **options: Any
@@ -49,3 +51,18 @@ class TestPort(StoreApiContract, StoreReadsContract):
             finally:
                 await server.close()
                 await tables.close()
+
+
+class TestEmbedded(Embedded, StoreApiContract, StoreReadsContract): ...
+
+
+class TestUnixSocket(UnixSocket, StoreApiContract, StoreReadsContract): ...
+
+
+class TestPort(Port, StoreApiContract, StoreReadsContract): ...
+
+
+class TestEmbeddedListings(Embedded, StoreListingsContract): ...
+
+
+class TestUnixSocketListings(UnixSocket, StoreListingsContract): ...

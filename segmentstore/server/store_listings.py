@@ -1,0 +1,121 @@
+"""StoreListings: the listings that one connection has begun and not ended.
+
+A part is made when it is asked for, and is bounded in rows and bytes. Between two parts a listing
+costs memory for a portion at most, so a client may take any time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.server.server_context import ServerContext
+from segmentstore.service import SegmentStore
+from segmentstore.wire.store_commands import (
+    BeginListing,
+    CloseListing,
+    ContinueListing,
+    RowsGiven,
+)
+from segmentstore.wire.store_documents import BLOCKS, FRAMES, GARBAGE, OPERATIONS, encode_document
+
+LISTINGS_MAX: Final = 4
+"""Of one connection."""
+ROWS_OF_A_PART: Final = 512
+PART_BYTES: Final = 256 * 1024
+"""A part ends with the row that reaches this."""
+ROWS_OF_A_TURN: Final = 64
+"""Made and encoded without letting others run: about a millisecond."""
+
+_LISTINGS: Final[dict[str, Callable[[SegmentStore, str | None], AsyncGenerator[Any, None]]]] = {
+    FRAMES: lambda store, _: store.list_frames(),
+    OPERATIONS: lambda store, _: store.list_operations(),
+    BLOCKS: SegmentStore.list_blocks,
+    GARBAGE: lambda store, _: store.find_garbage(),
+}
+
+
+class StoreListings:
+    """Those of one connection."""
+
+    def __init__(self, context: ServerContext) -> None:
+        self._context = context
+        self._listings: dict[int, _Listing] = {}
+
+    async def begin(self, command: BeginListing) -> RowsGiven:
+        """The first part of a new listing. Raises what the listing does."""
+        make = _LISTINGS.get(command.listing)
+        if make is None:
+            known = ", ".join(_LISTINGS)
+            raise InvalidArgumentError("listing", command.listing, f"it is one of {known}")
+        if len(self._listings) >= LISTINGS_MAX:
+            detail = f"the connection has {LISTINGS_MAX} that have not ended: close one first"
+            raise InvalidArgumentError("listing", command.listing, detail)
+        rows = make(self._context.store, command.segment or None)
+        listing = self._listings[command.request_id] = _Listing(rows)
+        return await self._next(command.request_id, command.request_id, listing)
+
+    async def resume(self, command: ContinueListing) -> RowsGiven:
+        """The next part of one. Raises InvalidArgumentError if there is none."""
+        listing = self._listings.get(command.listing)
+        if listing is None:
+            raise InvalidArgumentError("listing", command.listing, "it has ended")
+        return await self._next(command.request_id, command.listing, listing)
+
+    def end(self, command: CloseListing) -> None:
+        """Forget one."""
+        listing = self._listings.pop(command.listing, None)
+        if listing is not None:
+            self._context.begin(listing.close(), "close listing")
+
+    def close(self) -> None:
+        """Forget all: the connection has ended."""
+        listings, self._listings = self._listings, {}
+        for listing in listings.values():
+            self._context.begin(listing.close(), "close listing")
+
+    async def _next(self, request_id: int, number: int, listing: _Listing) -> RowsGiven:
+        more = False
+        try:
+            rows, more = await listing.part()
+        finally:
+            if not more and self._listings.get(number) is listing:
+                del self._listings[number]
+        return RowsGiven(request_id, more, rows)
+
+
+class _Listing:
+    """One; its parts are made one after another."""
+
+    def __init__(self, rows: AsyncGenerator[Any, None]) -> None:
+        self._rows = rows
+        self._lock = asyncio.Lock()
+
+    async def part(self) -> tuple[bytes, bool]:
+        """The next rows, and whether there may be more. At the end, or failed, it is closed."""
+        async with self._lock:
+            rows: list[bytes] = []
+            size = 0
+            try:
+                async for row in self._rows:
+                    rows.append(encode_document(row))
+                    size += len(rows[-1])
+                    if len(rows) >= ROWS_OF_A_PART or size >= PART_BYTES:
+                        return _joined(rows), True
+                    if not len(rows) % ROWS_OF_A_TURN:
+                        await asyncio.sleep(0)
+            except BaseException:
+                await self._rows.aclose()
+                raise
+            return _joined(rows), False
+
+    async def close(self) -> None:
+        """Release what it holds."""
+        async with self._lock:
+            await self._rows.aclose()
+
+
+def _joined(rows: list[bytes]) -> bytes:
+    return b"[%s]" % b",".join(rows)
