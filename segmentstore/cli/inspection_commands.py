@@ -1,31 +1,35 @@
-"""The commands that read a stopped store and change nothing: `log`, `objects`, `verify`."""
+"""The commands that inspect a store and change nothing: `log`, `objects`, `verify`.
+
+The first two ask the process that has the store open, if there is one. `verify` needs a stopped
+store.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from durablelog.durable_data_log import LogAddress
-from durablelog.operations import (
-    AppendOperation,
-    CheckpointOperation,
-    Operation,
-    SnapshotCheckpointOperation,
-)
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.ledger_listing import show_ledgers
-from segmentstore.cli.stopped_store import StoppedStore
-from segmentstore.cli.stores import run
+from segmentstore.cli.stopped_store import LET_IT_LISTEN, StoppedStore
+from segmentstore.cli.stores import run, through_owner
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import ContainerMetadata
-from tier2.object_names import metadata_manifest_name
+from segmentstore.contracts.reports import BlockEntry, FrameEntry, OperationEntry
+from segmentstore.listed_entries import block_entry, garbage_entry, operation_entry
+
+if TYPE_CHECKING:
+    from durablelog.file.frame_reports import FrameStatus
+    from segmentstore import StoreApi
 
 _PAGE = 1000
 """Rows of one table; a listing longer than that is several tables, shown as they come."""
@@ -49,9 +53,10 @@ def log(
     limit: Annotated[int | None, typer.Option(min=0, help="At most so many rows.")] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show the Tier-1 log of a stopped store: frames, the operations in them, or ledgers.
+    """Show the Tier-1 log of a store: frames, the operations in them, or ledgers.
 
-    Ends with 3 if a frame is corrupt.
+    Of a running store what was acknowledged by now is shown, without frames that are no part of the
+    log. Ends with 3 if a frame is corrupt.
     """
     address = _address(start)
     if ledgers:
@@ -59,22 +64,64 @@ def log(
             raise typer.BadParameter("--ledgers shows ledgers alone, all of them")
         show_ledgers(store, limit, as_json=as_json)
         return
-    corrupt = False
-    with StoppedStore(store) as stopped:
-        rows = _operation_rows(stopped, address) if operations else _frame_rows(stopped, address)
-        columns = _OPERATION_COLUMNS if operations else _FRAME_COLUMNS
-        for page in _pages(itertools.islice(rows, limit)):
-            corrupt |= any(row.get("state") == "corrupt" for row in page)
-            if as_json:
-                output.print_json_lines(page)
-            else:
-                output.out().print(
-                    output.table(
-                        None, columns, ([_shown(row[key]) for key in columns] for row in page)
-                    )
-                )
-    if corrupt:
+    shown = _Rows(_OPERATION_COLUMNS if operations else _FRAME_COLUMNS, limit, as_json=as_json)
+
+    async def listed(opened: StoreApi) -> None:
+        entries: AsyncIterator[FrameEntry | OperationEntry]
+        entries = opened.list_operations() if operations else opened.list_frames()
+        async with aclosing(entries):
+            async for entry in entries:
+                if address is None or entry.address >= address:
+                    shown.add(_row(entry))
+                if shown.is_full:
+                    break
+
+    if through_owner(store, listed) is None:
+        with StoppedStore(store, move=LET_IT_LISTEN) as stopped:
+            rows = (
+                _operation_rows(stopped, address) if operations else _frame_rows(stopped, address)
+            )
+            for row in itertools.islice(rows, limit):
+                shown.add(row)
+    shown.end()
+    if shown.corrupt:
         raise typer.Exit(ExitCode.CORRUPTION)
+
+
+class _Rows:
+    """Rows of the log, shown a page at a time, and at most `limit`."""
+
+    def __init__(self, columns: Sequence[str], limit: int | None, *, as_json: bool) -> None:
+        self._columns = columns
+        self._limit = limit
+        self._as_json = as_json
+        self._page: list[dict[str, Any]] = []
+        self._count = 0
+        self.corrupt = False
+
+    @property
+    def is_full(self) -> bool:
+        """No more is shown."""
+        return self._limit is not None and self._count >= self._limit
+
+    def add(self, row: dict[str, Any]) -> None:
+        """Show one more, unless it is full."""
+        if self.is_full:
+            return
+        self._count += 1
+        self.corrupt |= row.get("state") == "corrupt"
+        self._page.append(row)
+        if len(self._page) >= _PAGE:
+            self.end()
+
+    def end(self) -> None:
+        """Show what was not shown yet."""
+        page, self._page = self._page, []
+        if self._as_json:
+            output.print_json_lines(page)
+        elif page:
+            rows = ([_shown(row[key]) for key in self._columns] for row in page)
+            output.out().print(output.table(None, self._columns, rows))
 
 
 _FRAME_COLUMNS = ("container", "address", "sequence", "epoch", "size", "state", "place", "detail")
@@ -94,79 +141,43 @@ def _address(text: str | None) -> LogAddress | None:
 def _frame_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dict[str, Any]]:
     for container_id in stopped.container_ids:
         for report in stopped.logs.frames(container_id, start):
-            yield {
-                "container": container_id,
-                "address": f"{report.address:#x}",
-                "sequence": report.sequence,
-                "epoch": report.epoch,
-                "size": report.payload_length,
-                "state": report.status,
-                "place": f"{report.path} {stopped.logs.position_unit} {report.position}",
-                "detail": report.detail,
-            }
+            place = f"{report.path} {stopped.logs.position_unit} {report.position}"
+            sequence, epoch, size = report.sequence, report.epoch, report.payload_length
+            entry = FrameEntry(container_id, report.address, sequence, epoch, size, place)
+            yield _row(entry, report.status, report.detail)
 
 
 def _operation_rows(stopped: StoppedStore, start: LogAddress | None) -> Iterator[dict[str, Any]]:
     for container_id in stopped.container_ids:
         for logged in stopped.operations(container_id):
-            if start is not None and logged.address < start:
-                continue
-            operation = logged.operation
-            yield {
-                "container": container_id,
-                "address": f"{logged.address:#x}",
-                "sequence": operation.sequence_number,
-                "kind": kind_of(operation),
-                "size": logged.size,
-                "time": datetime.fromtimestamp(operation.timestamp_ms / 1000, UTC),
-                "what": describe(operation, container_id),
-            }
+            if start is None or logged.address >= start:
+                yield _row(operation_entry(*logged))
 
 
-def kind_of(operation: Operation) -> str:
-    """The class's name as a word, e.g. `storage update`."""
-    name = type(operation).__name__.removesuffix("Operation")
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name).strip()
-
-
-def describe(operation: Operation, container_id: int) -> str:
-    """An operation's own fields in a line; bytes by their length, a snapshot by its manifest's
-    name.
-    """
-    if isinstance(operation, AppendOperation):
-        attributes = f", {len(operation.attributes)} attributes" if operation.attributes else ""
-        return (
-            f"segment {operation.segment_id}, {len(operation.data)} bytes at "
-            f"{operation.offset}{attributes}"
-        )
-    if isinstance(operation, CheckpointOperation):
-        return f"{len(operation.blob)} bytes of metadata"
-    if isinstance(operation, SnapshotCheckpointOperation):
-        return "metadata snapshot " + metadata_manifest_name(
-            container_id, operation.epoch, operation.sequence_number, operation.unique_id
-        )
-    shown = []
-    for name in type(operation).__slots__:
-        value = getattr(operation, name)
-        is_unset = value is None or value is False
-        if name in {"sequence_number", "timestamp_ms", "updates"} or is_unset:
-            continue
-        shown.append(
-            f"{name} {len(value) if isinstance(value, list | tuple | dict | bytes) else value}"
-        )
-    return ", ".join(shown)
-
-
-class _Block(NamedTuple):
-    """A stretch of a segment in an object, or an object that waits for its deletion."""
-
-    object: str
-    object_size: int
-    state: str
-    segment: str | None
-    block_offset: int | None
-    start_offset: int | None
-    length: int | None
+def _row(
+    entry: FrameEntry | OperationEntry, state: FrameStatus = "ok", detail: str = ""
+) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "container": entry.container_id,
+        "address": f"{entry.address:#x}",
+        "sequence": entry.sequence,
+    }
+    if isinstance(entry, FrameEntry):
+        return {
+            **shown,
+            "epoch": entry.epoch,
+            "size": entry.size,
+            "state": state,
+            "place": entry.place,
+            "detail": detail,
+        }
+    return {
+        **shown,
+        "kind": entry.kind,
+        "size": entry.size,
+        "time": datetime.fromtimestamp(entry.time_ms / 1000, UTC),
+        "what": entry.what,
+    }
 
 
 def objects(
@@ -176,16 +187,18 @@ def objects(
     ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Show what a stopped store has in Tier 2: each block, whose bytes it holds, and objects
-    waiting for deletion.
+    """Show what a store has in Tier 2: each block, whose bytes it holds, and objects waiting for
+    deletion.
+
+    Of a running store each segment is shown as it is in its turn.
     """
-    with StoppedStore(store) as stopped:
-        containers = run(stopped.all_metadata())
-    if segment is not None and not any(segment in metadata.names for metadata in containers):
-        raise SegmentNotFoundError(segment)
-    blocks = sorted(
-        itertools.chain.from_iterable(_blocks(metadata, segment) for metadata in containers)
-    )
+
+    async def collect(opened: StoreApi) -> list[BlockEntry]:
+        return [block async for block in opened.list_blocks(segment)]
+
+    reached = through_owner(store, collect)
+    blocks = reached[0] if reached is not None else _stopped_blocks(store, segment)
+    blocks.sort()
     if as_json:
         output.print_json_lines(blocks)
         return
@@ -197,34 +210,22 @@ def objects(
     )
 
 
-def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[_Block]:
+def _stopped_blocks(location: str, segment: str | None) -> list[BlockEntry]:
+    with StoppedStore(location, move=LET_IT_LISTEN) as stopped:
+        containers = run(stopped.all_metadata())
+    if segment is not None and not any(segment in metadata.names for metadata in containers):
+        raise SegmentNotFoundError(segment)
+    return [block for metadata in containers for block in _blocks(metadata, segment)]
+
+
+def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[BlockEntry]:
     for record in metadata.all_records():
-        former = "merged" if record.merged_into is not None else "deleted" * record.deleted
-        if segment is not None and (record.name != segment or former):
-            continue
-        name = f"{record.name} ({former})" if former else record.name
-        for chunk in record.chunks:
-            size = metadata.objects[chunk.object_name].record.size
-            yield _Block(
-                chunk.object_name,
-                size,
-                "live",
-                name,
-                chunk.block_offset,
-                chunk.start_offset,
-                chunk.length,
-            )
+        has_name = record.merged_into is None and not record.deleted
+        if segment is None or (has_name and record.name == segment):
+            for chunk in record.chunks:
+                yield block_entry(record, chunk, metadata.objects[chunk.object_name].record.size)
     if segment is None:
-        for garbage in metadata.garbage.values():
-            yield _Block(
-                garbage.record.name,
-                garbage.record.size,
-                "waiting for deletion",
-                None,
-                None,
-                None,
-                None,
-            )
+        yield from map(garbage_entry, metadata.garbage.values())
 
 
 def verify(
@@ -269,12 +270,6 @@ def verify(
         output.out().print(f"{store}: {summary}")
     if harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
-
-
-def _pages(rows: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    remaining = iter(rows)
-    while page := list(itertools.islice(remaining, _PAGE)):
-        yield page
 
 
 def _shown(value: object) -> object:

@@ -12,6 +12,7 @@ import segmentstore as library
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from tests.cli.shell import Result, segmentstore
+from tests.cli.test_gc import plant
 from tests.store.harness import TINY
 
 A = UUID(int=1)
@@ -90,10 +91,63 @@ def test_what_needs_the_store_for_itself_is_refused(
     tmp_path: Path, running: library.blocking.SegmentStore
 ) -> None:
     assert running.stats()["health"] == []
-    for command in ("log", "objects", "verify", "serve"):
+    for command in ("verify", "scrub", "serve"):
         refused = segmentstore(command, tmp_path / "s")
         assert refused.code == ExitCode.IN_USE
         assert "is in use" in refused.err
+        assert ("stop that process first" in refused.err) == (command != "serve")
+
+
+def test_what_the_process_could_be_asked_is_refused_where_it_does_not_listen(
+    tmp_path: Path,
+) -> None:
+    with library.blocking.open(tmp_path / "s", local_server=False, **TINY):
+        for command in (["log"], ["objects"], ["gc", "--dry-run"]):
+            refused = segmentstore(command[0], tmp_path / "s", *command[1:])
+            assert refused.code == ExitCode.IN_USE
+            assert "local_server" in refused.err
+
+
+def test_the_log(tmp_path: Path, running: library.blocking.SegmentStore) -> None:
+    store = tmp_path / "s"
+    running.create_segment("x")
+    for _ in range(5):
+        running.append("x", bytes(50))
+    frames = through("log", store, "--json").json_lines()
+    assert {frame["state"] for frame in frames} == {"ok"}
+    numbers = [frame["sequence"] for frame in frames]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert b"sequence" in through("log", store).out
+    place = ("--from", frames[1]["address"], "--limit", 2, "--json")
+    assert through("log", store, *place).json_lines() == frames[1:3]
+    operations = through("log", store, "--operations", "--json").json_lines()
+    assert [each["what"] for each in operations if each["kind"] == "create"] == ["name x"]
+    running.close()
+    # Stopped, it is shown alike: an ordinary close adds nothing to it but a checkpoint.
+    stopped = segmentstore("log", store, "--operations", "--json").json_lines()
+    assert stopped[: len(operations)] == operations
+    assert segmentstore("log", store, "--json").json_lines()[: len(frames)] == frames
+
+
+def test_objects_and_garbage(tmp_path: Path, running: library.blocking.SegmentStore) -> None:
+    store = tmp_path / "s"
+    for name in ("a", "b"):
+        running.create_segment(name)
+        running.append(name, bytes(50))
+    running.flush()
+    blocks = through("objects", store, "--json").json_lines()
+    assert {(each["segment"], each["length"]) for each in blocks} == {("a", 50), ("b", 50)}
+    assert through("objects", store, "b", "--json").json_lines() == [
+        each for each in blocks if each["segment"] == "b"
+    ]
+    assert b"blocks in" in through("objects", store).out
+    assert segmentstore("objects", store, "absent").code == ExitCode.REFUSED
+    orphan = plant(store / "tier2", store, epoch=0)
+    found = through("gc", store, "--dry-run", "--json").json()
+    assert [(each["state"], each["name"]) for each in found["items"]] == [("orphan", orphan)]
+    assert (store / "tier2" / orphan).exists()
+    running.close()
+    assert segmentstore("objects", store, "--json").json_lines() == blocks
 
 
 def test_a_socket_that_a_crash_left_is_in_nobodys_way(tmp_path: Path) -> None:
