@@ -113,6 +113,8 @@ class RemoteStore:
         self._connection = connection
         self._store_id = described.store_id
         self._append_bytes_max = described.append_bytes_max
+        self._containers = described.containers
+        self._served = described.served
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
         self._closing: asyncio.Task[None] | None = None
@@ -157,6 +159,11 @@ class RemoteStore:
     def append_bytes_max(self) -> int:
         """The largest append or batch that the store takes."""
         return self._append_bytes_max
+
+    @property
+    def not_served(self) -> list[int]:
+        """The containers of the store that its process does not serve."""
+        return sorted(set(range(self._containers)).difference(self._served))
 
     # --- appends ----------------------------------------------------------------------------------
 

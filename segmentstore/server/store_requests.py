@@ -65,7 +65,11 @@ async def _describe_store(context: ServerContext, request: DescribeStore) -> Sto
     store = context.store
     config = store.config
     return StoreDescribed(
-        request.request_id, store.store_id, config.append_bytes_max, config.containers
+        request.request_id,
+        store.store_id,
+        config.append_bytes_max,
+        config.containers,
+        tuple(config.served),
     )
 
 

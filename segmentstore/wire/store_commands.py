@@ -35,12 +35,13 @@ class DescribeStore(NamedTuple):
 
 
 class StoreDescribed(NamedTuple):
-    """The store's id and bounds."""
+    """The store's id and bounds. `served`: the containers that this process has, ascending."""
 
     request_id: int
     store_id: str
     append_bytes_max: int
     containers: int
+    served: tuple[int, ...]
 
 
 class AppendBytes(NamedTuple):

@@ -72,7 +72,7 @@ STORE_REQUESTS: Final[Mapping[int, Layout]] = {
 """What a server accepts of a client that announced them."""
 
 STORE_REPLIES: Final[Mapping[int, Layout]] = {
-    10101: Layout(StoreDescribed, I64, TEXT, I64, I32),
+    10101: Layout(StoreDescribed, I64, TEXT, I64, I32, ListOf(I32)),
     10102: Layout(NumbersGiven, I64, ListOf(I64)),
     10103: Layout(BytesGiven, I64, REST),
     10104: Layout(SegmentsGiven, I64, BOOL, ListOf(_SEGMENT)),

@@ -419,8 +419,8 @@ class TestEnds:
 
     def test_bad_bytes_of_a_server_end_the_connection(self) -> None:
         async def main() -> None:
-            greeting = (encode(Hello(16, 5, 1)), encode(StoreDescribed(1, "id", 100, 1)))
-            for reply in (NumbersGiven(2, ()), StoreDescribed(2, "id", 100, 1)):
+            greeting = (encode(Hello(16, 5, 1)), encode(StoreDescribed(1, "id", 100, 1, (0,))))
+            for reply in (NumbersGiven(2, ()), StoreDescribed(2, "id", 100, 1, (0,))):
                 async with impostor(*greeting, encode(reply)) as place:
                     store = await segmentstore.connect(place)
                     with pytest.raises((AppendOutcomeUnknownError, StoreDisconnectedError)):

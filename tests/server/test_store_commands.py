@@ -99,7 +99,7 @@ class TestAnnouncement:
                 info = await client.ask(GetStreamSegmentInfo(8, "x", ""), StreamSegmentInfo)
                 assert info.length == 3
                 described = await client.ask(DescribeStore(9), StoreDescribed)
-                assert described == (9, store.store_id, 4096, 1)
+                assert described == (9, store.store_id, 4096, 1, (0,))
 
         run(main())
 

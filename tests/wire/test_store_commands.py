@@ -82,7 +82,7 @@ COMMANDS: dict[str, Command] = {
     "BeginListing": BeginListing(7, "blocks", "logs/a"),
     "ContinueListing": ContinueListing(8, 7),
     "CloseListing": CloseListing(7),
-    "StoreDescribed": StoreDescribed(1, "6f1c", 8 << 20, 4),
+    "StoreDescribed": StoreDescribed(1, "6f1c", 8 << 20, 4, (0, 1)),
     "NumbersGiven": NumbersGiven(7, (1234, -1)),
     "BytesGiven": BytesGiven(7, b"hello"),
     "SegmentsGiven": SegmentsGiven(
