@@ -2,8 +2,7 @@
 listed.
 
 The catalog of a stopped store is what its log adds up to. Of a store that another process has open
-only that process knows it: it is asked through the mailbox in Tier 2, and answers when it checks
-there.
+only that process knows it. It is asked in the store's folder, or through the mailbox in Tier 2.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError, ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
-from segmentstore.cli.stores import require_store, run
+from segmentstore.cli.stores import require_store, run, through_owner
 from segmentstore.config import StoreFile, merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError, TierUnavailableError
@@ -25,6 +24,7 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
+    from segmentstore import RemoteStore
     from segmentstore.contracts.reports import CatalogExport
     from tier2.catalog.catalog_snapshots import ListedSnapshot
 
@@ -55,14 +55,20 @@ def export(
     """Put a snapshot of the catalog of every container into Tier 2: Parquet, and a manifest by
     which it exists.
 
-    A process that has the store open is asked by a message in Tier 2, and answers when it next
-    checks (`mailbox_poll_interval_s`).
+    The process that has the store open is asked: in the store's folder, or, where it does not
+    listen or serve all containers, by a message in Tier 2. That it answers when it next checks
+    (`mailbox_poll_interval_s`).
     """
-    found = _export_stopped(store)
-    asked = isinstance(found, SegmentStoreError)
-    exports, problems = (
-        run(_ask(store, timeout, found)) if isinstance(found, SegmentStoreError) else (found, [])
-    )
+    problems: list[str] = []
+    exports = _export_through_owner(store)
+    asked = exports is not None
+    if exports is None:
+        found = _export_stopped(store)
+        asked = isinstance(found, SegmentStoreError)
+        if isinstance(found, SegmentStoreError):
+            exports, problems = run(_ask(store, timeout, found))
+        else:
+            exports = found
     if as_json:
         output.print_json(
             {"store": store, "asked": asked, "snapshots": exports, "problems": problems}
@@ -129,6 +135,17 @@ def ls(store: output.StoreArgument, as_json: output.JsonOption = False) -> None:
     output.out().print(f"{store}: {len(rows):,} snapshots")
 
 
+def _export_through_owner(location: str) -> list[CatalogExport] | None:
+    """As the process that has all containers does it; None if none listens in the folder."""
+
+    async def asked(owner: RemoteStore) -> list[CatalogExport] | None:
+        return None if owner.not_served else await owner.export_catalog()
+
+    require_store(location)
+    reached = through_owner(location, asked)
+    return None if reached is None else reached[0]
+
+
 def export_stopped(location: str) -> list[CatalogExport] | None:
     """The catalogs of a store that nobody has open, exported; None if somebody has it."""
     found = _export_stopped(location)
@@ -143,7 +160,8 @@ def _export_stopped(location: str) -> list[CatalogExport] | SegmentStoreError:
     store_id = _store_file(location).store_id
     with ExitStack() as locks:
         try:
-            stopped = locks.enter_context(StoppedStore(location))
+            move = "it was asked by a message"
+            stopped = locks.enter_context(StoppedStore(location, move=move))
             time_ms = stopped.runtime.clock.time_ms()
             return [
                 run(_export_one(stopped, container_id, last_epoch, store_id, time_ms))

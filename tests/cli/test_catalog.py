@@ -87,11 +87,14 @@ def test_snapshots_are_listed_whole_or_not(store: Path) -> None:
     assert "no" in said
 
 
-def test_the_owner_of_a_live_store_is_asked_and_answers(store: Path) -> None:
-    with blocking.open(store, mailbox_poll_interval_s=0.1) as opened:
+@pytest.mark.parametrize("listens", [True, False])
+def test_the_owner_of_a_live_store_is_asked_and_answers(store: Path, *, listens: bool) -> None:
+    poll_s = 0 if listens else 0.1
+    with blocking.open(store, mailbox_poll_interval_s=poll_s, local_server=listens) as opened:
         opened.append("a", b"three\n")
         shown = segmentstore("catalog", "export", store, "--json")
         assert shown.code == ExitCode.DONE
+        assert ("going through it" in shown.err) == listens
         (told,) = shown.json()["snapshots"]
         assert shown.json()["asked"] is True
         stats = opened.stats()
@@ -113,6 +116,7 @@ def append_a_line(store: Path) -> subprocess.Popen[bytes]:
 
 def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGMENTSTORE_MAILBOX_POLL_INTERVAL_S", "0.2")
+    monkeypatch.setenv("SEGMENTSTORE_LOCAL_SERVER", "false")
     child = append_a_line(store)
     try:
         # It has the store once nobody else can have it.
@@ -132,11 +136,13 @@ def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_owner_that_does_not_check_is_reported(store: Path) -> None:
-    with blocking.open(store, mailbox_poll_interval_s=0):
+    with blocking.open(store, mailbox_poll_interval_s=0, local_server=False):
         shown = segmentstore("catalog", "export", store, "--timeout", "0.3")
         assert shown.code == ExitCode.UNAVAILABLE
         assert "container 0: " in shown.err
-        assert ": close it there first; no answer within 0.3 s" in shown.err
+        assert (
+            ": close it there first; it was asked by a message; no answer within 0.3 s" in shown.err
+        )
         assert "mailbox_poll_interval_s" in shown.err
         as_json = segmentstore("catalog", "export", store, "--timeout", "0", "--json")
         assert as_json.code == ExitCode.UNAVAILABLE
