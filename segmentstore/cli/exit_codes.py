@@ -16,6 +16,7 @@ from segmentstore.contracts.errors import (
     NotPrimaryError,
     SegmentStoreError,
     StoreInUseError,
+    StoreUnreachableError,
     TierUnavailableError,
 )
 
@@ -33,7 +34,7 @@ class ExitCode(enum.IntEnum):
     IN_USE = 4
     """Another process has the store, or took it over."""
     UNAVAILABLE = 5
-    """A tier does not answer, or a container stopped: try again."""
+    """A tier does not answer, no process serves the store, or a container stopped: try again."""
     LOSS = 6
     """`restore` did what it could, and Tier 2 has lost bytes that it held: they are named."""
     INTERRUPTED = 130
@@ -52,6 +53,7 @@ _CODES: tuple[tuple[type[SegmentStoreError], ExitCode], ...] = (
     (StoreInUseError, ExitCode.IN_USE),
     (NotPrimaryError, ExitCode.IN_USE),
     (TierUnavailableError, ExitCode.UNAVAILABLE),
+    (StoreUnreachableError, ExitCode.UNAVAILABLE),
     (ContainerStoppedError, ExitCode.UNAVAILABLE),
     (AppendOutcomeUnknownError, ExitCode.UNAVAILABLE),
     (ConfigError, ExitCode.USAGE),

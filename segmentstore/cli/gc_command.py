@@ -11,7 +11,13 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stopped_store import LET_IT_LISTEN, StoppedStore
-from segmentstore.cli.stores import require_store, run, through_owner, with_store
+from segmentstore.cli.stores import (
+    print_what_is_left_out,
+    require_store,
+    run,
+    through_owner,
+    with_store,
+)
 from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
@@ -98,6 +104,7 @@ def _find(location: str) -> GarbageReport:
     """What a collection would find."""
 
     async def collect(opened: StoreApi) -> list[GarbageItem | Finding]:
+        print_what_is_left_out(opened, "garbage")
         return [each async for each in opened.find_garbage()]
 
     reached = through_owner(location, collect)

@@ -20,7 +20,7 @@ from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.ledger_listing import show_ledgers
 from segmentstore.cli.stopped_store import LET_IT_LISTEN, StoppedStore
-from segmentstore.cli.stores import run, through_owner
+from segmentstore.cli.stores import print_what_is_left_out, run, through_owner
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -67,6 +67,7 @@ def log(
     shown = _Rows(_OPERATION_COLUMNS if operations else _FRAME_COLUMNS, limit, as_json=as_json)
 
     async def listed(opened: StoreApi) -> None:
+        print_what_is_left_out(opened, "operations" if operations else "frames")
         entries: AsyncIterator[FrameEntry | OperationEntry]
         entries = opened.list_operations() if operations else opened.list_frames()
         async with aclosing(entries):
@@ -194,6 +195,8 @@ def objects(
     """
 
     async def collect(opened: StoreApi) -> list[BlockEntry]:
+        if segment is None:
+            print_what_is_left_out(opened, "objects")
         return [block async for block in opened.list_blocks(segment)]
 
     reached = through_owner(store, collect)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from segmentstore import ATTRIBUTE_UNSET, AttributeUpdate, RemoteStore, SegmentInfo, UpdateType
+from segmentstore import ATTRIBUTE_UNSET, AttributeUpdate, SegmentInfo, UpdateType
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.stores import with_readable_store, with_store
+from segmentstore.cli.stores import print_what_is_left_out, with_readable_store, with_store
 
 if TYPE_CHECKING:
-    from segmentstore import SegmentStore, StoreApi
+    from segmentstore import StoreApi
 
 
 def create(
@@ -122,19 +122,10 @@ def ls(
 
     async def run(opened: StoreApi) -> list[SegmentInfo]:
         infos = [info async for info in opened.list_segments(prefix=prefix)]
-        if isinstance(opened, RemoteStore):
-            return infos
-        config = cast("SegmentStore", opened).config
-        if left_out := sorted(set(range(config.containers)) - set(config.served)):
-            which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
-            detail = (
-                f"serve is {config.serve}, so segments in {len(left_out)} of "
-                f"{config.containers} containers"
-            )
-            output.print_error(f"{detail} are not listed: {which}")
+        print_what_is_left_out(opened, "segments")
         return infos
 
-    infos = with_readable_store(store, run)
+    infos = with_readable_store(store, run, whole=True)
     if as_json:
         output.print_json_lines(infos)
         return

@@ -8,13 +8,13 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import segmentstore
 from segmentstore.cli import output
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
 from segmentstore.contracts.errors import (
-    InvalidArgumentError,
+    ContainerNotServedError,
     NotAStoreError,
     ReadOnlyFileSystemError,
     StoreUnreachableError,
@@ -115,22 +115,69 @@ def with_own_store(
     return run(opened())
 
 
-def with_readable_store(location: str, action: Callable[[StoreApi], Awaitable[T]]) -> T:
+def with_readable_store(
+    location: str, action: Callable[[StoreApi], Awaitable[T]], *, whole: bool = False
+) -> T:
     """As `with_store`, for an action that only reads: on a read-only file system it runs on a view
     of the store.
 
-    Nobody can own the store there, so none is asked. On BookKeeper it always does, for an opening
-    would take the containers from their owner; there the folder need not be there, if
-    SEGMENTSTORE_TIER1 names the store. stderr says that it is a view.
+    Nobody can own the store there, so none is asked. On BookKeeper an opening would take the
+    containers from their owner. So it runs on a view there, too, without an owner in the folder. It
+    does so as well if that owner does not serve the container in question, or, for an action on the
+    `whole` store, all of them. The folder need not be there, if SEGMENTSTORE_TIER1 names the store.
+    stderr says that it is a view.
     """
     logs = logs_of(location)
-    if logs.is_shared:
-        return _viewed(location, action, f"has its log {logs.place}")
-    try:
-        return with_store(location, action)
-    except ReadOnlyFileSystemError:
-        pass  # Its move is ours: nothing was opened.
-    return _viewed(location, action, "is on a read-only file system")
+    if not logs.is_shared:
+        try:
+            return with_store(location, action)
+        except ReadOnlyFileSystemError:
+            pass  # Its move is ours: nothing was opened.
+        return _viewed(location, action, "is on a read-only file system")
+
+    async def asked(owner: RemoteStore) -> tuple[T] | None:
+        if whole and owner.not_served:
+            output.print_error("that process does not serve all containers")
+            return None
+        try:
+            return (await action(owner),)
+        except ContainerNotServedError as error:
+            output.print_error(str(error))
+            return None
+
+    reached = through_owner(location, asked)
+    if reached is not None and reached[0] is not None:
+        return reached[0][0]
+    return _viewed(location, action, f"has its log {logs.place}")
+
+
+def print_what_is_left_out(store: StoreApi, entries: str) -> None:
+    """Print on stderr that entries of containers which the process does not serve are not listed,
+    if there are any.
+    """
+    if isinstance(store, segmentstore.RemoteStore):
+        left_out = store.not_served
+    else:
+        config = cast("SegmentStore", store).config
+        left_out = sorted(set(range(config.containers)).difference(config.served))
+    if left_out:
+        which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
+        output.print_error(
+            f"{entries} of {len(left_out)} containers that this process does not serve are not "
+            f"listed: {which}"
+        )
+
+
+def with_served_store(location: str, action: Callable[[RemoteStore], Awaitable[T]]) -> T:
+    """Run `action` on the store through the process that has it open.
+
+    Raises StoreUnreachableError if none listens there: an opening would take the store.
+    """
+    reached = through_owner(location, action)
+    if reached is None:
+        detail = "no process serves it here: `segmentstore serve` does"
+        raise StoreUnreachableError(location, detail)
+    return reached[0]
 
 
 def with_output(
@@ -139,18 +186,14 @@ def with_output(
     """Run an action that writes what it reads to standard output. That its reader ends is an
     ordinary end, and so is Ctrl-C of one that follows.
 
-    Raises InvalidArgumentError for a follower on BookKeeper: an opening would take the containers
-    from their owner, and a view is as of now.
+    Raises StoreUnreachableError for a follower on BookKeeper without an owner in the folder: an
+    opening would take the containers from their owner, and a view is as of now.
     """
     try:
         if not follow:
             with_readable_store(location, action)
         elif logs_of(location).is_shared:
-            detail = (
-                "on BookKeeper the store is only viewed, as of now, and its owner's appends "
-                "do not come here: ask the owner"
-            )
-            raise InvalidArgumentError("--follow", location, detail)
+            with_served_store(location, action)
         else:
             # A wait for more needs an owner: on a read-only file system none adds any.
             with_store(location, action)

@@ -12,7 +12,12 @@ from rich.live import Live
 
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import OutputBytes
-from segmentstore.cli.stores import with_output, with_readable_store, with_store
+from segmentstore.cli.stores import (
+    require_store,
+    with_output,
+    with_readable_store,
+    with_served_store,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -123,7 +128,9 @@ def top(
     ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Watch what the containers of a store do, again and again; --json prints a line each time."""
+    """Watch what the containers of a served store do, again and again; --json prints a line each
+    time.
+    """
 
     async def run(opened: StoreApi) -> None:
         moments = _moments(opened, interval, count)
@@ -136,8 +143,9 @@ def top(
             async for rows, health in moments:
                 live.update(_table(store, rows, health), refresh=True)
 
+    require_store(store)
     try:
-        with_store(store, run)
+        with_served_store(store, run)
     except BrokenPipeError:
         output.abandon_stdout()
     except KeyboardInterrupt:

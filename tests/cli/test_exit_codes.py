@@ -21,6 +21,7 @@ CASES: list[tuple[errors.SegmentStoreError, ExitCode]] = [
     (errors.StoreInUseError("x"), ExitCode.IN_USE),
     (errors.NotPrimaryError(0), ExitCode.IN_USE),
     (errors.TierUnavailableError("tier2", "full"), ExitCode.UNAVAILABLE),
+    (errors.StoreUnreachableError("x", "no process"), ExitCode.UNAVAILABLE),
     (errors.ContainerStoppedError(0), ExitCode.UNAVAILABLE),
     (errors.ContainerStoppedError(0, OSError(5, "input/output error")), ExitCode.UNAVAILABLE),
     (

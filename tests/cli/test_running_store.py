@@ -13,6 +13,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from tests.cli.shell import Result, segmentstore
 from tests.cli.test_gc import plant
+from tests.cli.test_inspection import snapshot
 from tests.store.harness import TINY
 
 A = UUID(int=1)
@@ -207,6 +208,15 @@ class TestTop:
     def test_a_table_for_people(self, tmp_path: Path) -> None:
         with library.blocking.open(tmp_path / "s", **TINY) as store:
             store.create_segment("x")
-        shown = segmentstore("top", tmp_path / "s", "--count", 1)
-        assert shown.code == ExitCode.DONE
-        assert b"readers waiting" in shown.out
+            shown = through("top", tmp_path / "s", "--count", 1)
+            assert b"readers waiting" in shown.out
+
+    def test_does_not_open_a_store_that_no_process_serves(self, tmp_path: Path) -> None:
+        with library.blocking.open(tmp_path / "s", **TINY):
+            pass
+        before = snapshot(tmp_path / "s")
+        refused = segmentstore("top", tmp_path / "s", "--count", 1)
+        assert refused.code == ExitCode.UNAVAILABLE
+        assert "`segmentstore serve` does" in refused.err
+        assert snapshot(tmp_path / "s") == before
+        assert segmentstore("top", tmp_path / "none").code == ExitCode.REFUSED
