@@ -1,4 +1,6 @@
-"""One API: an embedded store, one over the Unix socket in its folder, one over a port."""
+"""One API: an embedded store, one over the Unix socket in its folder, one over a port, with and
+without TLS.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from typing import Any
 
 import segmentstore
 from segmentstore import SegmentStore, StoreApi
-from segmentstore.contracts.runtime import Runtime
-from segmentstore.server.wire_server import WireServer
-from segmentstore.tables.table_service import TableService
 from tests.contracts.store_api_contract import StoreApiContract
 from tests.contracts.store_api_listings_contract import StoreListingsContract
 from tests.contracts.store_api_reads_contract import StoreReadsContract
 from tests.contracts.store_api_world import StoreApiWorld
+from tests.server.test_tls import files_of, trusting
+from tests.server.wire_client import served
+from tests.store.certificates import make_certificates
 from tests.store.harness import open_tiny
 
 
@@ -42,15 +44,25 @@ class Port(StoreApiWorld):
     async def open_api(
         self, folder: Path, **options: Any
     ) -> AsyncIterator[tuple[StoreApi, SegmentStore]]:
-        async with open_tiny(folder, **options) as embedded:
-            tables = TableService(embedded)
-            server = await WireServer.open(embedded, tables, "127.0.0.1", 0, Runtime())
-            try:
-                async with segmentstore.connect(f"127.0.0.1:{server.port}") as store:
-                    yield store, embedded
-            finally:
-                await server.close()
-                await tables.close()
+        async with (
+            served(folder.parent, **options) as (embedded, server),
+            segmentstore.connect(f"127.0.0.1:{server.port}") as store,
+        ):
+            yield store, embedded
+
+
+class TlsPort(StoreApiWorld):
+    @asynccontextmanager
+    async def open_api(
+        self, folder: Path, **options: Any
+    ) -> AsyncIterator[tuple[StoreApi, SegmentStore]]:
+        keys = folder.parent / "keys"
+        make_certificates(keys)
+        async with (
+            served(folder.parent, certificates=files_of(keys), **options) as (embedded, server),
+            segmentstore.connect(f"127.0.0.1:{server.port}", tls=trusting(keys)) as store,
+        ):
+            yield store, embedded
 
 
 class TestEmbedded(Embedded, StoreApiContract, StoreReadsContract): ...
@@ -59,10 +71,16 @@ class TestEmbedded(Embedded, StoreApiContract, StoreReadsContract): ...
 class TestUnixSocket(UnixSocket, StoreApiContract, StoreReadsContract): ...
 
 
-class TestPort(Port, StoreApiContract, StoreReadsContract): ...
+class TestPort(Port, StoreReadsContract): ...
+
+
+class TestTlsPort(TlsPort, StoreApiContract, StoreReadsContract): ...
 
 
 class TestEmbeddedListings(Embedded, StoreListingsContract): ...
 
 
 class TestUnixSocketListings(UnixSocket, StoreListingsContract): ...
+
+
+class TestTlsPortListings(TlsPort, StoreListingsContract): ...
