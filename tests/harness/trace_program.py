@@ -26,6 +26,7 @@ def shown_runs(number: int) -> Iterator[str]:
     """The traces and calls of `number` runs, of each workload in turn."""
     for run in range(number):
         result = Scenario(traced_plan(run), keep_trace=True).run()
+        assert result.trace is not None
         yield f"run {run}: {result.digest} {result.points}"
         yield from result.trace
         yield from map(str, result.history.calls)
