@@ -53,6 +53,7 @@ CASES = {
     "wire_keys": "bench.wire_keys",
     "wire_restart": "bench.wire_restart",
     "wire_burst": "bench.wire_burst",
+    "wire_connect": "bench.wire_connect",
     "spark_reconcile": "bench.spark_reconcile",
     "spark_listing": "bench.spark_listing",
     "spark_deep_check": "bench.spark_deep_check",
