@@ -35,7 +35,7 @@ from tests.cli.shell import Result, segmentstore
 from tests.harness.test_kill import SETTINGS, cut_last_frame
 from tests.support.suites import slow
 
-RUNS = 2
+RUNS = 1
 """Of each test: a run takes half a second of a core."""
 SIMULATE = ("crashtest", "--runs", RUNS, "--jobs", 1)
 

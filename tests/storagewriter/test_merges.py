@@ -6,6 +6,8 @@ Checklist of the reference, section 3.6: 95, 97, 98, 105.
 from __future__ import annotations
 
 import asyncio
+import inspect
+import sys
 from itertools import pairwise
 
 import pytest
@@ -283,9 +285,12 @@ def test_nothing_is_linked_while_a_flight_has_either_side() -> None:
 
 
 def test_merges_of_merges_are_settled_however_deep_they_are() -> None:
+    deep = 400
+    before = sys.getrecursionlimit()
+
     async def body(c: FakeContainer) -> None:
         c.read_gate = asyncio.Event()
-        ids = [c.create(f"s{number}") for number in range(1100)]
+        ids = [c.create(f"s{number}") for number in range(deep)]
         for each in ids:
             c.append(each, 1)
         for source, target in pairwise(ids):
@@ -299,4 +304,9 @@ def test_merges_of_merges_are_settled_however_deep_they_are() -> None:
         c.read_gate.set()
         await asyncio.sleep(1)
 
-    run(body)
+    # So that what calls itself for each merge is found with fewer of them.
+    sys.setrecursionlimit(len(inspect.stack(0)) + deep)
+    try:
+        run(body)
+    finally:
+        sys.setrecursionlimit(before)
