@@ -21,8 +21,11 @@ from segmentstore.contracts.owned_tasks import owned_tasks
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.opening import OpeningStore
 from segmentstore.store_folder import read_store_file
+from tests.support.eager_loop import SPEED, EagerLoop
 
 T = TypeVar("T")
+
+POLL_S = (0.002, 0.01)
 
 TINY: Mapping[str, Any] = {
     "frame_bytes_max": 200,
@@ -225,6 +228,12 @@ def _is_tier2(path: str) -> bool:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the loop run until it holds; bounded by the test's own time-out."""
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event
-        await asyncio.sleep(0.002)
+    """Let the loop run until it holds; bounded by the test's own time-out.
+
+    Asked each 2 ms of real time at first, and each 10 ms later: some conditions cost a millisecond.
+    """
+    speed = SPEED if isinstance(asyncio.get_running_loop(), EagerLoop) else 1.0
+    pause_s = POLL_S[0]
+    while not condition():
+        await asyncio.sleep(pause_s * speed)
+        pause_s = min(pause_s * 1.1, POLL_S[1])

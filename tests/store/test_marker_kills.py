@@ -29,6 +29,7 @@ from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld
 from tests.store.harness import run
+from tests.support.suites import size, sized
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_names import (
     MARKER_PREFIX,
@@ -41,6 +42,8 @@ from tier2.object_names import (
 from tier2.object_storage import ObjectStorage, StorageUnavailableError, StoredObject
 from tier2.store_markers import StoreMarkers, stores_at
 
+STEP = size("MARKER_KILL_STEP", 3, 1)
+"""Killed at each so many-th effect."""
 SETTINGS = {"containers": 1, "tier2": "s3://bucket/prefix"}
 
 
@@ -78,6 +81,7 @@ def names(world: StoreWorld) -> list[str]:
     return list(world.bucket.objects)
 
 
+@sized(8)
 def test_a_maker_that_is_killed_anywhere_goes_on_and_others_are_reported_it() -> None:
     number, refused_as_new, refused_as_used = 0, 0, 0
     while refused_as_used < 3:
@@ -99,7 +103,7 @@ def test_a_maker_that_is_killed_anywhere_goes_on_and_others_are_reported_it() ->
             refused_as_used += used
         world.run_task(again := world.process("again"), finish(world, again))
         world.close()
-        number += 1
+        number += STEP
     assert refused_as_new
 
 

@@ -44,10 +44,11 @@ from tests.store.harness import TINY, WorldDisk, read_all, until
 from tests.support.eager_loop import SPEED, run_eagerly
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part
 from tests.support.folders import files_below
-from tests.support.suites import share, slow
+from tests.support.suites import share, size, sized, slow
 from tier2.object_names import PROBE_PREFIX, parse_object_name
 from tier2.request_statistics import Operation
 
+DAMAGED = size("DAMAGED_REPLIES", 1, 3)
 SETTINGS: Mapping[str, Any] = {
     **TINY,
     "containers": 2,
@@ -303,6 +304,7 @@ def test_every_other_request_of_an_upload_going_wrong_loses_and_doubles_nothing(
     through_trouble(tmp_path, s3, trouble)
 
 
+@sized(8)
 @pytest.mark.parametrize(
     "fault",
     share([Truncate(), Truncate(lying=True), FlipBit("reply")], 3, 8),
@@ -320,8 +322,8 @@ def test_replies_that_are_damaged_on_the_way_never_reach_a_reader(
         return is_first
 
     async def trouble(_: SegmentStore) -> None:
-        rule = s3.proxy.fault(fault, "get", times=3, when=is_first_of_its_object)
-        await until(lambda: rule.taken == 3)
+        rule = s3.proxy.fault(fault, "get", times=DAMAGED, when=is_first_of_its_object)
+        await until(lambda: rule.taken == DAMAGED)
 
     through_trouble(tmp_path, s3, trouble, cache_bytes_max=16 * 1024)
 
