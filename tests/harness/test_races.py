@@ -14,7 +14,7 @@ from recovery.harness.runs.plan import Tier1
 from recovery.harness.runs.races import RACES, TIER1, race_plans
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import run_plans
-from tests.support.suites import share, size, sized
+from tests.support.suites import share, size, sized, slow
 
 PLANS_MIN: dict[Tier1, int] = {"file": 30, "bookkeeper": 5}
 """An opening has at least so many."""
@@ -54,7 +54,7 @@ def test_no_race_of_two_owners_loses_anything_or_is_reported_wrong(tier1: Tier1,
             "a",
             "making",
         ),
-        (
+        pytest.param(
             Edit(
                 "durablelog.file.log_folder:LogFolder._scan",
                 "if seen == (state, str(error)):",
@@ -62,6 +62,7 @@ def test_no_race_of_two_owners_loses_anything_or_is_reported_wrong(tier1: Tier1,
             ),
             "a",
             "beside a living owner",
+            marks=slow(5),
         ),
     ],
     ids=[

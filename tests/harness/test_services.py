@@ -34,9 +34,9 @@ from tests.support.processes import is_alive
 from tests.support.suites import share, slow
 
 KINDS: list[type[StorageServer]] = [
+    Sftp,
     S3Proxy,
     Moto,
-    Sftp,
     *([VersityGateway] if shutil.which("go") else []),
 ]
 LISTENER = (

@@ -17,8 +17,9 @@ from recovery.harness.runs.plan import Cycle, draw_plan
 from recovery.harness.runs.run_result import RunResult
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import drawn_plans, run_all
+from tests.support.suites import size, sized
 
-CONDITIONAL_RUNS = 12
+CONDITIONAL_RUNS = size("HARNESS_CONDITIONAL_RUNS", 6, 12)
 DECIDED_SHARE = 0.55
 """Of the windows of these runs; they decide 0.75, and 0.59 to 0.66 of those of other seeds."""
 
@@ -57,6 +58,7 @@ def test_a_run_whose_driver_raises_is_a_failure_of_its_seed_and_is_checked_all_t
     assert summary.calls > 0
 
 
+@sized(6)
 def test_most_windows_of_conditional_appends_are_decided() -> None:
     """What the search for linearizability leaves alone it does not agree with: the share of it must
     not grow unseen.

@@ -117,7 +117,7 @@ async def work(watch: TurnWatch, folder: Path, segments: int) -> None:
 
 def watched(folder: Path, segments: int) -> TurnWatch:
     with TurnWatch(CALLBACKS) as watch:
-        run(work(watch, folder, segments))
+        run(work(watch, folder, segments), limit_s=240)
     return watch
 
 
