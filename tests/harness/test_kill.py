@@ -40,7 +40,7 @@ from tests.support.suites import share, size, sized, slow
 
 CYCLES = size("HARNESS_KILL_CYCLES", len(DECK), PROCESS_RUNS)
 """Of each part."""
-PARTS = ("default", "everything", "lifecycle", "exactly-once")
+PARTS = ("default", "everything", "lifecycle", "exactly-once", "connect")
 SETTINGS = {
     **UNFLUSHED,
     "containers": 1,
@@ -53,7 +53,7 @@ SETTINGS = {
 
 @sized(35)
 @pytest.mark.timeout(120 + 10 * CYCLES)
-@pytest.mark.parametrize("workload", share(PARTS, 4, 35))
+@pytest.mark.parametrize("workload", share(PARTS, 5, 35))
 def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) -> None:
     try:
         require_exact_kills()

@@ -52,10 +52,11 @@ NUMBERS_SPARE: Final = 1024
 """More calls than this nobody makes beyond those it was asked to make, about."""
 _POLL_S: Final = 0.1
 _JOBS_KILLED: Final = 0.5
+_UNKNOWN: Final = "AppendOutcomeUnknownError"
 _STOPPED: Final = (
     "ContainerStoppedError",
     "NotPrimaryError",
-    "AppendOutcomeUnknownError",
+    _UNKNOWN,
     "DataCorruptionError",
 )
 """Answers of a store that has stopped."""
@@ -357,7 +358,9 @@ class KillRound:
     def _note_errors(self, child: Child, *foreseen: type[Exception]) -> None:
         """What a child reported of errors, and how long it took to recover."""
         names = [each.__name__ for each in foreseen]
-        stops = [each for each in _STOPPED if each not in names]
+        # A cut connection, too, leaves a call without an answer.
+        cut = (_UNKNOWN,) if BY_NAME[self._result.workload].connected else ()
+        stops = [each for each in _STOPPED if each not in (*names, *cut)]
         opening = 0
         for event in child.events:
             if event.what == "opening":
