@@ -51,6 +51,7 @@ CASES = {
     "wire_tables": "bench.wire_tables",
     "wire_connections": "bench.wire_connections",
     "wire_keys": "bench.wire_keys",
+    "wire_left_writers": "bench.wire_left_writers",
     "wire_restart": "bench.wire_restart",
     "wire_burst": "bench.wire_burst",
     "wire_connect": "bench.wire_connect",

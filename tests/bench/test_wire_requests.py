@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench import wire_connections, wire_keys, wire_restart, wire_tables
+from bench import wire_connections, wire_keys, wire_left_writers, wire_restart, wire_tables
 from bench.wire_connections import held_connections, plain_round
 from bench.wire_load import java_load
 from bench.wire_plain_server import PlainServer
@@ -54,6 +54,18 @@ def test_keys_are_found_also_without_the_index(tmp_path: Path, monkeypatch: Any)
     rows = wire_keys.rows_of({**measured, "lookup_p99_ms": 2.1}, 3_000)
     assert [row.met for row in rows] == [measured["memory_more"] <= 100, False, True]
     assert "memory_fill_s" in rows[0].extra
+
+
+@slow(8)
+def test_writers_that_come_once_are_known_after_a_kill(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(wire_left_writers, "_QUIET_S", 0.0)
+    server = OurServer(tmp_path / "ours", "file", settings=SMALL)
+    measured = wire_left_writers.left_writers(server, 200)
+    assert not server.running
+    assert measured["killed_s"] > 0
+    rows = wire_left_writers.rows_of({**measured, "writer_slower": 1.6, "memory_more": 9.0}, 200)
+    assert [row.met for row in rows[:2]] == [True, False]
+    assert "writer_last_cpu_us" in rows[1].extra
 
 
 def test_a_ratio_beside_the_connections_is_of_neighbours() -> None:
