@@ -3,8 +3,9 @@ calls on an embedded store.
 
 Four figures of each: appends of 100 B by one producer, records of atomic batches, a follower of
 1,000 appends/s, and a listing of 10,000 segments. The follower's is the delay from when an append
-was due until its bytes are there. Sides take turns, each round in processes and a folder of its own. The client, the server and the disk share
-the machine's cores. Floor of the appends: write + fdatasync of one full window of records.
+was due until its bytes are there. Sides take turns, each round in processes and a folder of its
+own. The client, the server and the disk share the machine's cores. Floor of the appends: write +
+fdatasync of one full window of records.
 """
 
 from __future__ import annotations
