@@ -168,7 +168,10 @@ class DurableDataLog(ABC):
         """
 
     def last_address(self) -> LogAddress | None:
-        """Of the last acknowledged frame; None if there is none, or nothing is appended."""
+        """In the last acknowledged frame, or of it: a later one has a higher address.
+
+        None if there is none, and of a log that is only viewed.
+        """
         return None
 
     def place_of(self, address: LogAddress) -> str:

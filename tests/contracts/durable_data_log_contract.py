@@ -234,6 +234,29 @@ class DurableDataLogContract(ABC):
 
         self.run(scenario())
 
+    def test_the_last_address_is_in_the_last_acknowledged_frame(self) -> None:
+        async def scenario() -> None:
+            log = await self.opened()
+            assert log.last_address() is None
+            addresses = await append_all(log, range(100))
+            assert log.last_address() == addresses[-1]
+            places = [log.place_of(address) for address in addresses]
+            assert len(set(places)) in {1, 100}
+            await log.truncate(addresses[-1])
+            assert log.last_address() == addresses[-1]
+            await log.close()
+            again = await self.opened()
+            last = again.last_address()
+            assert last is not None
+            # An opening may have copied the frame on.
+            assert (await read_all(again))[-1].address <= last
+            (later,) = await append_all(again, range(100, 101))
+            assert last < later
+            assert again.last_address() == later
+            await again.close()
+
+        self.run(scenario())
+
     def test_truncation_moves_the_start_and_survives_reopening(self) -> None:
         async def scenario() -> None:
             log = await self.opened()

@@ -272,6 +272,11 @@ class SimulatedLedgerLog(DurableDataLog):
             frames[0 if start is None else bisect_left(frames, start, key=_address_of) :]
         )
 
+    def last_address(self) -> LogAddress | None:
+        self._ledger.settle(self._now_us())
+        frames = self._ledger.frames
+        return frames[-1].address if frames else None
+
     async def truncate(self, address: LogAddress) -> None:
         frames = self._ledger.frames
         if frames and address <= frames[0].address:
