@@ -77,7 +77,7 @@ from segmentstore.wire.store_commands import (
 from segmentstore.wire.store_documents import (
     BLOCKS,
     CHECKPOINT,
-    COLLECT_GARBAGE,
+    COLLECTED,
     EXPORT_CATALOG,
     FLUSH_ALL,
     FRAMES,
@@ -88,7 +88,6 @@ from segmentstore.wire.store_documents import (
     STATS,
     WAKE_MAILBOX,
     decode_exports,
-    decode_garbage,
     decode_number,
     decode_stats,
 )
@@ -396,7 +395,9 @@ class RemoteStore:
 
     async def collect_garbage(self) -> GarbageReport:
         """Search all of Tier 2 for orphans and garbage now, and delete what is due."""
-        return decode_garbage(await self._manage(COLLECT_GARBAGE))
+        self._check_loop()
+        found = [each async for each in listed_rows(self._connection, COLLECTED)]
+        return GarbageReport.of(found)
 
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container of the process into Tier 2."""

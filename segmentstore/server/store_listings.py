@@ -1,7 +1,8 @@
 """StoreListings: the listings that one connection has begun and not ended.
 
 A part is made when it is asked for, and is bounded in rows and bytes. Between two parts a listing
-costs memory for a portion at most, so a client may take any time.
+costs memory for a portion at most, so a client may take any time; the report of a collection is all
+there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final
 
 from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.reports import GarbageItem
 from segmentstore.server.server_context import ServerContext
 from segmentstore.service import SegmentStore
 from segmentstore.wire.store_commands import (
@@ -19,7 +22,14 @@ from segmentstore.wire.store_commands import (
     ContinueListing,
     RowsGiven,
 )
-from segmentstore.wire.store_documents import BLOCKS, FRAMES, GARBAGE, OPERATIONS, encode_document
+from segmentstore.wire.store_documents import (
+    BLOCKS,
+    COLLECTED,
+    FRAMES,
+    GARBAGE,
+    OPERATIONS,
+    encode_document,
+)
 
 LISTINGS_MAX: Final = 4
 """Of one connection."""
@@ -29,11 +39,21 @@ PART_BYTES: Final = 256 * 1024
 ROWS_OF_A_TURN: Final = 64
 """Made and encoded without letting others run: about a millisecond."""
 
+
+async def _collected(store: SegmentStore) -> AsyncGenerator[GarbageItem | Finding, None]:
+    report = await store.collect_garbage()
+    for item in report.items:
+        yield item
+    for finding in report.findings:
+        yield finding
+
+
 _LISTINGS: Final[dict[str, Callable[[SegmentStore, str | None], AsyncGenerator[Any, None]]]] = {
     FRAMES: lambda store, _: store.list_frames(),
     OPERATIONS: lambda store, _: store.list_operations(),
     BLOCKS: SegmentStore.list_blocks,
     GARBAGE: lambda store, _: store.find_garbage(),
+    COLLECTED: lambda store, _: _collected(store),
 }
 
 

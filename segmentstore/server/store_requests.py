@@ -39,7 +39,6 @@ from segmentstore.wire.store_commands import (
 )
 from segmentstore.wire.store_documents import (
     CHECKPOINT,
-    COLLECT_GARBAGE,
     EXPORT_CATALOG,
     FLUSH_ALL,
     METRICS,
@@ -197,7 +196,6 @@ async def _check_id(store: SegmentStore, name: str, segment_id: int) -> None:
 _ACTIONS: Final[dict[str, Callable[[SegmentStore], Coroutine[Any, Any, object]]]] = {
     FLUSH_ALL: SegmentStore.flush,
     CHECKPOINT: SegmentStore.checkpoint,
-    COLLECT_GARBAGE: SegmentStore.collect_garbage,
     EXPORT_CATALOG: SegmentStore.export_catalog,
     PROCESS_MAILBOX: SegmentStore.process_mailbox,
     WAKE_MAILBOX: _wake_mailbox,

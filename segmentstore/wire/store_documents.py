@@ -17,7 +17,6 @@ from segmentstore.contracts.reports import (
     CatalogExport,
     FrameEntry,
     GarbageItem,
-    GarbageReport,
     OperationEntry,
 )
 from segmentstore.wire.errors import WireError
@@ -25,7 +24,6 @@ from segmentstore.wire.store_commands import RequestRefused
 
 FLUSH_ALL: Final = "flush"
 CHECKPOINT: Final = "checkpoint"
-COLLECT_GARBAGE: Final = "collect-garbage"
 EXPORT_CATALOG: Final = "export-catalog"
 PROCESS_MAILBOX: Final = "process-mailbox"
 WAKE_MAILBOX: Final = "wake-mailbox"
@@ -36,6 +34,7 @@ FRAMES: Final = "frames"
 OPERATIONS: Final = "operations"
 BLOCKS: Final = "blocks"
 GARBAGE: Final = "garbage"
+COLLECTED: Final = "collected-garbage"
 """The listings of BeginListing."""
 
 
@@ -50,17 +49,6 @@ def decode_number(data: Buffer) -> int:
     if type(number) is not int:
         raise WireError("a number was expected")
     return number
-
-
-def decode_garbage(data: Buffer) -> GarbageReport:
-    """What a collection found."""
-    try:
-        document = _document(data)
-        items = map(_garbage_item, document["items"])
-        findings = map(_finding, document["findings"])
-        return GarbageReport(items=tuple(items), findings=tuple(findings))
-    except (KeyError, TypeError, ValueError) as error:
-        raise WireError(f"it is no report of a collection: {error}") from error
 
 
 def decode_rows(listing: str, data: Buffer) -> list[Any]:
@@ -92,6 +80,7 @@ _ROWS: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
     OPERATIONS: lambda row: OperationEntry(*row),
     BLOCKS: lambda row: BlockEntry(*row),
     GARBAGE: _garbage_row,
+    COLLECTED: _garbage_row,
 }
 
 

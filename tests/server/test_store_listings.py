@@ -27,7 +27,7 @@ from tests.server.test_store_commands import refusal, spoken
 from tests.server.wire_client import WireClient
 from tests.store.harness import UNFLUSHED, open_tiny, run, until
 
-LISTINGS = ("frames", "operations", "blocks", "garbage")
+LISTINGS = ("frames", "operations", "blocks", "garbage", "collected-garbage")
 
 
 async def fill(store: SegmentStore, count: int) -> None:
