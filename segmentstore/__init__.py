@@ -69,7 +69,14 @@ if TYPE_CHECKING:
     from segmentstore.client.remote_store import RemoteStore
     from segmentstore.contracts.collector import tune_gc
     from segmentstore.contracts.events import frame_event, frame_events, split_events
-    from segmentstore.contracts.reports import CatalogExport, GarbageReport
+    from segmentstore.contracts.reports import (
+        BlockEntry,
+        CatalogExport,
+        FrameEntry,
+        GarbageItem,
+        GarbageReport,
+        OperationEntry,
+    )
     from segmentstore.opening import open  # noqa: A004 - the public name, as in `io.open`
     from segmentstore.options import StoreOptions
     from segmentstore.service import SegmentStore
@@ -78,8 +85,12 @@ if TYPE_CHECKING:
     from segmentstore.store_api import StoreApi
 
 _LAZY = {
+    "BlockEntry": "segmentstore.contracts.reports",
     "CatalogExport": "segmentstore.contracts.reports",
+    "FrameEntry": "segmentstore.contracts.reports",
+    "GarbageItem": "segmentstore.contracts.reports",
     "GarbageReport": "segmentstore.contracts.reports",
+    "OperationEntry": "segmentstore.contracts.reports",
     "RemoteStore": "segmentstore.client.remote_store",
     "SegmentReader": "segmentstore.sessions",
     "SegmentStore": "segmentstore.service",
@@ -108,6 +119,7 @@ __all__ = [
     "AttributeUpdate",
     "BadAttributeUpdateError",
     "BadOffsetError",
+    "BlockEntry",
     "CatalogExport",
     "ConfigError",
     "ContainerMismatchError",
@@ -118,6 +130,8 @@ __all__ = [
     "DeprecatedSettingWarning",
     "EndOfSegmentError",
     "ForkedStoreError",
+    "FrameEntry",
+    "GarbageItem",
     "GarbageReport",
     "InvalidArgumentError",
     "InvalidNameError",
@@ -125,6 +139,7 @@ __all__ = [
     "MissingExtraError",
     "NotAStoreError",
     "NotPrimaryError",
+    "OperationEntry",
     "ReadOnlyFileSystemError",
     "ReadOnlyViewError",
     "RemoteStore",
