@@ -67,7 +67,8 @@ class BlockListing:
             if not is_found:
                 raise SegmentNotFoundError(name)
             return
-        for segment_id in (*self._metadata.segments, *self._metadata.releasing):
+        # Some are in both.
+        for segment_id in dict.fromkeys((*self._metadata.segments, *self._metadata.releasing)):
             former = self._metadata.with_chunks(segment_id)
             if former is not None and (former.deleted or former.merged_into is not None):
                 async for entry in self._blocks_of(former):
