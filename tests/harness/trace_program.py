@@ -28,7 +28,7 @@ def shown_runs(number: int) -> Iterator[str]:
         result = Scenario(traced_plan(run), keep_trace=True).run()
         assert result.trace is not None
         yield f"run {run}: {result.digest} {result.points}"
-        yield from result.trace
+        yield from result.trace or ()
         yield from map(str, result.history.calls)
 
 
