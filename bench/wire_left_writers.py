@@ -40,7 +40,7 @@ _PAUSE: Final = 0.001
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
-    """20 k writers and a minute quick; 200 k and some ten minutes else."""
+    """20 k writers and a minute quick; 200 k and ten minutes else, on a busy machine thirty."""
     writers = 20_000 if quick else 200_000
     with subfolder(directory, "wire") as folder:
         server = OurServer(folder / "ours", "file", settings=SETTINGS)
