@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import inspect
 import sys
 import warnings
 from collections import deque
@@ -236,8 +237,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ended.update(tasks)
             for task in tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coroutine: Any = task.get_coro()
+                for given in _given_in_vain(coroutine):
+                    given.close()
                 try:
-                    task.get_coro().close()
+                    coroutine.close()
                 except BaseException:  # noqa: BLE001, S110
                     # The dead raise what they like; nobody gets it.
                     # mostly: it awaits while it is closed, it is the one that runs, it meets that
@@ -275,6 +279,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _process_events(self, event_list: object) -> None:
         """There are no events from outside."""
+
+
+def _given_in_vain(coroutine: Any) -> list[Coroutine[Any, Any, Any]]:
+    """What one that never ran was to await: it would complain when it is collected."""
+    if not inspect.iscoroutine(coroutine):
+        return []
+    frame = coroutine.cr_frame
+    if frame is None or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
+        return []
+    return [given for given in frame.f_locals.values() if inspect.iscoroutine(given)]
 
 
 def _make_task(
