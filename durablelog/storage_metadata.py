@@ -105,8 +105,7 @@ def truncate(
         _release_below(metadata, changes, segment, offset, operation)
     elif segment.chunks and segment.chunks.start_offset < offset:
         # Where the first one ends may be known to the catalog alone.
-        segment.releasing = True
-        metadata.releasing[segment.segment_id] = segment
+        _leave_to_release(metadata, segment)
     passed = list(takewhile(lambda merge: merge.end_offset <= offset, segment.merges))
     del segment.merges[: len(passed)]
     for merge in passed:
@@ -237,6 +236,15 @@ def _replace(
         _release(metadata, changes, segment.segment_id, chunk, operation)
     for chunk in taken:
         changes.set_place(segment.segment_id, chunk)
+    if taken[0].end_offset <= segment.start_offset:
+        # Others had planned it before a truncation into its first chunk.
+        _leave_to_release(metadata, segment)
+
+
+def _leave_to_release(metadata: ContainerMetadata, segment: SegmentMetadata) -> None:
+    """Have the chunks below the start offset released in slices."""
+    segment.releasing = True
+    metadata.releasing[segment.segment_id] = segment
 
 
 def _add_chunk(

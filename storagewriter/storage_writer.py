@@ -119,7 +119,7 @@ class StorageWriter:
             self._uploader,
             self._executor,
             may_run=lambda: not self._is_over_target(),
-            on_garbage=self.garbage_collector.notice,
+            on_garbage=self._notice_released,
         )
         self.mailbox = RequestProcessor(
             source,
@@ -129,7 +129,7 @@ class StorageWriter:
             self._uploader,
             self.orphan_sweeper,
             self._executor,
-            on_garbage=self.garbage_collector.notice,
+            on_garbage=self._notice_released,
             export=export,
             group=group,
         )
@@ -491,9 +491,13 @@ class StorageWriter:
         self._advanced = True
         self._waiters.settle(self._pending.touched, self._source.metadata)
         self._pending.touched.clear()
+        self._notice_released()
+        self.consolidator.notice()
+
+    def _notice_released(self) -> None:
+        """There may be objects to delete, or chunks to release."""
         self.garbage_collector.notice()
         self.chunk_releaser.notice()
-        self.consolidator.notice()
 
     # --- the end ----------------------------------------------------------------------------------
 

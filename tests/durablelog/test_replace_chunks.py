@@ -19,6 +19,7 @@ from durablelog.operations import (
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
+    ReleaseChunksOperation,
     ReplaceChunksOperation,
     StorageUpdateOperation,
     TruncateOperation,
@@ -224,3 +225,27 @@ def test_a_checkpoint_behind_it_says_the_same_as_replay() -> None:
         updater.replay(operation)
     assert not differences(again, c.metadata)
     assert encode_checkpoint(again) == blob
+
+
+@pytest.mark.parametrize("encoded", [False, True])
+def test_pieces_below_a_truncation_that_came_between_are_released(*, encoded: bool) -> None:
+    """The old chunk reached beyond the start offset, and so was still there."""
+    container = Container()
+    (old, *_) = container.chunks(container.a)
+    new = tuple(
+        ChunkRecord(start, length, "new", start, container.a, start)
+        for start, length in ((0, 4), (4, 6))
+    )
+    container.put(TruncateOperation(container.a, 7))
+    replacement = ChunkReplacement(container.a, (old,), new)
+    container.put(ReplaceChunksOperation([ObjectRecord("new", SIZE, 9)], [replacement]))
+    if encoded:
+        container.metadata = decode_checkpoint(encode_checkpoint(container.metadata))
+        container.updater = MetadataUpdater(container.metadata)
+    segment = container.metadata.segments[container.a]
+    assert segment.releasing
+    assert list(container.metadata.releasing) == [container.a]
+    container.put(ReleaseChunksOperation([(container.a, segment.release_end)]))
+    assert container.chunks(container.a)[0] == new[1]
+    assert not container.metadata.releasing
+    assert container.metadata.objects["new"].live_bytes == 6
