@@ -208,11 +208,13 @@ class PendingSegments:
         return wanted
 
     def collect_aged(self, now: float, segments_max: int) -> float | None:
-        """Make due what is old enough at `now`, of so many segments; return when the next one will
-        be, or was: then there are more. None if none waits.
+        """Make due what is old enough at `now`, of the next so many segments; return when the next
+        one will be, or `now`: then there may be more. None if none waits.
         """
         queue, age = self._by_age, self._config.flush_age_s
-        while queue:
+        for _ in range(segments_max):
+            if not queue:
+                return None
             time, _, aggregator = queue[0]
             segment_id = aggregator.segment_id
             waits = segment_id not in self.ready and segment_id not in self.busy
@@ -222,14 +224,13 @@ class PendingSegments:
             elif aggregator.first_time > time:
                 self._entries += 1
                 heapq.heapreplace(queue, (aggregator.first_time, self._entries, aggregator))
-            elif time + age <= now and segments_max:
-                segments_max -= 1
+            elif time + age <= now:
                 heapq.heappop(queue)
                 aggregator.in_age_queue = False
                 self._make_ready(aggregator)
             else:
                 return time + age
-        return None
+        return now if queue else None
 
     def _force(self, segment_id: int, end: int | None = None) -> None:
         aggregator = self.dirty.get(segment_id)
