@@ -2,9 +2,10 @@
 
 A store gets its segments, 1,000 at a time, and each gets one append; all is flushed. Then 1,000
 callers append to random segments, one append in flight each. Nearly each of these segments is idle,
-and comes into memory by it. Then the store is opened again, in a fresh process: with its local
-catalog, and without. The garbage collector is tuned, as by the command line. Floor: as many
-operations of their size by one producer who awaits nothing, written to a bare file and synced.
+and comes into memory by it. Then the store is opened again, in fresh processes: at once, then
+flushed and with a checkpoint, then without its local catalog. The garbage collector is tuned, as by
+the command line. Floor: as many operations of their size by one producer who awaits nothing,
+written to a bare file and synced.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ def _rows_of(segments: int, folder: Path, appends: int) -> list[Row]:
     floor_arguments = {"directory": str(folder), "count": appends, "window": CALLERS}
     floor = child.call(one_producer.__name__, "floor_round", floor_arguments)
     made = call("engine_round", segments=segments, appends=appends)
+    loaded = call("open_round", segments=segments)
+    call("settle_round")
     whole = call("open_round", segments=segments)
     shutil.rmtree(folder / "store" / "catalog")
     lost = call("open_round", segments=segments)
@@ -77,6 +80,7 @@ def _rows_of(segments: int, folder: Path, appends: int) -> list[Row]:
         _rate(f"{name}: append to an idle one", made["value"], _APPENDED_PER_S, floor["value"]),
         _blocks(f"{name}: longest turn of the engine", made),
         _bounded(f"{name}: resident", "MiB", made["resident_mib"], _RESIDENT_MIB_MAX),
+        _restart(f"{name}: restart behind the load", loaded),
         _bounded(f"{name}: restart to first append", "s", whole["value"], _FIRST_APPEND_S, whole),
         _bounded(f"{name}: restart, catalog lost", "s", lost["value"], _FIRST_APPEND_LOST_S, lost),
     ]
@@ -102,8 +106,17 @@ def _bounded(name: str, unit: str, value: float, most: int, of: Measured | None 
         ratio=value / most,
         bar=f"≤ {most:,}",
         met=value <= most,
-        extra={key: of[key] for key in ("cpu_s", "block_ms", "resident_mib")} if of else {},
+        extra=_details(of) if of else {},
     )
+
+
+def _details(measured: Measured) -> dict[str, float]:
+    return {key: measured[key] for key in ("cpu_s", "block_ms", "resident_mib", "replayed")}
+
+
+def _restart(name: str, measured: Measured) -> Row:
+    seconds = Samples((measured["value"],))
+    return Row(name=name, unit="s", engine=seconds, extra=_details(measured))
 
 
 def _blocks(name: str, measured: Measured) -> Row:
@@ -164,15 +177,29 @@ def open_round(directory: str, segments: int) -> Measured:
                 )
                 await store.append(_name(segments // 2), bytes(_APPEND_BYTES))
                 taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
+            replayed = sum_of(store.stats(), "recovery", "operations")
             resident = resident_bytes() / (1 << 20)
         return {
             "value": taken,
             "cpu_s": cpu,
             "block_ms": blocks.longest_ms,
             "resident_mib": resident,
+            "replayed": replayed,
         }
 
     return asyncio.run(measure())
+
+
+def settle_round(directory: str) -> Measured:
+    """Flush everything, and have a checkpoint that says so."""
+
+    async def settle() -> Measured:
+        async with open_store(Path(directory) / "store", active_segments_max=ACTIVE) as store:
+            await store.flush()
+            await store.checkpoint()
+        return {"value": 0.0}
+
+    return asyncio.run(settle())
 
 
 async def _create(store: Store, names: list[str]) -> float:
