@@ -14,7 +14,8 @@ un-flushed log. So:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar
 
 from readindex.cache_manager import CacheManager
 from readindex.loader import CACHED_BLOCKS_PER_UPLOAD, Attempt, Loader, not_found_in_log
@@ -26,6 +27,8 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata
+
+T = TypeVar("T")
 
 BLOCKS_PER_TURN = 256
 """Blocks checked before the event loop gets a turn."""
@@ -69,6 +72,13 @@ class _Block:
         self.removed: RemovedError | None = None
 
     @property
+    def answer(self) -> Sequence[bytes] | RemovedError:
+        """The pieces of its bytes, if it is settled; or why there are none."""
+        return self.removed or [
+            piece for stretch in self.stretches for piece in stretch.pieces or ()
+        ]
+
+    @property
     def settled(self) -> bool:
         return self.removed is not None or all(
             stretch.pieces is not None for stretch in self.stretches
@@ -96,11 +106,12 @@ class UnflushedReads:
         self, ranges: Sequence[tuple[int, int, int]]
     ) -> list[Sequence[bytes] | RemovedError]:
         """Answers `ReadIndex.read_unflushed`. Holds as much as the ranges are long."""
-        blocks = [_Block(*each) for each in ranges]
+        blocks: list[_Block] = []
         try:
             with self._log_rescanner.asking():
-                async for block in _in_turns(blocks):
-                    self._ask(block)
+                async for each in _in_turns(ranges):
+                    blocks.append(_Block(*each))
+                    self._ask(blocks[-1])
             unsettled = blocks
             while unsettled:
                 async for block in _in_turns(unsettled):
@@ -113,12 +124,9 @@ class UnflushedReads:
                 unsettled = left
         finally:
             for block in blocks:
-                self._log_rescanner.abandon(block.wants)
-        return [
-            block.removed
-            or [piece for stretch in block.stretches for piece in stretch.pieces or ()]
-            for block in blocks
-        ]
+                if block.wants:
+                    self._log_rescanner.abandon(block.wants)
+        return [block.answer async for block in _in_turns(blocks)]
 
     def _ask(self, block: _Block) -> None:
         """Ask for what is known to be missing.
@@ -223,8 +231,8 @@ async def _unless_deleted(block: _Block, take: Callable[[_Block], Awaitable[None
             block.removed = error
 
 
-async def _in_turns(blocks: Sequence[_Block]) -> AsyncIterator[_Block]:
-    for number, block in enumerate(blocks, start=1):
-        yield block
+async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
+    for number, item in enumerate(items, start=1):
+        yield item
         if number % BLOCKS_PER_TURN == 0:
             await asyncio.sleep(0)

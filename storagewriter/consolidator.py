@@ -319,7 +319,7 @@ class Consolidator:
             self.health,
         )
         self.bytes_rewritten += builder.size
-        record, _ = builder.finish(name, self._clock.time_ms())
+        record = builder.record(name, self._clock.time_ms())
         builder.parts.clear()
         await self._commit(record, written, replaced_by_rewrite)
 

@@ -120,13 +120,13 @@ class ObjectUploader:
             lambda name, unique_id: self._storage.put(name, builder.parts, unique_id),
             self.health,
         )
-        record, chunks = builder.finish(name, self._runtime.clock.time_ms())
-        return [
-            StorageUpdateOperation(
-                objects=(record,), chunks=chunks[first : first + OPERATION_CHUNKS]
-            )
-            for first in range(0, len(chunks), OPERATION_CHUNKS)
-        ]
+        record = builder.record(name, self._runtime.clock.time_ms())
+        operations = []
+        for first in range(0, len(builder.placements), OPERATION_CHUNKS):
+            chunks = builder.chunks(name, first, first + OPERATION_CHUNKS)
+            operations.append(StorageUpdateOperation(objects=(record,), chunks=chunks))
+            await asyncio.sleep(0)
+        return operations
 
     def settled(self, name: str) -> None:
         """All that an upload led to is committed: what becomes of the object is up to the metadata

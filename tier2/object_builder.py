@@ -96,13 +96,23 @@ class ObjectBuilder:
     def finish(
         self, name: str, created_ms: int
     ) -> tuple[ObjectRecord, list[tuple[int, ChunkRecord]]]:
-        """The object's record and, in the order added, (segment id, chunk) of each block.
+        """The `record`, and the `chunks` of all blocks. O(blocks)."""
+        return self.record(name, created_ms), self.chunks(name, 0, len(self.placements))
 
-        `created_ms` is milliseconds since 1970 UTC. ValueError if no block was added.
+    def record(self, name: str, created_ms: int) -> ObjectRecord:
+        """The object's record. `created_ms` is milliseconds since 1970 UTC.
+
+        ValueError if no block was added.
         """
         if not self.placements:
             raise ValueError("an object holds at least one block")
-        chunks = [
+        return ObjectRecord(name, self.size, created_ms)
+
+    def chunks(self, name: str, first: int, end: int) -> list[tuple[int, ChunkRecord]]:
+        """(segment id, chunk) of the blocks from number `first` to before `end`, as they were
+        added.
+        """
+        return [
             (
                 placement.segment_id,
                 ChunkRecord(
@@ -114,9 +124,8 @@ class ObjectBuilder:
                     block_start_offset=placement.start_offset,
                 ),
             )
-            for placement in self.placements
+            for placement in self.placements[first:end]
         ]
-        return ObjectRecord(name, self.size, created_ms), chunks
 
     def __repr__(self) -> str:
         return (
