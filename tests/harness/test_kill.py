@@ -52,7 +52,7 @@ SETTINGS = {
 
 
 @sized(35)
-@pytest.mark.timeout(120 + 10 * CYCLES)
+@pytest.mark.timeout(300 + 20 * CYCLES)
 @pytest.mark.parametrize("workload", share(PARTS, 5, 35))
 def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) -> None:
     try:

@@ -105,6 +105,6 @@ TestBookKeeperStoreMachine.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestBookKeeperStoreMachine.pytestmark = [  # type: ignore[attr-defined]
-    pytest.mark.timeout(60 + EXAMPLES),
+    pytest.mark.timeout(300 + EXAMPLES),
     sized(30),
 ]

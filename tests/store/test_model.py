@@ -486,6 +486,6 @@ TestStoreMachine.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestStoreMachine.pytestmark = [  # type: ignore[attr-defined]
-    pytest.mark.timeout(60 + 3 * EXAMPLES),
+    pytest.mark.timeout(300 + 3 * EXAMPLES),
     sized(60),
 ]

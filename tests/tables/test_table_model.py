@@ -294,6 +294,6 @@ TestTableMachine.settings = settings(
     suppress_health_check=list(HealthCheck),
 )
 TestTableMachine.pytestmark = [  # type: ignore[attr-defined]
-    pytest.mark.timeout(60 + 3 * EXAMPLES),
+    pytest.mark.timeout(300 + 3 * EXAMPLES),
     sized(60),
 ]

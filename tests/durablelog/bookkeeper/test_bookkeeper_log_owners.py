@@ -306,5 +306,5 @@ TestCompetingOwners.settings = settings(
     max_examples=EXAMPLES, stateful_step_count=40, deadline=None
 )
 TestCompetingOwners.pytestmark = [  # type: ignore[attr-defined]
-    pytest.mark.timeout(60 + 2 * EXAMPLES)
+    pytest.mark.timeout(300 + 2 * EXAMPLES)
 ]
