@@ -19,7 +19,7 @@ from pathlib import Path
 
 from bench import rounds
 from bench.child import Measured
-from bench.engine import SEGMENT, open_store
+from bench.engine import SEGMENT, Store, open_store
 from bench.loads import percentile
 from bench.report import CaseResult, Row, Samples, extras_of
 from bench.skeleton import Skeleton
@@ -100,6 +100,25 @@ async def append_at_rate(
             waiting.create_task(acknowledge(index, append()))
 
 
+async def follow_at_rate(store: Store, name: str, appends: int, per_second: float) -> Measured:
+    """Append to an empty segment `per_second` times by the clock, beside a follower of it."""
+    timeline = TailTimeline(appends, APPEND_BYTES)
+    data = bytes(APPEND_BYTES)
+
+    async def follow() -> None:
+        offset = 0
+        async for chunk in store.reader(name, offset=0, follow=True):
+            offset += len(chunk)
+            timeline.read_up_to(offset)
+            if offset >= appends * APPEND_BYTES:
+                return
+
+    follower = asyncio.create_task(follow())
+    await append_at_rate(lambda: store.append(name, data), timeline, per_second)
+    await follower
+    return timeline.summary()
+
+
 def floor_round(directory: str, appends: int) -> Measured:
     """Milliseconds from resolving a future to the task that awaits it."""
     del directory
@@ -147,21 +166,7 @@ def engine_round(directory: str, appends: int) -> Measured:
     async def measure() -> Measured:
         async with open_store(Path(directory) / "store") as store:
             await store.create_segment(SEGMENT)
-            timeline = TailTimeline(appends, APPEND_BYTES)
-            data = bytes(APPEND_BYTES)
-
-            async def follow() -> None:
-                offset = 0
-                async for chunk in store.reader(SEGMENT, offset=0, follow=True):
-                    offset += len(chunk)
-                    timeline.read_up_to(offset)
-                    if offset >= appends * APPEND_BYTES:
-                        return
-
-            follower = asyncio.create_task(follow())
-            await append_at_rate(lambda: store.append(SEGMENT, data), timeline, APPENDS_PER_S)
-            await follower
-            return timeline.summary()
+            return await follow_at_rate(store, SEGMENT, appends, APPENDS_PER_S)
 
     return asyncio.run(measure())
 

@@ -24,7 +24,7 @@ from bench.engine import SEGMENT, Store, open_store
 from bench.floor import synced_write_rate
 from bench.loads import concurrent_callers, pipelined
 from bench.report import CaseResult, Row, Samples
-from bench.tail_reader import TailTimeline, append_at_rate
+from bench.tail_reader import follow_at_rate
 from bench.workspace import BenchError
 from recovery.harness.services.server import python_module
 
@@ -193,7 +193,9 @@ def _measured(
             batches = await concurrent_callers(
                 append_batch, _CALLERS, max(1, appends // (10 * _CALLERS))
             )
-            timeline = await _followed(store, followed)
+            name = f"{SEGMENT}/followed"
+            await store.create_segment(name)
+            timeline = await follow_at_rate(store, name, followed, _PER_S)
             listed_s = await _listed(store, segments)
         return {
             "appended_per_s": single.rate,
@@ -204,27 +206,6 @@ def _measured(
         }
 
     return asyncio.run(measure())
-
-
-async def _followed(store: Store, appends: int) -> Measured:
-    """A follower of a new segment, to which appends come at a fixed rate."""
-    name = f"{SEGMENT}/followed"
-    await store.create_segment(name)
-    timeline = TailTimeline(appends, _APPEND_BYTES)
-    data = bytes(_APPEND_BYTES)
-
-    async def follow() -> None:
-        offset = 0
-        async for chunk in store.reader(name, offset=0, follow=True):
-            offset += len(chunk)
-            timeline.read_up_to(offset)
-            if offset >= appends * _APPEND_BYTES:
-                return
-
-    follower = asyncio.create_task(follow())
-    await append_at_rate(lambda: store.append(name, data), timeline, _PER_S)
-    await follower
-    return timeline.summary()
 
 
 async def _listed(store: Store, segments: int) -> float:
