@@ -378,7 +378,7 @@ class ReadIndex:
 
         Those that memory and cache had no room for count as if they were held: more of them only
         costs more rescans. A tail that grows faster than it is spilled counts against its hard
-        bound, where bytes would be dropped.
+        bound, where bytes would be dropped; so do flushed bytes that a slow cache holds there.
         """
         config = self._config
         in_tail = self._tail.bytes_unflushed
@@ -386,7 +386,7 @@ class ReadIndex:
         if self._spiller.refused:
             return unflushed / config.tail_bytes_max
         bound = config.tail_bytes_max + config.cache_bytes_max
-        return max(unflushed / bound, in_tail / (HARD_BOUND * config.tail_bytes_max))
+        return max(unflushed / bound, self._tail.bytes_held / (HARD_BOUND * config.tail_bytes_max))
 
     @property
     def crowded(self) -> bool:

@@ -30,6 +30,8 @@ class TailMemory:
         self.bytes_total = 0
         self.bytes_flushed = 0
         """How much of `bytes_total` Tier 2 has too."""
+        self.bytes_flushed_spilling = 0
+        """How much of `bytes_flushed` is on its way into the cache: held until that answers."""
         self.position = 0
         """Grows by every byte appended to the container, here or elsewhere: the order of age."""
         self.dropped_unflushed_bytes = 0
@@ -40,6 +42,11 @@ class TailMemory:
     def bytes_unflushed(self) -> int:
         """How much of `bytes_total` Tier 2 lacks."""
         return self.bytes_total - self.bytes_flushed
+
+    @property
+    def bytes_held(self) -> int:
+        """How much of `bytes_total` stays until it is flushed or spilled."""
+        return self.bytes_total - self.bytes_flushed + self.bytes_flushed_spilling
 
     # --- bytes coming in ---
 
@@ -129,6 +136,8 @@ class TailMemory:
     def mark_flushed(self, extent: Extent) -> None:
         """Tier 2 has the extent now; `extent.flushed` was just set."""
         self.bytes_flushed += extent.counted_bytes
+        if extent.home is Home.SPILLING:
+            self.bytes_flushed_spilling += extent.counted_bytes
 
     # --- bytes going out ---
 
@@ -137,6 +146,8 @@ class TailMemory:
         self.bytes_total -= extent.counted_bytes
         if extent.flushed:
             self.bytes_flushed -= extent.counted_bytes
+            if extent.home is Home.SPILLING:
+                self.bytes_flushed_spilling -= extent.counted_bytes
         extent.counted_bytes = 0
         self._fifo.pop(extent, None)
         self._indexes[extent.segment_id].remove(extent)
@@ -191,6 +202,8 @@ class TailMemory:
 
     def take_back(self, extent: Extent) -> None:
         """The cache refused an extent: it is the oldest again."""
+        if extent.flushed:
+            self.bytes_flushed_spilling -= extent.counted_bytes
         extent.home = Home.TAIL
         self._fifo[extent] = None
         self._fifo.move_to_end(extent, last=False)
@@ -211,11 +224,13 @@ class TailMemory:
 
     def check(self) -> None:
         """Assert that each extent and each tail buffer is counted once. O(extents)."""
-        bytes_total = bytes_flushed = 0
+        bytes_total = bytes_flushed = bytes_flushed_spilling = 0
         for index in self._indexes.values():
             for extent in index.extents_from(0):
                 bytes_total += extent.counted_bytes
                 bytes_flushed += extent.counted_bytes if extent.flushed else 0
+                if extent.flushed and extent.home is Home.SPILLING:
+                    bytes_flushed_spilling += extent.counted_bytes
                 assert extent.counted_bytes in (
                     (extent.length,) if extent.home is Home.TAIL else (0, extent.length)
                 )
@@ -226,3 +241,4 @@ class TailMemory:
                 bytes_flushed += index.tail_flushed
         assert bytes_total == self.bytes_total, (bytes_total, self.bytes_total)
         assert bytes_flushed == self.bytes_flushed, (bytes_flushed, self.bytes_flushed)
+        assert bytes_flushed_spilling == self.bytes_flushed_spilling

@@ -30,7 +30,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
     TierUnavailableError,
 )
-from tests.readindex.world import TINY, World
+from tests.readindex.world import TINY, SlowCache, World
 
 
 def scenario(test: Callable[[World, int], Awaitable[None]]) -> Callable[[], None]:
@@ -443,6 +443,30 @@ def test_a_cache_that_raises_counts_as_one_that_refuses_and_spilling_goes_on_lat
         data = await world.index.read(s, 0, 120)
         assert data
         assert data == bytes(len(data))
+        await world.index.close()
+
+    run_virtual(main())
+
+
+def test_flushed_bytes_that_a_slow_cache_holds_in_memory_count_as_pressure() -> None:
+    """They did not: writers filled memory beside them, until un-flushed bytes were dropped."""
+
+    async def main() -> None:
+        cache = SlowCache(1000)
+        cache.latency_s = 1.0
+        world = await World(cache=cache).open()
+        s = world.create()
+        for _ in range(6):
+            world.append(s, bytes(16))
+        await asyncio.sleep(0.5)
+        world.flush(s)
+        world.index.check()
+        assert world.index.statistics().tail_bytes_unflushed == 0
+        spilling = 32
+        assert world.index.pressure == spilling / (2 * TINY.tail_bytes_max)
+        await world.index.wait_trimmed()
+        assert world.index.pressure == 0
+        world.index.check()
         await world.index.close()
 
     run_virtual(main())
