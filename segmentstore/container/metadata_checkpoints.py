@@ -40,6 +40,7 @@ from recovery.snapshot_recovery import SnapshotRecovery, snapshot_name
 from segmentstore.config import StoreConfig
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -58,6 +59,10 @@ _SEGMENT_BYTES_MIN: Final = 60
 _ATTRIBUTE_BYTES: Final = 24
 _CHUNK_BYTES_MIN: Final = 40
 """Of one in an inline checkpoint, at least."""
+WHOLE_BYTES_MAX: Final = 16 * MIB
+"""Metadata up to this come whole at an opening, in about a second. A million attributes took six:
+what an opening takes must not depend on history.
+"""
 _RETRY_MIN_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
 
@@ -120,7 +125,11 @@ class MetadataCheckpoints:
         self._inline_bytes_max = config.processor.inline_checkpoint_bytes_max
         self._active_max = active_segments_max(config)
         bytes_max = active_metadata_bytes_max(config)
-        bounds = None if self._active_max is None else (self._active_max, bytes_max or 0)
+        bounds = (
+            None
+            if self._active_max is None
+            else (self._active_max, min(bytes_max or 0, WHOLE_BYTES_MAX))
+        )
         self._on_snapshot = on_snapshot
         self._on_written = on_written
         self._on_failure = on_failure

@@ -19,6 +19,7 @@ from segmentstore import (
     UpdateType,
     WriterNotOpenError,
 )
+from segmentstore.container import metadata_checkpoints
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_tiny, run, until
@@ -291,6 +292,29 @@ def test_consolidation_replaces_chunks_that_have_left_memory(tmp_path: Path) -> 
             await until(lambda: len(in_memory(store).chunks) < before * 3 // 4)
             assert numbers(store)["pages"] > 0
             assert await content(store) == CONTENT
+
+    run(main())
+
+
+def test_an_opening_does_not_read_all_attributes_of_many_writers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read all that its memory had room for: six seconds for a million."""
+
+    async def main() -> None:
+        roomy = SMALL | {"active_metadata_bytes_max": 1 << 20}
+        async with open_tiny(tmp_path / "s", **roomy) as store:
+            await filled(store)
+            await store.checkpoint()
+        for bytes_max, whole in ((1 << 20, True), (5000, False)):
+            monkeypatch.setattr(metadata_checkpoints, "WHOLE_BYTES_MAX", bytes_max)
+            async with open_tiny(tmp_path / "s", **roomy) as store:
+                (container,) = store._containers
+                assert (NAME in container.segment_ids) == whole
+                async with store.writer(NAME, WRITERS[11]) as writer:
+                    assert writer.last_event_number == 5
+                assert numbers(store)["attributes"] == (0 if whole else 1)
+                assert await content(store) == CONTENT
 
     run(main())
 
