@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import shutil
 import signal
@@ -65,6 +66,14 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     marked = any(item.get_closest_marker(name) for name in ("slow", "sized"))
     if is_hypothesis_test(getattr(item, "obj", None)) and not marked:
         item.add_marker(sized(2))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Tests that follow in this process read what is logged."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.NOTSET)
+    assert disabled == logging.NOTSET, f"{item.nodeid} left the log disabled"
 
 
 @pytest.fixture(autouse=True)

@@ -146,7 +146,6 @@ async def _live(
 
 def main(arguments: list[str]) -> int:
     """Check so many seeds; 1 if any of them showed a problem."""
-    logging.disable(logging.CRITICAL)  # of containers that stop: here they do all the time
     runs = [
         check_counter(f"counter/{number}")
         for number in range(int(arguments[0]) if arguments else 100)
@@ -160,4 +159,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)  # of containers that stop: here they do all the time
     sys.exit(main(sys.argv[1:]))
