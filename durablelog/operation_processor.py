@@ -134,7 +134,8 @@ class OperationProcessor:
         """
         self._policy.checkpointed(checkpoint_length)
         self._log.keep_room_for(checkpoint_length)
-        self._policy.added(operations, length)
+        # At most a frame each.
+        self._policy.added(operations, operations, length)
 
     # --- in ---------------------------------------------------------------------------------------
 
@@ -387,7 +388,7 @@ class OperationProcessor:
         acknowledged = self._log.append(frame.payload)
         frame.acknowledged = acknowledged
         self._bytes_in_flight += frame.length
-        self._policy.added(len(frame.operations), frame.length)
+        self._policy.added(1, len(frame.operations), frame.length)
         self._in_flight.append(frame)
         if acknowledged.done():
             self._loop.call_soon(self._frames_done)
