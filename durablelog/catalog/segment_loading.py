@@ -82,22 +82,27 @@ async def load_segments(
     are given, are those that chunks may be in.
 
     Of several pages of chunks the last one alone is read, and of many attributes none: they are
-    partial (docs/decisions/0060). Sources of merges have all their chunks. Two or three calls of
-    the store, more for such sources. `ids` are no more than RECORDS_OF_A_SLICE. Raises as
-    `find_ids`.
+    partial (docs/decisions/0060). Sources of merges have all their chunks. One call of the store
+    for segments that were never truncated, have one page of chunks and no attributes; two or three
+    for others, more for such sources. Decoded in slices. Raises as `find_ids`.
     """
-    records = await load_records(store, ids)
+    records, first_pages = await _load_records_and_first_pages(store, ids)
     there = {record.segment_id: record for record in records if record is not None}
-    segments = {segment_id: segment_of(record) for segment_id, record in there.items()}
-    long = [each for each in there.values() if _is_loaded_in_part(each)]
-    ranges = [
-        chunk_page_range(segment_id)
-        for segment_id, record in there.items()
-        if _has_chunks(record) and not _is_loaded_in_part(record)
-    ]
-    for segment_id, record in there.items():
+    segments: dict[int, SegmentMetadata] = {}
+    long: list[SegmentRecord] = []
+    ranges = []
+    for number, (segment_id, record) in enumerate(there.items()):
+        if number % RECORDS_OF_A_SLICE == RECORDS_OF_A_SLICE - 1:
+            await asyncio.sleep(0)
+        segment = segments[segment_id] = segment_of(record)
+        if _is_loaded_in_part(record):
+            long.append(record)
+        elif not _add_only_page(segment, record, first_pages.get(segment_id), objects) and (
+            _has_chunks(record)
+        ):
+            ranges.append(chunk_page_range(segment_id))
         if record.attribute_count > AttributeTable.PAGE_MAX:
-            segments[segment_id].attributes = AttributeTable.partial(record.attribute_count)
+            segment.attributes = AttributeTable.partial(record.attribute_count)
         elif record.attribute_count:
             ranges.append(attribute_range(segment_id))
     if long:
@@ -109,6 +114,42 @@ async def load_segments(
         if segments[segment_id].chunks.whole:
             check_long_chunks(segments[segment_id], record.long_chunks)
     return [segments.get(segment_id) for segment_id in ids]
+
+
+async def _load_records_and_first_pages(
+    store: KeyStore, ids: Sequence[int]
+) -> tuple[list[SegmentRecord | None], dict[int, bytes]]:
+    """The records of segments, and by id the pages of chunks that begin with their first byte.
+
+    Most segments have such a page, and no other: so one call of the store is enough for them. To
+    ask for one that is not there costs what its filter does.
+    """
+    keys = [SegmentIdKey(segment_id).encode() for segment_id in ids]
+    keys += [ChunkPageKey(segment_id, 0).encode() for segment_id in ids]
+    found = await store.get(keys)
+    records: list[SegmentRecord | None] = []
+    for number, (segment_id, value) in enumerate(zip(ids, found, strict=False)):
+        records.append(None if value is None else decode_segment(segment_id, value))
+        if number % RECORDS_OF_A_SLICE == RECORDS_OF_A_SLICE - 1:
+            await asyncio.sleep(0)
+    pages = zip(ids, found[len(ids) :], strict=True)
+    return records, {segment_id: page for segment_id, page in pages if page is not None}
+
+
+def _add_only_page(
+    segment: SegmentMetadata,
+    record: SegmentRecord,
+    page: bytes | None,
+    objects: Mapping[str, LiveObject] | None,
+) -> bool:
+    """Give a segment its chunks if they are all in this page, which begins with its first byte."""
+    if page is None or record.start_offset or record.long_chunks is not None or record.releasing:
+        return False
+    chunks = decode_page(ChunkPageKey(record.segment_id, 0), page, objects)
+    if chunks[-1].end_offset != record.storage_length:
+        return False
+    segment.chunks.extend_pages([(chunks, None)])
+    return True
 
 
 def _has_chunks(record: SegmentRecord) -> bool:
