@@ -154,6 +154,11 @@ class SimulatedContainer:
         del ids, chunks
         return nullcontext()
 
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        """No segment is idle."""
+        segments = self.metadata.segments
+        return {each: segments[each].name for each in ids if each in segments}
+
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """As the engine passes over active segments."""
         found: dict[int, list[ChunkRecord]] = {}

@@ -16,7 +16,7 @@ chunks, have the store copy their blocks or download and write them anew, commit
   it, and go after the deletion lag; cut off anywhere, a consolidation leaves at most an object
   nobody refers to;
 - idle segments are consolidated as active ones. A group may have tens of thousands of them: they
-  are held in batches, while their names are looked up and while an operation on them is committed.
+  are held in batches, while an operation on them is committed. Their names do not bring them back.
 
 Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of
 what lies dead between them, and one run of a source. Beside them, the segments of one operation.
@@ -25,7 +25,7 @@ what lies dead between them, and one run of a source. Beside them, the segments 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Final, TypeVar
 
@@ -352,18 +352,12 @@ class Consolidator:
         written: list[tuple[Run, list[PlacedBlock]]] = []
         for first in range(0, len(runs), SEGMENTS_HELD):
             some = runs[first : first + SEGMENTS_HELD]
-            names = await self._names_of({run.segment_id for run in some})
+            names = await self._source.names_of({run.segment_id for run in some})
             for run in some:
                 name = names.get(run.segment_id)
                 if name is not None:
                     written.append((run, await self._write_run(builder, run, name, payloads)))
         return written
-
-    async def _names_of(self, ids: Collection[int]) -> dict[int, str]:
-        """The names of the segments that there are."""
-        async with self._source.held(ids):
-            segments = self._source.metadata.segments
-            return {each: segments[each].name for each in ids if each in segments}
 
     async def _write_run(
         self,

@@ -63,6 +63,12 @@ class WriterDataSource(Protocol):
         O(active chunks + chunks in the objects). Raises TierUnavailableError, DataCorruptionError.
         """
 
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        """The names of those of the segments that there are, active and idle; idle ones stay idle.
+
+        Raises TierUnavailableError, DataCorruptionError.
+        """
+
     async def check_primary(self) -> None:
         """Raise NotPrimaryError if another owner has opened the log by now, TierUnavailableError if
         that cannot be known.

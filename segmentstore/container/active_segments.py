@@ -215,6 +215,10 @@ class ActiveSegments:
         """As `SegmentLoader.chunks_in`."""
         return await self._loader.chunks_in(names)
 
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        """As `SegmentLoader.names_of`."""
+        return await self._loader.names_of(ids)
+
     def goes_first(self, segment_id: int) -> bool:
         """Whether an append to the segment waits here, though that is in memory. O(1)."""
         wanted, segment = self.wanted, self._metadata.segments[segment_id]

@@ -16,14 +16,14 @@ from durablelog.catalog.catalog_errors import catalog_error
 from durablelog.catalog.catalog_keys import MetadataFormatError
 from durablelog.catalog.key_store import KeyStore, KeyStoreError
 from durablelog.catalog.metadata_catalog import MetadataCatalog
-from durablelog.catalog.segment_loading import chunks_in, find_ids, load_segments
+from durablelog.catalog.segment_loading import chunks_in, find_ids, load_records, load_segments
 from durablelog.metadata_updater import MetadataUpdater
 from segmentstore.container.segment_waiters import SegmentKey
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.metadata import SegmentMetadata
 
-LOADED_AT_ONCE: Final = 128
+LOADED_AT_ONCE: Final = 256
 """Names and ids of one reading of the catalog."""
 CHUNKS_OF_A_TURN: Final = 4096
 """Passed over without letting others run."""
@@ -82,6 +82,25 @@ class SegmentLoader:
                 return [each for key in keys for each in await self.load([key])]
             failure = catalog_error(self._metadata.container_id, error)
         return [failure] * len(keys)
+
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        """The names of those of the segments that there are; idle ones stay idle.
+
+        Raises TierUnavailableError, DataCorruptionError.
+        """
+        segments = self._metadata.segments
+        found = {each: segments[each].name for each in ids if each in segments}
+        idle = [each for each in ids if each not in segments and self.may_be_idle(each)]
+        if idle:
+            try:
+                records = await load_records(self._catalog.store, idle)
+            except (KeyStoreError, MetadataFormatError) as error:
+                raise catalog_error(self._metadata.container_id, error) from error
+            # A name never changes, so it is right even of one that came into memory meanwhile.
+            for record in records:
+                if record is not None and not self._updater.changes.is_lost(record.segment_id):
+                    found[record.segment_id] = record.name
+        return found
 
     async def _read(self, keys: Sequence[SegmentKey]) -> list[SegmentMetadata | None]:
         """The segments of the keys, now in memory if there are any."""

@@ -77,6 +77,10 @@ class WriterSource:
         """The chunks in the objects, by segment."""
         return await self._active.chunks_in(names)
 
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        """The names of the segments that there are."""
+        return await self._active.names_of(ids)
+
     async def check_primary(self) -> None:
         """Raise NotPrimaryError, and stop the container, if another owner has opened the log;
         TierUnavailableError if nobody can know.

@@ -169,6 +169,9 @@ class FakeContainer:
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         return await self.catalog.chunks_in(names)
 
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        return await self.catalog.names_of(ids)
+
     async def check_primary(self) -> None:
         if self.commit_error is not None:
             raise self.commit_error

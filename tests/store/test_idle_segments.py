@@ -58,6 +58,23 @@ async def made(store: SegmentStore, names: list[str] = NAMES) -> None:
         await store.create_segment(name)
 
 
+def test_names_of_idle_segments_are_known_and_they_stay_idle(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", **FEW) as store:
+            await made(store)
+            ids = {(await store.get_info(name)).segment_id: name for name in NAMES}
+            await make_idle(store, "s000", "s001", "s002")
+            (container,) = store._containers
+            deleted = (await store.get_info("s001")).segment_id
+            await store.delete("s001")
+            there = active(store)
+            del ids[deleted]
+            assert await container._active.names_of([*ids, deleted, 1 << 40]) == ids
+            assert active(store) == there
+
+    run(main())
+
+
 def test_many_segments_are_created_written_and_read_with_few_in_memory(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(tmp_path / "s", **FEW) as store:

@@ -140,6 +140,14 @@ class IdleSegments:
             self._pins.subtract(pinned)
             self.turn_ended()
 
+    async def names_of(self, ids: Collection[int]) -> dict[int, str]:
+        if self.table:
+            await asyncio.sleep(LATENCY_S)
+        if self.error is not None and any(each in self.table for each in ids):
+            raise self.error
+        there = {**self.table, **self.metadata.segments}
+        return {each: there[each].name for each in ids if each in there}
+
     async def _load(self, segment_id: int) -> None:
         if self.table:
             await asyncio.sleep(LATENCY_S)
