@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import DurableDataLog, LogAddress
@@ -20,6 +20,9 @@ from durablelog.operation_codec import append_data_start
 from durablelog.operations import AppendOperation, Operation, SnapshotCheckpointOperation
 from recovery.replay import Replay
 from segmentstore.contracts.metadata import ContainerMetadata
+
+OPERATIONS_PREPARED: Final = 512
+"""Operations of several frames for which metadata are read together, about."""
 
 SnapshotLoad: TypeAlias = Callable[[SnapshotCheckpointOperation], Awaitable[ContainerMetadata]]
 """Gives the metadata as of just before the operation from the snapshot it names.
@@ -92,15 +95,19 @@ async def recover(
     reader, replay, frames = DataFrameReader(), Replay(updater, positions), 0
     async with aclosing(log.read()) as batches:
         async for batch in batches:
+            parts: list[tuple[Operation, Record]] = []
             for frame in batch:
                 frames += 1
                 records: Sequence[Record] = reader.feed(frame)
-                if load is not None and records and not replay.operations:
+                if load is not None and records and not (replay.operations or parts):
                     records = await _begin(records, replay, on_commit, load)
-                parts = _decoded(records, replay, placed=log.reads_ranges)
-                if prepare is not None and parts:
-                    await prepare([operation for operation, _ in parts])
-                await _replay_parts(parts, replay, on_commit, home)
+                parts += _decoded(records, replay, placed=log.reads_ranges)
+                if len(parts) < OPERATIONS_PREPARED:
+                    # Frames may be small, and what prepares them waits for a thread.
+                    continue
+                await _replay_parts(parts, replay, on_commit, home, prepare)
+                parts = []
+            await _replay_parts(parts, replay, on_commit, home, prepare)
     reader.finish()
     replay.finish()
     report = RecoveryReport(
@@ -154,8 +161,11 @@ async def _replay_parts(
     replay: Replay,
     on_commit: Callable[[Sequence[Operation]], None],
     home: HomeOfBytes,
+    prepare: Prepare | None,
 ) -> None:
-    """Replay the operations that ended with one frame."""
+    """Replay the operations that ended with some frames."""
+    if prepare is not None and parts:
+        await prepare([operation for operation, _ in parts])
     appends: list[Operation] = []
     run_bytes = 0
     for operation, (record, first_address, last_address, _) in parts:

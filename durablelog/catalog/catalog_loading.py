@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
+from typing import Final
 
 from durablelog.catalog.catalog_keys import (
     ATTRIBUTES,
@@ -63,6 +64,9 @@ from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.collector import collector_paused
 from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
 from segmentstore.contracts.metadata_sizes import metadata_bytes
+
+_SEGMENTS_OF_A_CALL: Final = 512
+"""Unflushed segments that are read together."""
 
 
 async def load_metadata(store: KeyStore | KeySnapshot, container_id: int) -> ContainerMetadata:
@@ -157,8 +161,8 @@ class _Loading:
         await self._load_garbage()
         await self._load_clock()
         ids = await self._unflushed_ids()
-        for begin in range(0, len(ids), RECORDS_OF_A_SLICE):
-            await self._load_unflushed(store, ids[begin : begin + RECORDS_OF_A_SLICE])
+        for begin in range(0, len(ids), _SEGMENTS_OF_A_CALL):
+            await self._load_unflushed(store, ids[begin : begin + _SEGMENTS_OF_A_CALL])
         await self._check_merges()
         totals, named = await load_totals(store), len(self.metadata.names)
         if totals is None or totals.segments < named:

@@ -17,12 +17,13 @@ from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import encode_operation
 from durablelog.operations import (
     AppendOperation,
+    CheckpointOperation,
     CreateOperation,
     Operation,
     SnapshotCheckpointOperation,
 )
 from recovery.harness.simulation.virtual_loop import run_virtual
-from recovery.recovery_processor import RecoveredLog, SnapshotLoad, recover
+from recovery.recovery_processor import OPERATIONS_PREPARED, RecoveredLog, SnapshotLoad, recover
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata
 from tests.recovery.test_replay import BASE, by_reference, upload
@@ -140,3 +141,38 @@ def test_a_snapshot_that_cannot_be_loaded_ends_a_recovery() -> None:
         assert recovery.snapshots == ()
 
     run_virtual(scenario())
+
+
+def test_operations_of_small_frames_are_prepared_together_before_they_are_replayed() -> None:
+    """A checkpoint by reference is no beginning behind operations that are not replayed yet."""
+    count = 2 * OPERATIONS_PREPARED
+
+    async def main() -> None:
+        first = by_number(CheckpointOperation(encode_checkpoint(ContainerMetadata(0))), 1)
+        others: list[Operation] = [by_number(SnapshotCheckpointOperation(1, bytes(16)), 2)]
+        others += [by_number(CreateOperation(f"s{number}"), number) for number in range(3, count)]
+        updater, parts = MetadataUpdater(ContainerMetadata(0)), list[list[Operation]]()
+
+        async def prepare(operations: Sequence[Operation]) -> None:
+            assert updater.metadata.sequence_number == sum(map(len, parts))
+            parts.append(list(operations))
+
+        async def load(operation: SnapshotCheckpointOperation) -> ContainerMetadata:
+            raise AssertionError(operation)
+
+        log = await written(first, *others)
+        committed: list[Operation] = []
+        await recover(
+            log, updater, LogPositions(), committed.extend, Home(), load=load, prepare=prepare
+        )
+        assert [each.sequence_number for each in committed] == list(range(1, count))
+        assert [each for part in parts for each in part] == committed
+        assert len(parts) <= 4  # the log gives 256 frames at once
+        assert len(updater.metadata.segments) == count - 3
+
+    run_virtual(main())
+
+
+def by_number(operation: Operation, number: int) -> Operation:
+    operation.sequence_number = number
+    return operation
