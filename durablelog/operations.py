@@ -289,17 +289,20 @@ _OF_ONE_SEGMENT = (
 )
 
 
+_COMMITTED_TOGETHER = (AppendOperation, CreateOperation)
+
+
 def commit_runs(operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
     """The operations cut so that what follows a commit sees the metadata as of that operation.
 
-    Appends in a row stay together (they cannot invalidate each other); everything else is alone.
+    Appends in a row stay together, and so do creations: they cannot invalidate each other.
+    Everything else is alone.
     """
-    start = 0
+    start, kind = 0, None
     for index, operation in enumerate(operations):
-        if type(operation) is not AppendOperation:
+        if type(operation) is not kind or kind not in _COMMITTED_TOGETHER:
             if start < index:
                 yield operations[start:index]
-            yield operations[index : index + 1]
-            start = index + 1
+            start, kind = index, type(operation)
     if start < len(operations):
         yield operations[start:] if start else operations

@@ -51,6 +51,10 @@ async def listed_segments(
 
 def segment_info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:
     """What a caller may know of it."""
+    created_ms, modified_ms = segment.created_ms, segment.last_modified_ms
+    created = modified = datetime.fromtimestamp(created_ms / 1000, UTC)
+    if modified_ms != created_ms:
+        modified = datetime.fromtimestamp(modified_ms / 1000, UTC)
     return SegmentInfo(
         name=segment.name,
         segment_id=segment.segment_id,
@@ -59,7 +63,7 @@ def segment_info(segment: SegmentMetadata, container_id: int) -> SegmentInfo:
         storage_length=segment.storage_length,
         sealed=segment.sealed,
         sealed_in_storage=segment.sealed and segment.storage_length == segment.length,
-        created=datetime.fromtimestamp(segment.created_ms / 1000, UTC),
-        last_modified=datetime.fromtimestamp(segment.last_modified_ms / 1000, UTC),
+        created=created,
+        last_modified=modified,
         container_id=container_id,
     )

@@ -134,6 +134,11 @@ class KeyBatch:
             self._changes.append((start, None, end))
             self.size += len(start) + len(end)
 
+    def extend(self, other: KeyBatch) -> None:
+        """Add the changes of another one behind these."""
+        self._changes += other._changes
+        self.size += other.size
+
     def __len__(self) -> int:
         return len(self._changes)
 

@@ -86,6 +86,8 @@ async def load_segments(
     for segments that were never truncated, have one page of chunks and no attributes; two or three
     for others, more for such sources. Decoded in slices. Raises as `find_ids`.
     """
+    if not ids:
+        return []
     records, first_pages = await _load_records_and_first_pages(store, ids)
     there = {record.segment_id: record for record in records if record is not None}
     segments: dict[int, SegmentMetadata] = {}

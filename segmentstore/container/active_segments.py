@@ -27,7 +27,7 @@ from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CreateOperation, Operation, segments_of
 from segmentstore.container.eviction import Eviction
 from segmentstore.container.partial_segments import PartialSegments
-from segmentstore.container.segment_loader import LOADED_AT_ONCE, SegmentLoader
+from segmentstore.container.segment_loader import LOADED_AT_ONCE, NAMES_AT_ONCE, SegmentLoader
 from segmentstore.container.segment_waiters import (
     AppendQueue,
     Finder,
@@ -120,14 +120,6 @@ class ActiveSegments:
             return segment
         return await self._load(key) if self._loader.may_be_idle(key) else None
 
-    async def _find_with_room(self, name: str) -> SegmentMetadata | None:
-        """As `find`, where a segment that comes into memory takes a place that is reserved."""
-        segment = self._loader.in_memory(name)
-        if segment is not None:
-            self.eviction.pin(segment.segment_id)
-            return segment
-        return await self._load(name, roomy=True) if self._loader.may_be_idle(name) else None
-
     @asynccontextmanager
     async def found(self, key: SegmentKey) -> AsyncIterator[SegmentMetadata]:
         """The segment, in memory meanwhile. Raises as `find`, and SegmentNotFoundError."""
@@ -139,28 +131,41 @@ class ActiveSegments:
         finally:
             self.eviction.unpin(segment.segment_id)
 
-    @asynccontextmanager
-    async def creating(self, name: str) -> AsyncIterator[None]:
-        """Room for a new segment, whose name is known to be free, or to belong to a segment in
-        memory. Raises as `find`.
+    # Not a context manager: one would be a noticeable part of a creation.
+    async def begin_creating(self, name: str) -> SegmentMetadata | None:
+        """Make room for a new segment, and have it known whether its name is free: until
+        `end_creating`, which gets what this returns. The segment that has the name, if any.
+
+        Raises as `find`: nothing is to be ended then.
         """
-        eviction, found = self.eviction, None
+        eviction = self.eviction
         if eviction.lacks(1):
             await eviction.make_room(1)
         eviction.reserve()
         eviction.creating[name] = eviction.creating.get(name, 0) + 1
         try:
-            found = await self._find_with_room(name)
-            yield
-        finally:
+            found = self._loader.in_memory(name)
             if found is not None:
-                eviction.unpin(found.segment_id)
-            eviction.release()
-            left = eviction.creating[name] - 1
-            if left:
-                eviction.creating[name] = left
-            else:
-                del eviction.creating[name]
+                eviction.pin(found.segment_id)
+            elif self._loader.may_be_idle(name):
+                # It takes the place that is reserved.
+                found = await self._load(name, roomy=True)
+        except BaseException:
+            self.end_creating(name, None)
+            raise
+        return found
+
+    def end_creating(self, name: str, found: SegmentMetadata | None) -> None:
+        """The segment is there, or was refused."""
+        eviction = self.eviction
+        if found is not None:
+            eviction.unpin(found.segment_id)
+        eviction.release()
+        left = eviction.creating[name] - 1
+        if left:
+            eviction.creating[name] = left
+        else:
+            del eviction.creating[name]
 
     @asynccontextmanager
     async def held(self, ids: Iterable[int], chunks: Iterable[ChunkNeed]) -> AsyncIterator[None]:
@@ -317,7 +322,7 @@ class ActiveSegments:
             await self.partial.learn(need for each in operations for need in needs_of(each))
 
     async def _load_segments_of(self, operations: Sequence[Operation]) -> None:
-        metadata = self._metadata
+        metadata, newest = self._metadata, self._loader.newest_id
         wanted: dict[SegmentKey, None] = {}
         for operation in operations:
             if isinstance(operation, CreateOperation):
@@ -325,7 +330,8 @@ class ActiveSegments:
                     wanted[operation.name] = None
             else:
                 for segment_id in segments_of(operation):
-                    if segment_id not in metadata.segments:
+                    # A younger one is being made by these operations.
+                    if segment_id <= newest and segment_id not in metadata.segments:
                         wanted[segment_id] = None
         await self._load_all([key for key in wanted if self._loader.may_be_idle(key)])
 
@@ -404,8 +410,13 @@ class ActiveSegments:
     async def _run_roomy(self) -> None:
         await asyncio.sleep(0)
         while self._roomy:
-            keys = list(islice(self._roomy, LOADED_AT_ONCE))
-            await self._answer(keys)
+            # Most are names of segments that are being created, and are free.
+            keys = list(islice(self._roomy, NAMES_AT_ONCE))
+            for name in await self._loader.free_names(keys):
+                self._resolve(name, None)
+            left = [key for key in keys if key in self.wanted]
+            for begin in range(0, len(left), LOADED_AT_ONCE):
+                await self._answer(left[begin : begin + LOADED_AT_ONCE])
             for key in keys:
                 if key not in self.wanted:
                     del self._roomy[key]

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from durablelog.operations import (
     AppendOperation,
     CheckpointOperation,
+    CreateOperation,
     DeleteOperation,
     MergeOperation,
     Operation,
@@ -62,7 +63,7 @@ class CommitDispatch:
                 index.append(
                     operation.segment_id, operation.offset, operation.data, operation.address
                 )
-            else:
+            elif type(operation) is not CreateOperation:
                 self._other(operation)
         self._writer.add(operations)
 

@@ -153,6 +153,8 @@ class Eviction:
         Raises TooManyActiveSegmentsError when none could leave in a while: ROOM_TIMEOUT_S, longer
         as long as a flush advances.
         """
+        if not self._waiting and self._evict_for(count):
+            return
         self._waiting += 1
         begun = asyncio.get_running_loop().time()
         try:
@@ -160,6 +162,12 @@ class Eviction:
                 await self._make_room(count, begun)
         finally:
             self._waiting -= 1
+
+    def _evict_for(self, count: int) -> bool:
+        """Have segments leave of those that are considered next; whether that makes the room."""
+        if self._evict_some(self._excess(count) + self._spare):
+            self._last_left = asyncio.get_running_loop().time()
+        return self._excess(count) <= 0
 
     async def _make_room(self, count: int, begun: float) -> None:
         loop = asyncio.get_running_loop()

@@ -55,6 +55,8 @@ _log: Final = logging.getLogger(__name__)
 
 BATCH_KEYS: Final = 128
 """Keys encoded in one turn of the event loop."""
+WRITTEN_KEYS: Final = 512
+"""And written by one call of the store."""
 _SEGMENT_BYTES_MIN: Final = 60
 _ATTRIBUTE_BYTES: Final = 24
 _CHUNK_BYTES_MIN: Final = 40
@@ -439,5 +441,14 @@ class MetadataCheckpoints:
 
 
 async def _batches(frozen: FrozenMetadata) -> AsyncIterator[KeyBatch]:
+    """All of it, encoded in slices between which others run."""
+    together = KeyBatch()
     while (batch := frozen.encode_some(BATCH_KEYS)) is not None:
-        yield batch
+        together.extend(batch)
+        if len(together) >= WRITTEN_KEYS:
+            yield together
+            together = KeyBatch()
+        else:
+            await asyncio.sleep(0)
+    if len(together):
+        yield together

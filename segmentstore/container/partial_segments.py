@@ -27,12 +27,18 @@ from durablelog.catalog.segment_loading import load_attributes, load_pages, scan
 from durablelog.metadata_needs import AttributeNeed, ChunkNeed, Need, is_known
 from durablelog.metadata_updater import MetadataUpdater
 from segmentstore.container.eviction import CONSIDERED_IN_A_TURN
+from segmentstore.contracts.attribute_table import NO_ATTRIBUTES
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import SegmentNotFoundError
 from segmentstore.contracts.metadata import SegmentMetadata
-from segmentstore.contracts.metadata_sizes import ATTRIBUTE_BYTES, CHUNK_BYTES, metadata_bytes
+from segmentstore.contracts.metadata_sizes import (
+    ATTRIBUTE_BYTES,
+    CHUNK_BYTES,
+    SEGMENT_BYTES,
+    metadata_bytes,
+)
 from segmentstore.contracts.owned_tasks import own_task
 
 SEGMENTS_OF_A_TURN: Final = 512
@@ -325,9 +331,13 @@ class PartialSegments:
         left = 0
         long: list[SegmentMetadata] = []
         for number, segment in enumerate(list(self._metadata.segments.values())):
-            left += _bytes_of(segment)
-            if segment.chunks.paged or segment.attributes.paged or not segment.whole:
-                long.append(segment)
+            if segment.attributes is NO_ATTRIBUTES and not segment.chunks.paged:
+                # Most of them.
+                left += SEGMENT_BYTES + len(segment.chunks) * CHUNK_BYTES
+            else:
+                left += _bytes_of(segment)
+                if segment.chunks.paged or segment.attributes.paged or not segment.whole:
+                    long.append(segment)
             if number % SEGMENTS_OF_A_TURN == SEGMENTS_OF_A_TURN - 1:
                 await asyncio.sleep(0)
         for segment in long:

@@ -181,9 +181,12 @@ class SegmentCalls(ABC):
         Raises SegmentExistsError, BadAttributeUpdateError, TooManyAttributesError.
         """
         processor = self._running()
-        async with self._active.creating(name):
+        found = await self._active.begin_creating(name)
+        try:
             segment_id = await processor.submit(CreateOperation(name, updates=updates))
             segment = self.segments.get(cast("int", segment_id))
+        finally:
+            self._active.end_creating(name, found)
         self._eviction.prepare()
         if segment is None:
             raise SegmentNotFoundError(name, "it was deleted at once")

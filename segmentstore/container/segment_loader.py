@@ -25,6 +25,8 @@ from segmentstore.contracts.metadata import SegmentMetadata
 
 LOADED_AT_ONCE: Final = 256
 """Names and ids of one reading of the catalog."""
+NAMES_AT_ONCE: Final = 1024
+"""Names of one reading that asks whether they are free."""
 CHUNKS_OF_A_TURN: Final = 4096
 """Passed over without letting others run."""
 TRIES_MAX: Final = 5
@@ -50,6 +52,11 @@ class SegmentLoader:
         self._readings: dict[int, set[SegmentKey]] = {}
         """Of each reading under way, what came into memory or left it since it began."""
         self.activations = 0
+
+    @property
+    def newest_id(self) -> int:
+        """No segment in the catalog has a larger id, while nothing is written into it."""
+        return self._catalog.store.sequence_number
 
     def in_memory(self, key: SegmentKey) -> SegmentMetadata | None:
         """The segment if it is active. O(1)."""
@@ -82,6 +89,30 @@ class SegmentLoader:
                 return [each for key in keys for each in await self.load([key])]
             failure = catalog_error(self._metadata.container_id, error)
         return [failure] * len(keys)
+
+    async def free_names(self, keys: Sequence[SegmentKey]) -> list[str]:
+        """The names among the keys that no segment has, for sure: not all of them, it may be.
+
+        They are free in the turn of the loop in which this returns. At most NAMES_AT_ONCE keys.
+        """
+        names = [key for key in keys if isinstance(key, str)]
+        if not names:
+            return []
+        touched: set[SegmentKey] = set()
+        self._readings[id(touched)] = touched
+        try:
+            ids = await find_ids(self._catalog.store, names)
+        except (KeyStoreError, MetadataFormatError):
+            # Who loads them finds it again, and of which name it is true.
+            return []
+        finally:
+            del self._readings[id(touched)]
+        pairs = zip(names, ids, strict=True)
+        return [
+            name
+            for name, segment_id in pairs
+            if segment_id is None and name not in touched and self.in_memory(name) is None
+        ]
 
     async def names_of(self, ids: Collection[int]) -> dict[int, str]:
         """The names of those of the segments that there are; idle ones stay idle.

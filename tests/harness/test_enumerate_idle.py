@@ -94,7 +94,7 @@ CAUGHT = {
     "deleted-segment-comes-back": "delete",
     "name-of-an-idle-segment-is-free": "claim",
     "waiting-appends-in-reverse": "stream,leave,stream",
-    "idle-segments-not-counted": "claim",
+    "idle-segments-not-counted": "delete",
 }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from durablelog.catalog.key_store import KeyStore
-from durablelog.catalog.segment_loading import load_segments
+from durablelog.catalog.segment_loading import find_ids, load_segments
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
@@ -132,6 +132,31 @@ def test_a_reading_is_repeated_only_if_its_segment_was_in_memory_meanwhile(
                 length = container.segments[segment_id.segment_id].length
             assert length == (6 if touched else 3)
             assert len(readings) == (1 if not touched else 3)
+
+    run(main())
+
+
+@pytest.mark.parametrize("idle_again", [False, True])
+def test_a_name_is_not_free_that_was_taken_while_the_catalog_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, idle_again: bool
+) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", **FEW) as store:
+            await made(store)
+            await make_idle(store, "s001")
+            container = store._containers[0]
+
+            async def slow(keys: KeyStore, names: Sequence[str]) -> list[int | None]:
+                found = await find_ids(keys, names)
+                monkeypatch.undo()
+                await store.create_segment("taken")
+                if idle_again:
+                    await make_idle(store, "taken")
+                return found
+
+            monkeypatch.setattr(segment_loader, "find_ids", slow)
+            free = await container._active._loader.free_names(["taken", "s001", 5, "free"])
+            assert free == ["free"]
 
     run(main())
 

@@ -73,9 +73,9 @@ IDLE_SEGMENTS: Final = (
         "A segment is created though the catalog has an idle one of its name.",
         (
             Edit(
-                f"{_ACTIVE}._find_with_room",
-                "if self._loader.may_be_idle(name) else",
-                "if False else",
+                f"{_ACTIVE}.begin_creating",
+                "elif self._loader.may_be_idle(name):",
+                "elif False:",
             ),
         ),
         Hunt(workload="lifecycle", settings=_FEW),
