@@ -139,6 +139,8 @@ class StorageWriter:
         self._task: asyncio.Task[None] | None = None
         self._stopping = self._stopped = False
         self._advanced = False
+        self._requested: list[int] = []
+        """Segments to be flushed at the request of somebody who is held back."""
         self._uploads_in_flight = 0
         self._draining = False
         self._upload_ended = asyncio.Event()
@@ -246,10 +248,12 @@ class StorageWriter:
     def request_flush(self) -> None:
         """Flush what is pending now, if nothing is on its way: somebody is held back by it.
 
-        O(dirty segments) then.
+        O(dirty segments) of a pointer each then; the task makes them due, in slices.
         """
-        if not self._stopped and not self._uploads_in_flight and self._pending.dirty:
-            self._pending.force(self._pending.with_sources(None))
+        if self._stopped or self._uploads_in_flight or self._requested:
+            return
+        if self._pending.dirty:
+            self._requested = self._pending.with_sources(None)
             self._wake.set()
 
     @property
@@ -416,6 +420,7 @@ class StorageWriter:
             while next_age is not None and next_age <= now:
                 await asyncio.sleep(0)
                 next_age = self._pending.collect_aged(now, SEGMENTS_OF_A_TURN)
+            await self._force_requested()
             self._start_links(group)
             await self._start_uploads(group)
             timer = loop.call_at(next_age, self._wake.set) if next_age is not None else None
@@ -424,6 +429,13 @@ class StorageWriter:
             finally:
                 if timer is not None:
                     timer.cancel()
+
+    async def _force_requested(self) -> None:
+        requested, self._requested = self._requested, []
+        for some in _portions(requested):
+            self._pending.force(some)
+            if len(some) == SEGMENTS_OF_A_TURN:
+                await asyncio.sleep(0)
 
     def _start_links(self, group: asyncio.TaskGroup) -> None:
         links = plan_links(self._pending, self._source.metadata)

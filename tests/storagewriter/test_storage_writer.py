@@ -14,7 +14,7 @@ import pytest
 from durablelog.operations import StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import ConfigError
-from storagewriter import object_uploader
+from storagewriter import object_uploader, storage_writer
 from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 
@@ -150,6 +150,27 @@ class TestTriggers:
             assert (c.segment(a).storage_length, c.segment(b).storage_length) == (10, 0)
             await c.writer.flush(a)
             await c.writer.flush(12345)
+
+        run(body)
+
+    def test_a_request_sends_all_and_makes_few_due_in_a_turn(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(storage_writer, "SEGMENTS_OF_A_TURN", 4)
+
+        async def body(c: FakeContainer) -> None:
+            ids = [c.create(f"s{number}") for number in range(18)]
+            for each in ids:
+                c.append(each, 5)
+            c.writer.request_flush()
+            assert not c.writer.busy_segments()
+            # Not by those who ask: they have callers who wait.
+            assert len(c.writer._pending.ready) == 0
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert 0 < len(c.writer._pending.ready) < len(ids)
+            await asyncio.sleep(EPSILON_S)
+            assert [c.segment(each).storage_length for each in ids] == [5] * 18
 
         run(body)
 
