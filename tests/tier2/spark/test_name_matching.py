@@ -16,9 +16,10 @@ from tier2.spark.reconcile.name_matching import Matched, match_names
 
 
 def check(ours: list[str], theirs: list[str], found: Matched) -> None:
-    assert found.listed.tolist() == [name in set(theirs) for name in ours]
-    assert found.known.tolist() == [name in set(ours) for name in theirs]
-    assert [ours[place] for place in found.places] == [name for name in theirs if name in set(ours)]
+    their_set, our_set = set(theirs), set(ours)
+    assert found.listed.tolist() == [name in their_set for name in ours]
+    assert found.known.tolist() == [name in our_set for name in theirs]
+    assert [ours[place] for place in found.places] == [name for name in theirs if name in our_set]
 
 
 def matched(ours: list[str], theirs: list[str]) -> Matched:
