@@ -20,7 +20,7 @@ from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home
 from readindex.fetched_extents import FetchedExtents
 from readindex.logged_bytes import LoggedBytes
-from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex, index_of
+from readindex.segment_read_index import UNKNOWN, SegmentIndexes, SegmentReadIndex, index_of
 from readindex.tail_memory import HARD_BOUND, TailMemory
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -89,9 +89,7 @@ class CacheManager:
         Without spilling memory alone has room.
         """
         room = self._config.tail_bytes_max - self._tail.bytes_unflushed
-        return (
-            room + self._config.cache_bytes_max - self._cached.bytes_unflushed if spills else room
-        )
+        return room + self._cached.bytes_max - self._cached.bytes_unflushed if spills else room
 
     def insert_refilled(
         self, index: SegmentReadIndex, offset: int, data: bytes, *, spills: bool
@@ -248,7 +246,9 @@ class CacheManager:
             self._tail.mark_flushed(extent)
 
     def check(self) -> None:
-        """Assert the rules of every index and that each extent is counted once. O(everything)."""
+        """Assert the rules of every index, that each extent is counted once, and that nothing is
+        held of deleted segments. O(everything).
+        """
         self._tail.check()
         self._cached.check()
         self._fetched.check()
@@ -256,3 +256,9 @@ class CacheManager:
         for segment_id, index in self._indexes.items():
             assert index.segment_id == segment_id
             index.check()
+            segment = self._metadata.segments[segment_id]
+            assert index.next_offset in (UNKNOWN, segment.length), (index, segment)
+            for extent in index.extents_from(0):
+                assert extent.end_offset > segment.start_offset, (extent, segment)
+                is_flushed = extent.end_offset <= segment.storage_length
+                assert extent.flushed == is_flushed, (extent, segment)

@@ -27,7 +27,7 @@ from segmentstore.contracts.metadata import SegmentMetadata
 _log = logging.getLogger(__name__)
 
 _LOST_PER_TURN = 1024
-"""Blocks that one turn of the event loop gives up."""
+"""Blocks that one turn of the event loop releases."""
 
 
 class SpillItem(NamedTuple):
@@ -41,8 +41,9 @@ class SpillItem(NamedTuple):
 
 
 class CachedBlocks:
-    """Extents whose home is CACHED, in order of their insertion; bounded by
-    `config.cache_bytes_max`. `storage` and `addresses` may be shared with other containers.
+    """Extents whose home is CACHED, in order of their insertion; bounded by `bytes_max`.
+
+    `storage` and `addresses` may be shared with other containers.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class CachedBlocks:
         self._indexes = indexes
         self._storage = storage
         self._addresses = addresses
-        self._bytes_max = config.cache_bytes_max
+        self.bytes_max = config.cache_bytes_max
         self._block_bytes = config.block_bytes
         self._flushed: OrderedDict[Extent, None] = OrderedDict()
         self._unflushed: OrderedDict[Extent, None] = OrderedDict()
@@ -184,8 +185,21 @@ class CachedBlocks:
 
     def evict(self) -> None:
         """Drop what is beyond the bound."""
-        while self.bytes_total > self._bytes_max:
-            self.drop(next(iter(self._flushed or self._unflushed)))
+        while self.bytes_total > self.bytes_max:
+            self._drop_oldest()
+
+    def resize(self, bytes_max: int) -> bool:
+        """Move the bound towards `bytes_max`; True while it is not there, for what lies between is
+        dropped in turns.
+
+        O(_LOST_PER_TURN).
+        """
+        for _ in range(_LOST_PER_TURN):
+            if self.bytes_total <= bytes_max:
+                break
+            self._drop_oldest()
+        self.bytes_max = max(bytes_max, self.bytes_total)
+        return self.bytes_max > bytes_max
 
     def release_lost(self) -> bool:
         """Release un-flushed blocks that the cache has dropped silently, oldest first; True if
@@ -201,6 +215,9 @@ class CachedBlocks:
         return len(lost) == _LOST_PER_TURN
 
     # --- inside ---
+
+    def _drop_oldest(self) -> None:
+        self.drop(next(iter(self._flushed or self._unflushed)))
 
     def _count(self, extent: Extent) -> None:
         if extent.flushed:

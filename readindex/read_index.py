@@ -385,7 +385,7 @@ class ReadIndex:
         unflushed = max(self._unflushed_bytes(), in_tail + self._cached.bytes_unflushed)
         if self._spiller.refused:
             return unflushed / config.tail_bytes_max
-        bound = config.tail_bytes_max + config.cache_bytes_max
+        bound = config.tail_bytes_max + self._cached.bytes_max
         return max(unflushed / bound, self._tail.bytes_held / (HARD_BOUND * config.tail_bytes_max))
 
     @property
@@ -417,6 +417,10 @@ class ReadIndex:
                 and await self._spiller.step()
             ):
                 pass
+
+    def resize_cache(self, bytes_max: int) -> bool:
+        """Have this share of the cache from now on; as `CachedBlocks.resize`."""
+        return self._cached.resize(bytes_max)
 
     def trim(self) -> None:
         """Bring memory below its bound now: what Tier 2 has is dropped, the rest begins to move to
@@ -468,20 +472,8 @@ class ReadIndex:
         )
 
     def check(self) -> None:
-        """Assert the rules of every part, and that nothing is held of deleted segments.
-
-        O(everything).
-        """
+        """Assert the rules of every part, as `CacheManager.check`. O(everything)."""
         self._cache_manager.check()
-        for segment_id, index in self._indexes.items():
-            segment = self._metadata.segments[segment_id]
-            assert index.next_offset in (UNKNOWN, segment.length), (index, segment)
-            for extent in index.extents_from(0):
-                assert extent.end_offset > segment.start_offset, (extent, segment)
-                assert extent.flushed == (extent.end_offset <= segment.storage_length), (
-                    extent,
-                    segment,
-                )
 
     # --- inside ---
 

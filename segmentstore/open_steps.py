@@ -23,6 +23,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import LockedFolder, Requested, lock_store_folder, on_disk
+from segmentstore.part_configs import cache_share
 from segmentstore.store_adapters import DefaultAdapters, StoreAdapters, make_catalog
 from segmentstore.store_folder import (
     keep_store_file,
@@ -221,6 +222,7 @@ def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, created: bo
             storage=parts.storage,
             cache=parts.cache,
             addresses=addresses,
+            cache_bytes=cache_share(config, config.served_count),
             config=config,
             runtime=parts.runtime,
             store_id=parts.store_id,

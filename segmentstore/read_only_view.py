@@ -47,6 +47,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import on_disk
+from segmentstore.part_configs import cache_share
 from segmentstore.service import SegmentStore
 from segmentstore.store_folder import (
     catalog_directory,
@@ -198,6 +199,7 @@ def _make_parts(
                 storage=storage,
                 cache=cache,
                 addresses=addresses,
+                cache_bytes=cache_share(config, len(views)),
                 config=config,
                 runtime=runtime,
                 store_id=viewed.store_id,

@@ -96,6 +96,7 @@ class StorageWriter:
         self.chunk_releaser = ChunkReleaser(source, config, runtime)
         self._source = source
         self._config = config
+        self._unflushed_target_bytes = config.unflushed_target_bytes
         self._executor = runtime.executor("storagewriter", 1)
         self._uploader = ObjectUploader(
             source, storage, config, runtime, self._executor, other_stores.mark
@@ -185,6 +186,13 @@ class StorageWriter:
         Raises DataCorruptionError if the log lacks bytes that Tier 2 lacks too. `start` does it.
         """
         self._pending.start()
+
+    def set_unflushed_target(self, target_bytes: int) -> None:
+        """Flush everything pending from now on once it has so many bytes: there is more, or less,
+        room for it. O(1).
+        """
+        self._unflushed_target_bytes = target_bytes
+        self._wake.set()
 
     async def drain(self, timeout_s: float) -> None:
         """Begin no more uploads, and let those on their way end: cut off, each would leave an
@@ -466,7 +474,7 @@ class StorageWriter:
     def _is_over_target(self) -> bool:
         return (
             self._pending.unflushed_bytes - self._upload_bytes_in_flight
-            >= self._config.unflushed_target_bytes
+            >= self._unflushed_target_bytes
         )
 
     async def _upload(self, plan: ObjectPlan) -> None:

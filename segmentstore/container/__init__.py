@@ -1,13 +1,14 @@
 """SegmentContainer, owner of a set of segments: all that others call, and its parts behind it.
 
 Split by kind of knowledge. `segment_container` is the façade, and starts and stops the parts;
-`segment_calls` has its calls on segments; `commit_dispatch` passes committed operations to the
-parts. `active_segments` and `eviction` say which segments are in memory, `segment_loader` brings
-them there, `segment_scan` and `written_catalog` pass over all of them. `block_listing` lists what
-they have in Tier 2, `log_listing` the log. `metadata_checkpoints` writes the catalog and its
-snapshots. `write_throttle` says when writers wait, `log_truncation` what of the log may be deleted,
-`container_stats` what they count. Outside this package nobody imports another module of it, and no
-part is reached through the container.
+`segment_calls` has its calls on segments, `container_upkeep` those that name none;
+`commit_dispatch` passes committed operations to the parts. `active_segments` and `eviction` say
+which segments are in memory, `segment_loader` brings them there, `segment_scan` and
+`written_catalog` pass over all of them. `block_listing` lists what they have in Tier 2,
+`log_listing` the log. `metadata_checkpoints` writes the catalog and its snapshots. `write_throttle`
+says when writers wait, `log_truncation` what of the log may be deleted, `container_stats` what they
+count. Outside this package nobody imports another module of it, and no part is reached through the
+container.
 """
 
 from __future__ import annotations

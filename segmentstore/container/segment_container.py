@@ -21,16 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
-from durablelog.catalog.key_store import KeySnapshot
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_processor import OperationProcessor
-from readindex.block_source import FetchWatch
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_storage import CacheStorage
 from readindex.read_index import ReadIndex
@@ -40,8 +38,8 @@ from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.commit_dispatch import CommitDispatch
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
+from segmentstore.container.container_upkeep import ContainerUpkeep
 from segmentstore.container.eviction import Eviction
-from segmentstore.container.log_listing import LogListing
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
 from segmentstore.container.metadata_checkpoints import (
@@ -50,16 +48,13 @@ from segmentstore.container.metadata_checkpoints import (
     active_segments_max,
 )
 from segmentstore.container.partial_segments import PartialSegments
-from segmentstore.container.segment_calls import SegmentCalls
 from segmentstore.container.write_throttle import WriteThrottle
 from segmentstore.container.writer_source import WriterSource
-from segmentstore.container.written_catalog import written_catalog
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     ForkedStoreError,
     NotPrimaryError,
     SegmentStoreError,
-    TierUnavailableError,
     describe,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -70,11 +65,10 @@ from segmentstore.log_rescan import LogRescan
 from segmentstore.part_configs import read_index_config, writer_config
 from segmentstore.stats_types import ContainerStats
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores
-from storagewriter.garbage_pass import GarbagePass
 from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.storage_writer import StorageWriter
 from tier2.block_reader import BlockReader
-from tier2.object_storage import ObjectStorage, StorageUnavailableError
+from tier2.object_storage import ObjectStorage
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +78,7 @@ the metadata.
 """
 
 
-class SegmentContainer(SegmentCalls):
+class SegmentContainer(ContainerUpkeep):
     """One container. Everything on one event loop; public calls come from the service.
 
     Calls on segments raise ContainerStoppedError or NotPrimaryError unless the container runs.
@@ -98,6 +92,7 @@ class SegmentContainer(SegmentCalls):
         storage: ObjectStorage,
         cache: CacheStorage,
         addresses: CacheAddresses,
+        cache_bytes: int,
         config: StoreConfig,
         runtime: Runtime,
         store_id: str,
@@ -107,7 +102,8 @@ class SegmentContainer(SegmentCalls):
         mailboxes: MailboxGroup | None = None,
         catalog: MetadataCatalog,
     ) -> None:
-        """`created`: the store was made in this very opening.
+        """`cache_bytes`: its share of the cache. `created`: the store was made in this very
+        opening.
 
         `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
         manifest. `mailboxes` are those of the store's containers in this process.
@@ -156,7 +152,7 @@ class SegmentContainer(SegmentCalls):
             addresses,
             self._reader,
             self._refill,
-            read_index_config(config, storage),
+            read_index_config(config, storage, cache_bytes),
             runtime,
             read_log=log.read_ranges,
             unflushed_bytes=lambda: self._writer.unflushed_bytes,
@@ -184,7 +180,7 @@ class SegmentContainer(SegmentCalls):
         self._writer = StorageWriter(
             source,
             storage,
-            writer_config(config),
+            writer_config(config, cache_bytes),
             runtime,
             on_advance=self._storage_advanced,
             on_failure=self._failed,
@@ -400,85 +396,6 @@ class SegmentContainer(SegmentCalls):
         if isinstance(self.failure, NotPrimaryError):
             return NotPrimaryError(self.container_id, "this owner was fenced")
         return ContainerStoppedError(self.container_id, self.failure or self._stop_cause)
-
-    # --- Tier 2 -----------------------------------------------------------------------------------
-
-    async def written_catalog(self) -> KeySnapshot | None:
-        """As `segmentstore.container.written_catalog.written_catalog`."""
-        return await written_catalog(
-            self.container_id,
-            self._checkpoints,
-            self._updater.changes,
-            self._catalog,
-            self._running,
-        )
-
-    async def flush(self, name: str | None = None) -> None:
-        """Move what is committed by now, of one segment or of all, to Tier 2; waits while that is
-        away.
-        """
-        if name is None:
-            self.check_running()
-            await self._writer.flush()
-            return
-        async with self.segment(name) as segment:
-            await self._writer.flush(segment.segment_id)
-
-    async def checkpoint(self) -> None:
-        """Write a checkpoint, then truncate the log as far as Tier 2 allows.
-
-        While a snapshot of the metadata fails there is no other: TierUnavailableError.
-        """
-        self.check_running()
-        failing = None
-        if await self._checkpoints.settled():
-            await self._running().checkpoint()
-            await self._checkpoints.settled()
-        else:
-            failing = self._checkpoints.health()
-        self.check_running()
-        await self._truncation.truncate_now()
-        self._checkpoints.request_copy()
-        self.check_running()
-        if failing is not None:
-            detail = f"container {self.container_id} writes no checkpoint: {failing}"
-            raise TierUnavailableError("tier2", detail)
-
-    def list_log(self) -> LogListing:
-        """What the log holds up to now."""
-        return LogListing(
-            self.container_id, self._log, lambda: self.metadata.sequence_number, self.check_running
-        )
-
-    def begin_garbage_pass(self) -> GarbagePass:
-        """A pass over all of Tier 2 for what this container does not need."""
-        return GarbagePass(
-            self.metadata, self._writer.orphan_sweeper, self._writer.garbage_collector
-        )
-
-    async def process_mailbox(self) -> int:
-        """Answer what jobs ask; give the number of answers. Raises TierUnavailableError."""
-        self.check_running()
-        try:
-            return await self._writer.mailbox.drain()
-        except StorageUnavailableError as error:
-            raise TierUnavailableError("tier2", str(error)) from error
-
-    def wake_mailbox(self) -> None:
-        """Have the mailbox checked now, for somebody who has put a message. O(1)."""
-        self._writer.mailbox.pace.wake()
-
-    def object_names(self) -> Iterable[str]:
-        """Names of the objects in Tier 2 that segments have bytes in, as committed. A live view."""
-        return self.metadata.objects.keys()
-
-    def garbage_names(self) -> Iterable[str]:
-        """Names of the objects in Tier 2 that wait for their deletion. A live view."""
-        return self.metadata.garbage.keys()
-
-    def watch_fetches(self, watch: FetchWatch) -> None:
-        """Report each fetch from Tier 2 for a read."""
-        self._read_index.watch(watch)
 
     # --- numbers ----------------------------------------------------------------------------------
 

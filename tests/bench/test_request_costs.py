@@ -17,7 +17,7 @@ from bench.request_costs import (
     simulate,
 )
 from segmentstore.config import StoreConfig
-from segmentstore.part_configs import writer_config
+from segmentstore.part_configs import cache_share, writer_config
 from storagewriter.config import StorageWriterConfig
 from tests.support.suites import slow
 
@@ -56,7 +56,8 @@ def test_prices_agree_with_the_published_table() -> None:
 
 def test_the_defaults_of_writer_and_store_are_the_same_and_allow_two_full_objects() -> None:
     plain = StorageWriterConfig()
-    assert writer_config(StoreConfig(tier2="memory://x")) == plain
+    config = StoreConfig(tier2="memory://x")
+    assert writer_config(config, cache_share(config, 1)) == plain
     assert plain.flush_bytes == plain.object_bytes == plain.unflushed_target_bytes == PART_BYTES
     assert plain.upload_bytes_max >= 2 * plain.object_bytes
     scaled = scaled_config(64)

@@ -399,6 +399,33 @@ async def test_bytes_no_refill_finds_are_corruption(world: World, s: int) -> Non
 
 
 @scenario
+async def test_a_smaller_share_of_the_cache_drops_the_oldest_and_a_larger_one_takes_more(
+    world: World, s: int
+) -> None:
+    data = bytes(range(160))
+
+    async def append_all() -> None:
+        for offset in range(0, 160, 16):
+            world.append(s, data[offset : offset + 16])
+            await world.index.wait_trimmed()
+
+    await append_all()
+    held, pressure = world.index.statistics().cached_bytes, world.index.pressure
+    assert held > 32
+    assert world.index.resize_cache(32) is False
+    world.index.check()
+    numbers = world.index.statistics()
+    assert numbers.cached_bytes <= 32
+    assert numbers.dropped_unflushed_bytes == held - numbers.cached_bytes
+    assert world.index.pressure > pressure
+    # Tier 1 has what was dropped.
+    assert await world.unflushed(s, 0, 160) == data
+    assert world.index.resize_cache(held) is False
+    await append_all()
+    assert world.index.statistics().cached_bytes == held
+
+
+@scenario
 async def test_a_refused_spill_keeps_memory_until_twice_the_bound(world: World, s: int) -> None:
     world.cache.broken = True
     for _ in range(30):

@@ -69,6 +69,7 @@ class Place:
             storage=self.storage_of[-1],
             cache=cache,
             addresses=CacheAddresses(),
+            cache_bytes=1 << 20,
             config=CONFIG,
             runtime=self.runtime,
             store_id=STORE_ID,

@@ -13,7 +13,7 @@ from segmentstore.contracts.byte_sizes import GIB, MIB
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.settings import settings_of
-from segmentstore.part_configs import read_index_config, writer_config
+from segmentstore.part_configs import cache_share, read_index_config, writer_config
 from storagewriter.config import StorageWriterConfig
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 
@@ -132,7 +132,6 @@ def test_containers_share_what_is_of_the_store() -> None:
     config = StoreConfig.from_settings(
         {
             "containers": 4,
-            "serve": "0,2",
             "cache_bytes_max": 1000,
             "consolidation_download_bytes_per_s": 10,
             "orphan_sweep_interval_s": 1e9,
@@ -140,7 +139,9 @@ def test_containers_share_what_is_of_the_store() -> None:
         }
     )
     storage = MemoryObjectStorage(Runtime(), MemoryBucket())
-    reading, writing = read_index_config(config, storage), writer_config(config)
+    share = cache_share(config, present=2)
+    reading, writing = read_index_config(config, storage, share), writer_config(config, share)
+    assert cache_share(config, present=0) == 1000
     assert (reading.cache_bytes_max, reading.random_bytes) == (500, 100)
     assert writing.consolidation_download_bytes_per_s == 3
     assert writing.orphan_sweep_interval_s == 4e9

@@ -1,0 +1,125 @@
+"""ContainerUpkeep: what a container does for callers that name no segment: flushes, checkpoints,
+garbage, the mailbox; its log and its objects, for those that look after them.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable
+
+from durablelog.catalog.key_store import KeySnapshot
+from durablelog.durable_data_log import DurableDataLog
+from readindex.block_source import FetchWatch
+from segmentstore.config import StoreConfig
+from segmentstore.container.log_listing import LogListing
+from segmentstore.container.log_truncation import LogTruncation
+from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
+from segmentstore.container.segment_calls import SegmentCalls
+from segmentstore.container.written_catalog import written_catalog
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.part_configs import unflushed_target
+from storagewriter.garbage_pass import GarbagePass
+from storagewriter.storage_writer import StorageWriter
+from tier2.object_storage import StorageUnavailableError
+
+
+class ContainerUpkeep(SegmentCalls):
+    """Everything on the container's event loop; raises as `SegmentCalls`."""
+
+    container_id: int
+    _config: StoreConfig
+    _log: DurableDataLog
+    _writer: StorageWriter
+    _checkpoints: MetadataCheckpoints
+    _truncation: LogTruncation
+
+    @abstractmethod
+    def _throttle_changed(self) -> None:
+        """Writers may have to wait less, or longer."""
+
+    def resize_cache(self, cache_bytes: int) -> bool:
+        """Have this share of the store's cache from now on.
+
+        True: more is held, of which one turn drops a part; the caller calls again in the next.
+        """
+        self._writer.set_unflushed_target(unflushed_target(self._config, cache_bytes))
+        more = self._read_index.resize_cache(cache_bytes)
+        self._throttle_changed()
+        return more
+
+    async def written_catalog(self) -> KeySnapshot | None:
+        """As `segmentstore.container.written_catalog.written_catalog`."""
+        return await written_catalog(
+            self.container_id,
+            self._checkpoints,
+            self._updater.changes,
+            self._catalog,
+            self._running,
+        )
+
+    async def flush(self, name: str | None = None) -> None:
+        """Move what is committed by now, of one segment or of all, to Tier 2; waits while that is
+        away.
+        """
+        if name is None:
+            self.check_running()
+            await self._writer.flush()
+            return
+        async with self.segment(name) as segment:
+            await self._writer.flush(segment.segment_id)
+
+    async def checkpoint(self) -> None:
+        """Write a checkpoint, then truncate the log as far as Tier 2 allows.
+
+        While a snapshot of the metadata fails there is no other: TierUnavailableError.
+        """
+        self.check_running()
+        failing = None
+        if await self._checkpoints.settled():
+            await self._running().checkpoint()
+            await self._checkpoints.settled()
+        else:
+            failing = self._checkpoints.health()
+        self.check_running()
+        await self._truncation.truncate_now()
+        self._checkpoints.request_copy()
+        self.check_running()
+        if failing is not None:
+            detail = f"container {self.container_id} writes no checkpoint: {failing}"
+            raise TierUnavailableError("tier2", detail)
+
+    def list_log(self) -> LogListing:
+        """What the log holds up to now."""
+        return LogListing(
+            self.container_id, self._log, lambda: self.metadata.sequence_number, self.check_running
+        )
+
+    def begin_garbage_pass(self) -> GarbagePass:
+        """A pass over all of Tier 2 for what this container does not need."""
+        return GarbagePass(
+            self.metadata, self._writer.orphan_sweeper, self._writer.garbage_collector
+        )
+
+    async def process_mailbox(self) -> int:
+        """Answer what jobs ask; give the number of answers. Raises TierUnavailableError."""
+        self.check_running()
+        try:
+            return await self._writer.mailbox.drain()
+        except StorageUnavailableError as error:
+            raise TierUnavailableError("tier2", str(error)) from error
+
+    def wake_mailbox(self) -> None:
+        """Have the mailbox checked now, for somebody who has put a message. O(1)."""
+        self._writer.mailbox.pace.wake()
+
+    def object_names(self) -> Iterable[str]:
+        """Names of the objects in Tier 2 that segments have bytes in, as committed. A live view."""
+        return self.metadata.objects.keys()
+
+    def garbage_names(self) -> Iterable[str]:
+        """Names of the objects in Tier 2 that wait for their deletion. A live view."""
+        return self.metadata.garbage.keys()
+
+    def watch_fetches(self, watch: FetchWatch) -> None:
+        """Report each fetch from Tier 2 for a read."""
+        self._read_index.watch(watch)
