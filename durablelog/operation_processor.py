@@ -53,6 +53,7 @@ from durablelog.throttler import Throttle
 from segmentstore.contracts.attributes import KeyedUpdate
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
+    ContainerNotServedError,
     ContainerStoppedError,
     NotPrimaryError,
 )
@@ -454,6 +455,8 @@ class OperationProcessor:
         failure = self._failure
         if isinstance(failure, NotPrimaryError):
             return NotPrimaryError(self._container_id, "this owner was fenced")
+        if failure is None and isinstance(self._close_cause, ContainerNotServedError):
+            return self._close_cause.again()
         if failure is not None or self._closing:
             return ContainerStoppedError(self._container_id, failure or self._close_cause)
         return self._pauses.queue_full(self._config.queue_bytes_max)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
@@ -108,7 +108,6 @@ class LossKeeper:
     def __init__(
         self,
         storage: ObjectStorage,
-        containers: Mapping[int, OpenContainer],
         runtime: Runtime,
         *,
         path: str,
@@ -120,10 +119,11 @@ class LossKeeper:
         self._path = path
         self._store_id = store_id
         self._check = check
-        self._losses = {
-            container_id: SeenLosses(container) for container_id, container in containers.items()
-        }
+        self._losses: dict[int, SeenLosses] = {}
         self._elsewhere: dict[int, list[LostPlace]] = {}
+        """Of containers that are not served here."""
+        self._seen_before = 0
+        """By containers that are not served here any more."""
         self._executor = runtime.executor("losses", 1)
         self._changed = asyncio.Event()
         self._version = self._saved = 0
@@ -133,12 +133,28 @@ class LossKeeper:
         """What ended the last round that nobody expected."""
         self._task: asyncio.Task[None] | None = None
 
-    def watch(self, container_id: int) -> ContainerWatch:
-        """For the read index of a container."""
-        return ContainerWatch(self._losses[container_id], self)
+    def attach(self, container_id: int, container: OpenContainer) -> ContainerWatch:
+        """A container serves here from now on: take up what was lost of it, for the read index
+        gives what it fetches to the result. Behind `start`; O(places).
+        """
+        losses = self._losses[container_id] = SeenLosses(container)
+        for place in self._elsewhere.pop(container_id, ()):
+            losses.keep(place)
+        losses.prune()
+        if losses.places:
+            self._check_within(FIRST_RECHECK_S)
+            self._changed.set()
+        return ContainerWatch(losses, self)
+
+    def detach(self, container_id: int) -> None:
+        """A container does not serve here any more: what is lost of it is only kept."""
+        losses = self._losses.pop(container_id)
+        self._seen_before += losses.seen
+        if losses.places:
+            self._elsewhere[container_id] = list(losses.places.values())
 
     async def start(self) -> None:
-        """Take up what earlier owners have seen; the logs have been replayed. Once."""
+        """Read what earlier owners have seen. Once."""
         assert self._task is None
         loop = asyncio.get_running_loop()
         disk = self._runtime.disk
@@ -149,16 +165,7 @@ class LossKeeper:
         except (ConfigError, OSError) as error:
             _log.warning("what reads had found lost is not known any more: %s", error)
             kept = {}
-        for container_id, places in kept.items():
-            losses = self._losses.get(container_id)
-            if losses is None:
-                self._elsewhere[container_id] = places
-                continue
-            for place in places:
-                losses.keep(place)
-            losses.prune()
-        if self._count():
-            self._check_within(FIRST_RECHECK_S)
+        self._elsewhere.update(kept)
         self._task = own_task(self._run(), name="losses")
 
     async def stop(self) -> None:
@@ -188,7 +195,7 @@ class LossKeeper:
         return LossStatistics(
             objects=sum(len(each.objects) for each in losses),
             places=self._count(),
-            seen=sum(each.seen for each in losses),
+            seen=self._seen_before + sum(each.seen for each in losses),
         )
 
     def health(self) -> list[str]:
@@ -239,11 +246,11 @@ class LossKeeper:
         """
         self._prune()
         self._trouble = ""
-        for losses in self._losses.values():
+        for losses in list(self._losses.values()):
             if losses.places:
                 await self._attempt(self._settle(losses))
         answers = await self._attempt(self._check_marker())
-        for container_id, losses in self._losses.items():
+        for container_id, losses in list(self._losses.items()):
             some = list(losses.places.values())[:PLACES_A_ROUND]
             if some and answers:
                 answers = await self._attempt(self._fetch_again(container_id, losses, some))

@@ -27,7 +27,7 @@ close from ending.
 
 
 class CancellationWatch:
-    """Watches on behalf of a store with these containers.
+    """Watches on behalf of a store, whose `containers` may change.
 
     `begin_close` gives the task that closes it.
     """
@@ -35,7 +35,7 @@ class CancellationWatch:
     def __init__(
         self,
         location: str,
-        containers: Iterable[SegmentContainer],
+        containers: Callable[[], Iterable[SegmentContainer]],
         begin_close: Callable[[], asyncio.Task[None]],
     ) -> None:
         self._location = location
@@ -79,7 +79,7 @@ class CancellationWatch:
     def _cancelled(self) -> None:
         _log.warning("%s: its task was cancelled from outside: the store closes", self._location)
         cause = TasksCancelledError()
-        for container in self._containers:
+        for container in self._containers():
             container.announce_stop(cause)
         self._closing = self._begin_close()
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
@@ -97,12 +97,12 @@ class CatalogExporter:
     def __init__(
         self,
         storage: ObjectStorage,
-        sources: Sequence[ExportSource],
+        sources: Callable[[], Sequence[ExportSource]],
         runtime: Runtime,
         store_id: str,
         config: StoreConfig,
     ) -> None:
-        """`sources` may still grow: all that `config` serves, once it has started.
+        """`sources` gives those that are served here as of now.
 
         Raises MissingExtraError if there is a schedule and pyarrow is missing.
         """
@@ -125,12 +125,8 @@ class CatalogExporter:
         self._task: asyncio.Task[None] | None = None
         self._exports = 0
         self._last_export_ms: int | None = None
-        self._health = {
-            container_id: HealthNote(
-                f"container {container_id}: catalog export to tier2 {storage.url}", runtime.clock
-            )
-            for container_id in config.served
-        }
+        self._health: dict[int, HealthNote] = {}
+        """By container, once its first export has begun."""
 
     def start(self) -> None:
         """Begin to export by schedule, if there is one: a first time once `every_s` is over.
@@ -154,7 +150,7 @@ class CatalogExporter:
         """
         done: list[CatalogExport] = []
         failures: list[Exception] = []
-        for source in self._sources:
+        for source in self._sources():
             try:
                 done.append(await self.export(source))
             except Exception as error:  # noqa: BLE001
@@ -178,7 +174,7 @@ class CatalogExporter:
         require_extra("arrow", "an export of the catalog")
         async with self._lock:
             source.check_running()
-            health = self._health[source.container_id]
+            health = self._note(source.container_id)
             try:
                 manifest = await self._export(source)
             except StorageUnavailableError as error:
@@ -194,9 +190,9 @@ class CatalogExporter:
 
     def health(self) -> list[str]:
         """What is wrong, one sentence each; empty when all is well."""
-        return [
-            finding for each in self._health.values() if (finding := each.describe()) is not None
-        ]
+        here = (self._health.get(source.container_id) for source in self._sources())
+        findings = (each.describe() for each in here if each is not None)
+        return [finding for finding in findings if finding is not None]
 
     def statistics(self) -> ExportStatistics:
         """Numbers as of now. O(containers)."""
@@ -205,6 +201,13 @@ class CatalogExporter:
             failures=sum(each.failures for each in self._health.values()),
             last_export_ms=self._last_export_ms,
         )
+
+    def _note(self, container_id: int) -> HealthNote:
+        note = self._health.get(container_id)
+        if note is None:
+            text = f"container {container_id}: catalog export to tier2 {self._storage.url}"
+            note = self._health[container_id] = HealthNote(text, self._runtime.clock)
+        return note
 
     async def _export(self, source: ExportSource) -> Manifest:
         # No operation before that is missing from what comes.
@@ -232,14 +235,19 @@ class CatalogExporter:
     async def _run(self) -> None:
         self._aging.clock.time_ms()
         loop = asyncio.get_running_loop()
-        due = {source.container_id: loop.time() + self._every_s for source in self._sources}
+        due: dict[int, float] = {}
         while True:
-            await asyncio.sleep(max(0.0, min(due.values()) - loop.time()))
-            for source in self._sources:
-                if due[source.container_id] > loop.time():
-                    continue
-                began = loop.time()
-                due[source.container_id] = began + self._every_s + await self._scheduled(source)
+            soonest = begin = loop.time()
+            soonest += self._every_s
+            for source in self._sources():
+                # One that was not there before has its first turn when a period is over.
+                at_s = due.setdefault(source.container_id, begin + self._every_s)
+                if at_s <= loop.time():
+                    began = loop.time()
+                    at_s = began + self._every_s + await self._scheduled(source)
+                    due[source.container_id] = at_s
+                soonest = min(soonest, at_s)
+            await asyncio.sleep(max(0.0, soonest - loop.time()))
 
     async def _scheduled(self, source: ExportSource) -> float:
         """Export one container if it serves; how much sooner (negative) than by schedule its next

@@ -105,6 +105,8 @@ async def collect_garbage(
 
     See `SegmentStore.collect_garbage`.
     """
+    if not containers:
+        return GarbageReport.of(())
     passes = [container.begin_garbage_pass() for container in containers]
     items: list[GarbageItem] = []
     findings: list[Finding] = []

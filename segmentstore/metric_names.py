@@ -302,6 +302,7 @@ LEFT_OUT = frozenset(
         "store_id",  # the label of segmentstore_info
         "health",  # counted
         "containers",
+        "container_states",  # counted
         "tier2",  # by operation
         "longest_turn_s",  # by part
         "wire.refusals",  # by reason

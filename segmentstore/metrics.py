@@ -125,6 +125,7 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
             refusals.add_metric([reason], count)
         yield refusals
     yield from _operation_families(snapshot["tier2"]["operations"])
+    yield _by_state(snapshot["container_states"])
     yield from _container_families(snapshot["containers"])
 
 
@@ -165,15 +166,17 @@ def _bounded(errors: Mapping[str, int]) -> list[tuple[str, int]]:
 # --- containers -----------------------------------------------------------------------------------
 
 
-def _container_families(containers: Mapping[int, Snapshot]) -> Iterator[Metric]:
+def _by_state(statuses: Mapping[int, Snapshot]) -> Metric:
     states = GaugeMetricFamily(
         PREFIX + "containers", "Containers by state; only running ones serve.", labels=("state",)
     )
-    for state, count in sorted(
-        _count(str(numbers["state"]) for numbers in containers.values()).items()
-    ):
+    counts = _count(str(status["state"]) for status in statuses.values())
+    for state, count in sorted(counts.items()):
         states.add_metric([state], count)
-    yield states
+    return states
+
+
+def _container_families(containers: Mapping[int, Snapshot]) -> Iterator[Metric]:
     held = GaugeMetricFamily(
         PREFIX + "throttled_containers",
         "Containers that hold writers back, by what.",

@@ -7,10 +7,9 @@ so does the close of a store that was opened.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from readindex.cache_addresses import CacheAddresses
@@ -18,12 +17,11 @@ from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import LockedFolder, Requested, lock_store_folder, on_disk
-from segmentstore.part_configs import cache_share
 from segmentstore.store_adapters import DefaultAdapters, StoreAdapters, make_catalog
 from segmentstore.store_folder import (
     keep_store_file,
@@ -33,17 +31,15 @@ from segmentstore.store_folder import (
     unmake_store_file,
 )
 from segmentstore.store_identity import AgreedStore, agree_on_identity
-from segmentstore.store_parts import StoreParts
+from segmentstore.store_parts import StoreParts, registry_of
 from segmentstore.tier1 import log_options
 from segmentstore.tier2_start import Tier2Start
-from segmentstore.tier2_watch import has_objects, losses_of, scrub_of
+from segmentstore.tier2_watch import has_objects, losses_of, scrub_of, watch_reads
 from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from tier2.store_markers import StoreMarkers
 
 _log = logging.getLogger(__name__)
-
-_CONTAINER_STARTS_AT_ONCE = 2
 
 
 async def open_store(
@@ -133,7 +129,6 @@ async def _open_tiers(
         make_catalog=partial(
             make_catalog, folder.location, store.file.store_id, requested.adapters, runtime
         ),
-        containers=[],
         markers=markers,
         tier2_start=Tier2Start(storage, markers, is_own_folder=not config.tier2),
         undo=undo,
@@ -198,54 +193,60 @@ async def _confirm_store(parts: StoreParts, store: AgreedStore) -> None:
 
 
 async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
-    parts.undo.push(parts.stop_containers, abandon=parts.release_logs)
-    exporter = parts.exporter = CatalogExporter(
-        parts.storage, parts.containers, parts.runtime, parts.store_id, parts.config
+    parts.exporter = exporter = CatalogExporter(
+        parts.storage, lambda: parts.containers, parts.runtime, parts.store_id, parts.config
     )
+    maker = _ContainerMaker(parts, exporter, created=store.created)
+    config, registry = parts.config, registry_of(parts, maker.make, SegmentContainer.start)
+    parts.undo.push(parts.stop_containers, abandon=registry.release_logs)
     parts.undo.push(exporter.stop)
-    _add_containers(parts, exporter, created=store.created)
     await parts.cache.open()
-    await _start_by_turns(parts.containers)
+    await registry.start_all(config.served)
+    # From here on an empty log may be a lost one.
+    maker.created = False
     await parts.tier2_start.checked(partial(has_objects, parts), created=store.created)
 
 
-def _add_containers(parts: StoreParts, exporter: CatalogExporter, *, created: bool) -> None:
-    addresses, mailboxes = CacheAddresses(), MailboxGroup()
-    config, markers = parts.config, parts.markers
-    other_stores = OtherStores(
-        mark=markers.ensure, shared_with=markers.shared_with, is_meant=markers.is_meant
-    )
-    for container_id in config.served:
-        container = SegmentContainer(
+class _ContainerMaker:
+    """Makes the containers of an open store, each time one is to be started."""
+
+    def __init__(self, parts: StoreParts, exporter: CatalogExporter, *, created: bool) -> None:
+        """`created`: the store was made in this very opening."""
+        self.created = created
+        self._parts = parts
+        self._exporter = exporter
+        self._addresses = CacheAddresses()
+        self._mailboxes = MailboxGroup()
+        markers = parts.markers
+        self._other_stores = OtherStores(
+            mark=markers.ensure, shared_with=markers.shared_with, is_meant=markers.is_meant
+        )
+
+    def make(
+        self,
+        container_id: int,
+        cache_bytes: int,
+        on_failure: Callable[[SegmentContainer], None],
+    ) -> SegmentContainer:
+        """As `container_registry.MakeContainer`."""
+        parts = self._parts
+        return SegmentContainer(
             container_id,
-            log=parts.logs.make_log(container_id, parts.store_id, log_options(config)),
+            log=parts.logs.make_log(container_id, parts.store_id, log_options(parts.config)),
             storage=parts.storage,
             cache=parts.cache,
-            addresses=addresses,
-            cache_bytes=cache_share(config, config.served_count),
-            config=config,
+            addresses=self._addresses,
+            cache_bytes=cache_bytes,
+            config=parts.config,
             runtime=parts.runtime,
             store_id=parts.store_id,
-            created=created,
-            other_stores=other_stores,
-            export=exporter.export_manifest,
-            mailboxes=mailboxes,
+            created=self.created,
+            other_stores=self._other_stores,
+            export=self._exporter.export_manifest,
+            mailboxes=self._mailboxes,
             catalog=parts.make_catalog(container_id),
+            on_failure=on_failure,
         )
-        parts.containers.append(container)
-
-
-async def _start_by_turns(containers: list[SegmentContainer]) -> None:
-    turns = asyncio.Semaphore(_CONTAINER_STARTS_AT_ONCE)
-
-    async def start(container: SegmentContainer) -> None:
-        async with turns:
-            await container.start()
-
-    results = await gather_outcomes(*map(start, containers), name="start container")
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
 
 
 # --- 5: the background work ---------------------------------------------------------------------
@@ -254,6 +255,7 @@ async def _start_by_turns(containers: list[SegmentContainer]) -> None:
 async def _start_background_work(parts: StoreParts) -> None:
     parts.losses = losses_of(parts)
     await parts.losses.start()
+    parts.registry.watch(partial(watch_reads, parts.losses), parts.losses.detach)
     if _is_tier2_elsewhere(parts):
         await _keep_store_file(parts)
     assert parts.exporter is not None
@@ -262,7 +264,7 @@ async def _start_background_work(parts: StoreParts) -> None:
         parts.scrub = scrub_of(parts)
         parts.undo.push(parts.scrub.stop)
         parts.scrub.start()
-    parts.watch = CancellationWatch(parts.location, parts.containers, parts.begin_close)
+    parts.watch = CancellationWatch(parts.location, lambda: parts.containers, parts.begin_close)
 
 
 # --- helpers ------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ Rules of this file:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -47,7 +47,6 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import on_disk
-from segmentstore.part_configs import cache_share
 from segmentstore.service import SegmentStore
 from segmentstore.store_folder import (
     catalog_directory,
@@ -56,7 +55,7 @@ from segmentstore.store_folder import (
     tier2_url,
 )
 from segmentstore.store_identity import check_identity
-from segmentstore.store_parts import StoreParts
+from segmentstore.store_parts import StoreParts, registry_of
 from segmentstore.tier1 import make_log_factory
 from segmentstore.tier2_start import Tier2Start
 from tier2.locations import check_object_storage_url, open_object_storage
@@ -115,8 +114,7 @@ async def _open_view(
         viewed = await _viewed(location, file, logs, environment, runtime)
         parts = _make_parts(location, viewed, logs, runtime, undo)
         await parts.cache.open()
-        for container in parts.containers:
-            await container.start(view=viewed.reason)
+        await parts.registry.start_all(viewed.config.served)
     except GeneratorExit:
         undo.abandon()  # the event loop was closed
         raise
@@ -171,7 +169,6 @@ def _make_parts(
     )
     url = tier2_url(location, config)
     check_object_storage_url(url)
-    views = {each: logs.make_view(each, viewed.store_id) for each in config.served}
     storage = ReadOnlyObjectStorage(open_object_storage(url, runtime))
     undo.push(storage.close)
     cache = MemoryCache(config.read_index.cache_bytes_max)
@@ -192,24 +189,28 @@ def _make_parts(
         storage=storage,
         cache=cache,
         make_catalog=catalogs.scratch,
-        containers=[
-            SegmentContainer(
-                container_id,
-                log=log,
-                storage=storage,
-                cache=cache,
-                addresses=addresses,
-                cache_bytes=cache_share(config, len(views)),
-                config=config,
-                runtime=runtime,
-                store_id=viewed.store_id,
-                catalog=catalogs.scratch(container_id),
-            )
-            for container_id, log in views.items()
-        ],
         markers=markers,
         tier2_start=Tier2Start(storage, markers),
         undo=undo,
     )
+
+    def make(
+        container_id: int, cache_bytes: int, on_failure: Callable[[SegmentContainer], None]
+    ) -> SegmentContainer:
+        return SegmentContainer(
+            container_id,
+            log=logs.make_view(container_id, viewed.store_id),
+            storage=storage,
+            cache=cache,
+            addresses=addresses,
+            cache_bytes=cache_bytes,
+            config=config,
+            runtime=runtime,
+            store_id=viewed.store_id,
+            catalog=catalogs.scratch(container_id),
+            on_failure=on_failure,
+        )
+
+    registry_of(parts, make, partial(SegmentContainer.start, view=viewed.reason))
     undo.push(parts.stop_containers)
     return parts

@@ -34,7 +34,6 @@ from segmentstore.contracts.attributes import AttributeKey, AttributeUpdate, Key
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ContainerMismatchError,
-    ContainerNotServedError,
     InvalidArgumentError,
     InvalidNameError,
     SegmentStoreError,
@@ -58,6 +57,7 @@ from segmentstore.sessions import (
 )
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
+from segmentstore.store_containers import StoreContainers
 from segmentstore.store_inspection import StoreInspection
 from segmentstore.store_parts import StoreParts
 
@@ -65,12 +65,12 @@ _HOMES_MAX = 100_000
 _ATTRIBUTES_AT_ONCE = 1_000
 
 
-class SegmentStore(StoreInspection):
+class SegmentStore(StoreInspection, StoreContainers):
     """An open store. Created by `segmentstore.open`; used on the event loop that opened it.
 
     Every call raises WrongEventLoopError elsewhere. It may raise ContainerStoppedError (the
     container was closed, or failed: `cause` has the reason) or NotPrimaryError (another owner has
-    the log; its kind ContainerNotServedError: the container is not in `serve`). A change in flight
+    the log; its kind ContainerNotServedError: the container is not served here). A change in flight
     when that happens raises AppendOutcomeUnknownError. In a forked child every call raises
     ForkedStoreError but `close`, which has nothing to release there and does nothing.
 
@@ -81,9 +81,7 @@ class SegmentStore(StoreInspection):
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._config = parts.config
-        self._containers = parts.containers
-        self._by_id = {container.container_id: container for container in parts.containers}
-        self._homes: dict[str, SegmentContainer] = {}
+        self._homes = parts.registry.homes
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
         forks.in_child(self, SegmentStore._begin_child)
@@ -503,6 +501,12 @@ class SegmentStore(StoreInspection):
 
         return metrics_text(self.stats())
 
+    def container_epoch(self, name: str) -> int:
+        """The epoch of the log that holds the segment of this name: what was learnt of it under
+        another one may not be so any more.
+        """
+        return self._home(name).epoch
+
     # --- helpers ----------------------------------------------------------------------------------
 
     def _begin_child(self) -> None:
@@ -523,6 +527,7 @@ class SegmentStore(StoreInspection):
         self._check_loop()
         for container in self._containers:
             container.check_running()
+        self._parts.registry.check_open()
 
     def _home(self, name: object) -> SegmentContainer:
         """The container a name lives in.
@@ -545,10 +550,7 @@ class SegmentStore(StoreInspection):
                 ):
                     raise
                 is_valid = False
-            container_id = container_of(name, self._config.containers)
-            home = self._by_id.get(container_id)
-            if home is None:
-                raise ContainerNotServedError(container_id, self._config.serve)
+            home = self._parts.registry.home(container_of(name, self._config.containers))
             if not is_valid:
                 return home
             if len(self._homes) >= _HOMES_MAX:

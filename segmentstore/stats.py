@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, cast
 
+from segmentstore.contracts.errors import describe
 from segmentstore.contracts.loop_turns import longest_turns
 from segmentstore.stats_types import (
     CacheStats,
     CatalogStats,
+    ContainerStateStats,
     LossStats,
     ScrubStats,
     StoreStats,
@@ -26,6 +28,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
         "store_id": parts.store_id,
         "health": [
             *_tier1_and_containers(parts),
+            *parts.registry.health(),
             *parts.findings,
             *parts.tier2_start.health(),
             *parts.markers.health(),
@@ -53,7 +56,19 @@ def store_stats(parts: StoreParts) -> StoreStats:
         "controller": parts.controller_stats() if parts.controller_stats is not None else None,
         "tables": parts.table_stats() if parts.table_stats is not None else None,
         "longest_turn_s": longest_turns(),
+        "container_states": _container_states(parts),
         "containers": {container.container_id: container.stats() for container in parts.containers},
+    }
+
+
+def _container_states(parts: StoreParts) -> dict[int, ContainerStateStats]:
+    return {
+        number: {
+            "state": status.state.value,
+            "since_ms": status.since_ms,
+            "cause": None if status.cause is None else describe(status.cause),
+        }
+        for number, status in parts.registry.statuses().items()
     }
 
 

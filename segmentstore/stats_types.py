@@ -239,6 +239,14 @@ class ContainerStats(TypedDict):
     """Absent before it has started."""
 
 
+class ContainerStateStats(TypedDict):
+    """`segmentstore.container.container_status.ContainerStatus` has the meaning of each."""
+
+    state: str
+    since_ms: int
+    cause: str | None
+
+
 class WireStats(TypedDict):
     """The wire server (`wire_port`)."""
 
@@ -297,5 +305,7 @@ class StoreStats(TypedDict):
     """None without either of the two."""
     longest_turn_s: Mapping[str, float]
     """By part, how long it has held the event loop without a break, at most."""
+    container_states: dict[int, ContainerStateStats]
+    """By id; those that were to be served here since the opening."""
     containers: dict[int, ContainerStats]
-    """By id; those served here."""
+    """By id; those served here, and those that have failed since."""

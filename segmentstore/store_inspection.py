@@ -7,7 +7,7 @@ in between.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from segmentstore.container import SegmentContainer
@@ -27,8 +27,11 @@ class StoreInspection(ABC):
     """The part of `SegmentStore` that inspects the containers served here, all of them."""
 
     _parts: StoreParts
-    _containers: Sequence[SegmentContainer]
-    _by_id: Mapping[int, SegmentContainer]
+
+    @property
+    def _containers(self) -> Sequence[SegmentContainer]:
+        """Those that are served here, as of now."""
+        return self._parts.registry.containers
 
     @abstractmethod
     def _check_running(self) -> None:
@@ -84,7 +87,8 @@ class StoreInspection(ABC):
         async with aclosing(searching) as found:
             async for each in found:
                 yield each
-        for ledger in orphan_ledgers(await parts.logs.find_orphans(parts.store_id, self._by_id)):
+        orphans = await parts.logs.find_orphans(parts.store_id, parts.registry.numbers)
+        for ledger in orphan_ledgers(orphans):
             yield ledger
         for finding in self._marker_losses():
             yield finding
@@ -102,7 +106,7 @@ class StoreInspection(ABC):
         self._check_running()
         parts = self._parts
         report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
-        deletion = await parts.logs.delete_orphans(parts.store_id, self._by_id)
+        deletion = await parts.logs.delete_orphans(parts.store_id, parts.registry.numbers)
         found = (*report.items, *report.findings, *deleted_ledgers(deletion))
         return GarbageReport.of((*found, *self._marker_losses()))
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -16,10 +16,11 @@ from recovery.loss_keeper import LossKeeper
 from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import StoreConfig
-from segmentstore.container import SegmentContainer
-from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
+from segmentstore.container import ContainerRegistry, MakeContainer, SegmentContainer
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
+from segmentstore.part_configs import cache_share
 from segmentstore.stats_types import ControllerStats, TableStats, WireStats
 from segmentstore.tier2_start import Tier2Start
 from tier2.object_storage import ObjectStorage
@@ -45,10 +46,10 @@ class StoreParts:
     cache: CacheStorage
     make_catalog: Callable[[int], MetadataCatalog]
     """Of a container, not opened yet."""
-    containers: list[SegmentContainer]
-    """Those that are served here, ascending."""
     markers: StoreMarkers
     """Of the stores whose objects are where ours are."""
+    registry: ContainerRegistry = field(init=False)
+    """Of the containers in this process; set before the first one starts."""
     tier2_start: Tier2Start
     undo: UndoStack = field(default_factory=UndoStack)
     """What closes each part, pushed when it was opened."""
@@ -66,6 +67,11 @@ class StoreParts:
     watch: CancellationWatch | None = None
     registered: object | None = None
     """What the process knows it by, if it was opened for a program: `open_stores.registered`."""
+
+    @property
+    def containers(self) -> Sequence[SegmentContainer]:
+        """Those that are served here, ascending, as of now."""
+        return self.registry.containers
 
     async def close(self) -> None:
         """Close the parts in the reverse order of their opening; goes on past one that fails.
@@ -87,17 +93,26 @@ class StoreParts:
 
         Raises what the first one fails with, when all have stopped.
         """
-        outcomes = await gather_outcomes(
-            *(container.stop() for container in self.containers), name="stop container"
-        )
-        if self.losses is not None:
-            await self.losses.stop()
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
+        try:
+            await self.registry.close()
+        finally:
+            if self.losses is not None:
+                await self.losses.stop()
 
-    def release_logs(self) -> None:
-        """Release the logs of all containers, for an owner whose event loop is closed."""
-        for container in self.containers:
-            with suppress(OSError):
-                container.release_log()
+
+def registry_of(
+    parts: StoreParts,
+    make: MakeContainer,
+    begin: Callable[[SegmentContainer], Awaitable[None]],
+) -> ContainerRegistry:
+    """The registry of a store, which is its parts' from now on; nothing is started."""
+    config = parts.config
+    parts.registry = ContainerRegistry(
+        config.containers,
+        config.serve,
+        make=make,
+        begin=begin,
+        share=partial(cache_share, config),
+        clock=parts.runtime.clock,
+    )
+    return parts.registry

@@ -5,14 +5,13 @@ found lost there.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from recovery import loss_file, scrub_state
 from recovery.background_scrub import BackgroundScrub
 from recovery.loss_keeper import LossKeeper
-from recovery.open_container import OpenContainer
-from segmentstore.container import ContainerState, SegmentContainer
+from segmentstore.container import SegmentContainer
 from tier2.object_names import is_of_store, store_tag
 
 if TYPE_CHECKING:
@@ -21,13 +20,12 @@ if TYPE_CHECKING:
 
 def scrub_of(parts: StoreParts) -> BackgroundScrub:
     """The scrub of the store, not begun."""
-
-    def live(container: SegmentContainer) -> Callable[[], OpenContainer | None]:
-        return lambda: container if container.state is ContainerState.RUNNING else None
-
     return BackgroundScrub(
         parts.storage,
-        {container.container_id: live(container) for container in parts.containers},
+        {
+            number: partial(parts.registry.running, number)
+            for number in range(parts.config.containers)
+        },
         parts.runtime,
         bytes_per_s=parts.config.scrub_bytes_per_s,
         path=os.path.join(parts.location, scrub_state.FILE_NAME),
@@ -37,17 +35,18 @@ def scrub_of(parts: StoreParts) -> BackgroundScrub:
 
 def losses_of(parts: StoreParts) -> LossKeeper:
     """What reads of the store find lost from now on, not begun."""
-    keeper = LossKeeper(
+    return LossKeeper(
         parts.storage,
-        {container.container_id: container for container in parts.containers},
         parts.runtime,
         path=os.path.join(parts.location, loss_file.FILE_NAME),
         store_id=parts.store_id,
         check=parts.markers.shared_with,
     )
-    for container in parts.containers:
-        container.watch_fetches(keeper.watch(container.container_id))
-    return keeper
+
+
+def watch_reads(keeper: LossKeeper, container: SegmentContainer) -> None:
+    """Have what reads of a container find lost kept, from now on."""
+    container.watch_fetches(keeper.attach(container.container_id, container))
 
 
 def has_objects(parts: StoreParts) -> bool:

@@ -105,6 +105,11 @@ class MailboxGroup:
         """One more mailbox."""
         self._paces.append(pace)
 
+    def leave(self, pace: MailboxPace) -> None:
+        """One less; nothing if it has left before."""
+        if pace in self._paces:
+            self._paces.remove(pace)
+
     def wake_others(self, pace: MailboxPace, now_s: float) -> None:
         """Wake all but this one, and but those that check often at this time of the loop."""
         for each in self._paces:

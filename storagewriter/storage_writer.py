@@ -525,6 +525,7 @@ class StorageWriter:
         if not self._stopped:
             self._stopped = True
             self.failure = error
+            self.mailbox.pace.group.leave(self.mailbox.pace)
             self._waiters.fail(self._stop_error())
 
     def _stop_error(self) -> SegmentStoreError:

@@ -158,8 +158,8 @@ def print_what_is_left_out(store: StoreApi, entries: str) -> None:
     if isinstance(store, segmentstore.RemoteStore):
         left_out = store.not_served
     else:
-        config = cast("SegmentStore", store).config
-        left_out = sorted(set(range(config.containers)).difference(config.served))
+        embedded = cast("SegmentStore", store)
+        left_out = sorted(set(range(embedded.config.containers)).difference(embedded.served))
     if left_out:
         which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
         output.print_error(

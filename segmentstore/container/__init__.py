@@ -1,7 +1,9 @@
 """SegmentContainer, owner of a set of segments: all that others call, and its parts behind it.
 
 Split by kind of knowledge. `segment_container` is the façade, and starts and stops the parts;
-`segment_calls` has its calls on segments, `container_upkeep` those that name none;
+`segment_calls` has its calls on segments, `container_upkeep` those that name none.
+`container_registry` starts and stops the containers of a store, `container_status` says where each
+is.
 `commit_dispatch` passes committed operations to the parts. `active_segments` and `eviction` say
 which segments are in memory, `segment_loader` brings them there, `segment_scan` and
 `written_catalog` pass over all of them. `block_listing` lists what they have in Tier 2,
@@ -13,7 +15,8 @@ container.
 
 from __future__ import annotations
 
+from segmentstore.container.container_registry import ContainerRegistry, MakeContainer
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.segment_container import SegmentContainer
 
-__all__ = ["ContainerState", "SegmentContainer"]
+__all__ = ["ContainerRegistry", "ContainerState", "MakeContainer", "SegmentContainer"]

@@ -34,7 +34,11 @@ from segmentstore.container.segment_scan import SegmentScan
 from segmentstore.container.segment_waiters import SegmentKey
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncatedError
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    SegmentNotFoundError,
+    SegmentTruncatedError,
+)
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.reports import BlockEntry
 from segmentstore.contracts.segments import Merged
@@ -156,11 +160,18 @@ class SegmentCalls(ABC):
         segment_id = self.segment_ids.get(key) if isinstance(key, str) else key
         if segment_id is None or segment_id not in self.segments:
             async with self._active.found(key) as segment:
-                return await self._read_index.read(segment.segment_id, offset, length_max, wait)
+                try:
+                    return await self._read_index.read(segment.segment_id, offset, length_max, wait)
+                except ContainerStoppedError:
+                    self.check_running()  # It says why.
+                    raise
         # As `found`, for a third of its cost.
         self._eviction.pin(segment_id)
         try:
             return await self._read_index.read(segment_id, offset, length_max, wait)
+        except ContainerStoppedError:
+            self.check_running()  # It says why.
+            raise
         finally:
             self._eviction.unpin(segment_id)
 

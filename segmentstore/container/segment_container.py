@@ -51,6 +51,7 @@ from segmentstore.container.partial_segments import PartialSegments
 from segmentstore.container.write_throttle import WriteThrottle
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.errors import (
+    ContainerNotServedError,
     ContainerStoppedError,
     ForkedStoreError,
     NotPrimaryError,
@@ -101,12 +102,14 @@ class SegmentContainer(ContainerUpkeep):
         export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
         mailboxes: MailboxGroup | None = None,
         catalog: MetadataCatalog,
+        on_failure: Callable[[SegmentContainer], None] | None = None,
     ) -> None:
         """`cache_bytes`: its share of the cache. `created`: the store was made in this very
         opening.
 
         `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
-        manifest. `mailboxes` are those of the store's containers in this process.
+        manifest. `mailboxes` are those of the store's containers in this process. `on_failure` is
+        called once something has stopped the container unasked.
         """
         self.container_id = container_id
         self.store_id = store_id
@@ -117,6 +120,7 @@ class SegmentContainer(ContainerUpkeep):
         self.segments = self.metadata.segments
         self.segment_ids = self.metadata.names
         self._stop_cause: BaseException | None = None
+        self._on_failure = on_failure
         self._recovery: RecoveryReport | None = None
         self._config = config
         self._runtime = runtime
@@ -346,6 +350,8 @@ class SegmentContainer(ContainerUpkeep):
         if self._processor is not None:
             self._processor.fail(error)
         self._stopping = own_task(self._stop_parts(), name=f"stop-{self.container_id}")
+        if self._on_failure is not None:
+            self._on_failure(self)
 
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
@@ -395,6 +401,8 @@ class SegmentContainer(ContainerUpkeep):
             return self.failure
         if isinstance(self.failure, NotPrimaryError):
             return NotPrimaryError(self.container_id, "this owner was fenced")
+        if self.failure is None and isinstance(self._stop_cause, ContainerNotServedError):
+            return self._stop_cause.again()
         return ContainerStoppedError(self.container_id, self.failure or self._stop_cause)
 
     # --- numbers ----------------------------------------------------------------------------------

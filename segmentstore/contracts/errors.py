@@ -492,18 +492,21 @@ class NotPrimaryError(SegmentStoreError):
 
 
 class ContainerNotServedError(NotPrimaryError):
-    """The segment is in a container that is not in this process's `serve`; nothing was
-    changed. Ask the process that serves it.
+    """The segment is in a container that this process does not serve, or not any more; `why` says
+    so. Nothing was changed. Ask the process that serves it.
     """
 
-    def __init__(self, container_id: int, serve: str) -> None:
+    def __init__(self, container_id: int, why: str) -> None:
         SegmentStoreError.__init__(
             self,
-            f"container {container_id} is not served here (serve={serve!r}): ask the "
-            "process that serves it",
+            f"container {container_id} is not served here ({why}): ask the process that serves it",
         )
         self.container_id = container_id
-        self.serve = serve
+        self.why = why
+
+    def again(self) -> ContainerNotServedError:
+        """The same for another call."""
+        return ContainerNotServedError(self.container_id, self.why)
 
 
 class WriterNotOpenError(SegmentStoreError):

@@ -68,7 +68,7 @@ async def _describe_store(context: ServerContext, request: DescribeStore) -> Sto
         store.store_id,
         config.append_bytes_max,
         config.containers,
-        tuple(config.served),
+        tuple(store.served),
     )
 
 

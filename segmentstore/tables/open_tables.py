@@ -104,6 +104,9 @@ class OpenTables:
                 self._tables.move_to_end(name)
                 table.users += 1
             try:
+                if table.epoch != self._store.container_epoch(name):
+                    # Another owner may have changed it meanwhile.
+                    table.pipeline.drop()
                 table.pipeline.check_held()
                 return await work(table)
             except StaleTableError as error:
@@ -195,6 +198,7 @@ class OpenTables:
             await draining.pipeline.drained()
         for other in [name for name, table in self._draining.items() if table.pipeline.idle]:
             del self._draining[other]
+        epoch = self._store.container_epoch(name)
         attributes = await self._store.get_attributes(name, TABLE_ATTRIBUTES)
         if not is_table(attributes):
             raise NotATableError(name)
@@ -203,6 +207,7 @@ class OpenTables:
             self._store,
             info,
             key_length_of(attributes),
+            epoch,
             index,
             self._indexes,
             dead_bytes_min=self._limits.dead_bytes_min,

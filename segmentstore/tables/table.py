@@ -42,6 +42,7 @@ class Table:
         store: SegmentStore,
         info: SegmentInfo,
         key_length: int,
+        epoch: int,
         index: TableIndex,
         indexes: TableIndexes,
         *,
@@ -49,10 +50,13 @@ class Table:
         on_growth: Callable[[], None],
         on_drop: Callable[[Table], None],
     ) -> None:
-        """`on_growth` is called when its memory has grown; `on_drop` when it is dropped."""
+        """`epoch`: of the container, before anything was read of the table. `on_growth` is called
+        when its memory has grown; `on_drop` when it is dropped.
+        """
         self.name = info.name
         self.segment_id = info.segment_id
         self.key_length = key_length
+        self.epoch = epoch
         self.users = 0
         """Calls that need it in memory."""
         self.pipeline = TablePipeline(

@@ -96,7 +96,8 @@ def decode_stats(data: Buffer) -> dict[str, Any]:
     """Statistics: containers have numbers as keys, which JSON cannot have."""
     try:
         stats: dict[str, Any] = _document(data)
-        stats["containers"] = {int(key): value for key, value in stats["containers"].items()}
+        for part in ("container_states", "containers"):
+            stats[part] = {int(key): value for key, value in stats[part].items()}
         for operation in stats["tier2"]["operations"].values():
             operation["latency_counts"] = tuple(operation["latency_counts"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:

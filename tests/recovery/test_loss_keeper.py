@@ -18,6 +18,7 @@ from recovery.loss_keeper import (
     RECHECK_MAX_S,
     RECHECK_S,
     SAVE_AFTER_S,
+    ContainerWatch,
     LossKeeper,
 )
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
@@ -71,12 +72,12 @@ class World:
             for container_id, metadata in self._metadata.items()
         }
         self._runtime = runtime
+        self._watches: dict[int, ContainerWatch] = {}
         self.keeper = self.new_keeper()
 
     def new_keeper(self) -> LossKeeper:
         return LossKeeper(
             self.storage,
-            self.containers,
             self._runtime,
             path=self.path,
             store_id=STORE,
@@ -104,13 +105,24 @@ class World:
         return f"object-{container_id}-{number}"
 
     async def start(self) -> None:
-        await self.keeper.start()
+        await self.begin()
         for container_id in CONTAINERS:
             self.meet(container_id)
 
+    async def begin(self) -> None:
+        """An opening: what earlier owners have seen is taken up."""
+        await self.keeper.start()
+        for container_id in CONTAINERS:
+            self.attach(container_id)
+
+    def attach(self, container_id: int) -> None:
+        self._watches[container_id] = self.keeper.attach(
+            container_id, self.containers[container_id]
+        )
+
     def meet(self, container_id: int) -> None:
         """A read of everything finds it missing."""
-        watch = self.keeper.watch(container_id)
+        watch = self._watches[container_id]
         for chunk in self.containers[container_id].all[7].chunks:
             gone = ObjectNotFoundError(chunk.object_name, "no such object")
             watch.failed(7, chunk, chunk.start_offset, chunk.end_offset, gone)
@@ -295,11 +307,36 @@ def test_after_a_restart_it_is_still_reported(tmp_path: Path) -> None:
         await world.keeper.stop()
         evict(world)
         world.keeper = world.new_keeper()
-        await world.keeper.start()
+        await world.begin()
         assert world.places == len(CONTAINERS)
         await asyncio.sleep(FIRST_RECHECK_S + 1)
         assert world.places == len(CONTAINERS)
         assert all("segment 'a' offsets" in told for told in world.keeper.health())
+
+    with_world(tmp_path, body)
+
+
+def test_losses_of_a_container_that_leaves_are_kept_and_taken_up_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def body(world: World) -> None:
+        seen = world.keeper.statistics().seen
+        world.keeper.detach(0)
+        assert (world.places, len(world.keeper.health())) == (1, 1)
+        assert world.keeper.statistics().seen == seen
+        await asyncio.sleep(FIRST_RECHECK_S + SAVE_AFTER_S + 1)
+        assert sorted(load_losses(world.path, world.disk, STORE)) == [0, 1]
+        world.storage.asked.clear()
+        world.put_back()
+        await asyncio.sleep(2 * RECHECK_S)
+        # Nobody asks for what is another owner's to know.
+        assert set(world.storage.asked) == {world.name(1, 0)}
+        assert list(load_losses(world.path, world.disk, STORE)) == [0]
+        world.attach(0)
+        assert world.places == 1
+        await asyncio.sleep(FIRST_RECHECK_S + 2 * SAVE_AFTER_S + 1)
+        assert (world.places, world.keeper.health()) == (0, [])
+        assert load_losses(world.path, world.disk, STORE) == {}
 
     with_world(tmp_path, body)
 

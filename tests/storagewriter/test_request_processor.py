@@ -90,6 +90,13 @@ def test_what_one_container_finds_wakes_the_others_once() -> None:
         other.polled(1)
         await one.until_due()
         assert loop.time() - began == 1.0, "it looks often already: nobody wakes it"
+        third = mailbox_pace.MailboxPace(30.0, 15, group)
+        group.leave(third)
+        group.leave(third)
+        group.wake_others(one, loop.time())
+        began = loop.time()
+        await third.until_due()
+        assert loop.time() - began == 30.0, "it has left: nobody wakes it"
 
     owned(body, mailbox_poll_interval_s=30.0)
 

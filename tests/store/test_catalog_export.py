@@ -342,7 +342,9 @@ class Scheduled:
         self.storage = MemoryObjectStorage(self.runtime, self.bucket)
         self.sources = [FakeSource(number) for number in range(containers)]
         config = StoreConfig(containers=containers, catalog_export_interval_s=every_s)
-        self.exporter = CatalogExporter(self.storage, self.sources, self.runtime, STORE_ID, config)
+        self.exporter = CatalogExporter(
+            self.storage, lambda: self.sources, self.runtime, STORE_ID, config
+        )
 
     @property
     def exports(self) -> int:
@@ -364,6 +366,34 @@ def test_the_schedule_exports_every_so_often_from_the_first_period_on() -> None:
         assert manifests[0].sequence_number == world.sources[0].metadata.sequence_number
         await asyncio.sleep(1000)
         assert world.exports == 10
+
+    run_virtual(main())
+
+
+def test_a_container_that_comes_later_has_its_turn_and_one_that_is_away_has_none() -> None:
+    async def main() -> None:
+        world = Scheduled(60, containers=3)
+        first, second, third = world.sources
+        world.sources = []
+        world.exporter.start()
+        await asyncio.sleep(600)
+        world.sources = [first, second]
+        await asyncio.sleep(121)
+        assert sorted(await newest_snapshots(world.storage)) == [0, 1]
+        world.sources = [third]
+        await asyncio.sleep(121)
+        before = world.exports
+        assert sorted(await newest_snapshots(world.storage)) == [0, 1, 2]
+        world.storage.fail("put", 10**6)
+        await asyncio.sleep(61)
+        assert "container 2" in world.exporter.health()[0]
+        # What is not served here is not this process's to report.
+        world.sources = [first]
+        assert world.exporter.health() == []
+        world.storage.heal()
+        await asyncio.sleep(61)
+        assert world.exports == before + 1
+        await world.exporter.stop()
 
     run_virtual(main())
 
@@ -392,7 +422,7 @@ def test_what_is_older_than_a_day_is_deleted_but_for_three() -> None:
         # The next owner of the schedule keeps three, however long nobody was there.
         world.exporter = CatalogExporter(
             world.storage,
-            world.sources,
+            lambda: world.sources,
             world.runtime,
             STORE_ID,
             StoreConfig(catalog_export_interval_s=10**6),

@@ -172,6 +172,7 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
         "longest_turn_s": {},
         "wire": None,
         "controller": None,
+        "container_states": {},
         "containers": {},
     }
     families = parsed(metrics.metrics_text(snapshot))
@@ -206,13 +207,17 @@ def test_many_containers_are_summed_up_and_of_some_numbers_the_largest_counts() 
         "longest_turn_s": {},
         "wire": None,
         "controller": None,
+        "container_states": {
+            number: {"state": "running" if number else "failed", "since_ms": 5, "cause": None}
+            for number in range(count)
+        },
         "containers": containers,
     }
     families = parsed(metrics.metrics_text(snapshot))
     assert value(families, "segments", container="all") == 2 * count
     assert value(families, "log_epoch", container="all") == count - 1
     assert value(families, "throttled_seconds_total", container="all") == count / 2
-    assert value(families, "containers", state="stopped") == 1
+    assert value(families, "containers", state="failed") == 1
     assert value(families, "throttled_containers", by="cache") == count // 2
     assert value(families, "container_news_numbers", container="all") == count
 

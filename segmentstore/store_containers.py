@@ -1,0 +1,65 @@
+"""StoreContainers: which containers an open store serves in this process, and how that changes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from segmentstore.contracts.errors import StoreClosedError
+from segmentstore.store_parts import StoreParts
+
+
+class StoreContainers(ABC):
+    """The part of `SegmentStore` that starts and stops containers.
+
+    An opening starts those that `serve` names. Segments of the others are refused with
+    ContainerNotServedError; calls for the whole store are about those that serve.
+    """
+
+    _parts: StoreParts
+
+    @abstractmethod
+    def _check_loop(self) -> None:
+        """Raise unless this is the store's loop."""
+
+    @property
+    def served(self) -> list[int]:
+        """Numbers of the containers that serve here now, ascending. O(containers)."""
+        return self._parts.registry.served
+
+    async def start_container(self, number: int) -> None:
+        """Start one of the store's containers here; returns when it serves, at once if it does.
+
+        On BookKeeper that fences its owner; one that is alive elsewhere only with `take_over`, or
+        ContainerOwnedError. At most two start at one time. A container that has failed is started
+        again by this, and by nothing else. If it is being stopped, it starts behind that. Callers
+        that ask for the same wait for one start. Cancelled, it ends when what it had opened is
+        released, unless others wait for it, too.
+
+        Raises what the replay of the log meets (DataCorruptionError, TierUnavailableError,
+        NotPrimaryError): then the container has failed, as `stats()` and `health` say; its
+        neighbours have not. Also ContainerNotServedError if `stop_container` came in between,
+        StoreClosedError, InvalidArgumentError. Costs the replay of its log.
+        """
+        self._check_loop()
+        self._check_not_closing()
+        await self._parts.registry.start(number)
+
+    async def stop_container(self, number: int) -> None:
+        """Stop a container here; returns when all of it is released, at once if it is stopped.
+
+        What was taken becomes durable and is acknowledged; uploads on their way end, within 5 s, as
+        before a close. Later calls for its segments, and reads that wait at a tail, get
+        ContainerNotServedError. Sessions and readers of it stay ended, also when it is started
+        again. Its start, if that is on its way, is cancelled. One that has failed is stopped, and
+        reported no more. Cancelled, the stop goes on.
+
+        Raises ContainerStoppedError if a failure prevented it: `cause` has that, and what was taken
+        may not be durable. Also StoreClosedError, InvalidArgumentError.
+        """
+        self._check_loop()
+        self._check_not_closing()
+        await self._parts.registry.stop(number)
+
+    def _check_not_closing(self) -> None:
+        if self._parts.closing is not None:
+            raise StoreClosedError
