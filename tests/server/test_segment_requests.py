@@ -43,6 +43,7 @@ from segmentstore.wire.commands import (
     SegmentSealed,
     SegmentsMerged,
     SegmentTruncated,
+    SetupAppend,
     StreamSegmentInfo,
     TruncateSegment,
     UpdateSegmentAttribute,
@@ -350,3 +351,26 @@ def test_an_attribute_is_the_one_that_the_engine_has(tmp_path: Path) -> None:
         assert await store.get_attributes("s") == {uuid.UUID(bytes=ATTRIBUTE): 5}
 
     on_a_store(tmp_path, body)
+
+
+def test_clients_of_a_container_that_is_stopped_are_sent_elsewhere_until_it_is_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as (store, server), connected(server.port) as client:
+            await client.create("s")
+            await client.set_up("s")
+            client.append(1, b"one")
+            await client.acked(1)
+            await store.stop_container(0)
+            # A session that is open, and a new one; the connection stays.
+            client.append(2, b"two")
+            assert isinstance(await client.take(), WrongHost)
+            await client.ask(SetupAppend(9, WRITER, "s", ""), WrongHost)
+            await store.start_container(0)
+            assert await client.set_up("s") == 1
+            client.append(2, b"two")
+            await client.acked(2)
+            assert await read_all(store, "s") == b"onetwo"
+
+    run(main())
