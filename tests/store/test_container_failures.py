@@ -120,3 +120,22 @@ async def test_a_stop_that_could_not_drain_is_no_success(world: World) -> None:
         await store.start_container(1)
         assert store.stats()["health"] == []
         assert await read_all(store, NAMES[1]) == b"begin"
+
+
+@scenario
+async def test_one_that_fails_in_the_turn_in_which_it_begins_has_not_started(world: World) -> None:
+    async with await opened(world, serve="0") as store:
+        world.starts[1].shut()
+        starting = begin(store.start_container(1))
+        await settle()
+        container = store._parts.registry._entries[1].container
+        assert container is not None
+        error = TierUnavailableError("tier1", "at once")
+        container._eviction.prepare = lambda: container._failed(error)  # type: ignore[method-assign]
+        world.starts[1].open()
+        assert await error_of(starting) is error
+        assert state(store, 1) == "failed"
+        assert sorted(world.opened) == [0]
+        assert store.served == [0]
+        await store.start_container(1)
+        assert store.served == [0, 1]

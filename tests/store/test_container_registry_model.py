@@ -146,6 +146,8 @@ class Run:
         for number in range(COUNT):
             await self.settle(number)
         await self.settle_orders()
+        # A stop whose caller was cancelled goes on.
+        await asyncio.sleep(60)
         states = self.store.stats()["container_states"]
         for number in range(COUNT):
             contents = self.world.memory.contents(number)
