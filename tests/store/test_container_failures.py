@@ -5,6 +5,7 @@ its cause, and nothing is started again before it is asked for.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from segmentstore import (
     AppendOutcomeUnknownError,
@@ -131,7 +132,8 @@ async def test_one_that_fails_in_the_turn_in_which_it_begins_has_not_started(wor
         container = store._parts.registry._entries[1].container
         assert container is not None
         error = TierUnavailableError("tier1", "at once")
-        container._eviction.prepare = lambda: container._failed(error)  # type: ignore[method-assign]
+        fail = partial(container._failed, error)
+        container._eviction.prepare = fail  # type: ignore[method-assign]
         world.starts[1].open()
         assert await error_of(starting) is error
         assert state(store, 1) == "failed"
