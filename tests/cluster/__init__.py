@@ -1,0 +1,1 @@
+"""Tests of the hosts of a store, and of the assignment of containers to them."""
