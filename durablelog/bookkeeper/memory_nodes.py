@@ -10,49 +10,30 @@ The `NodeTree` plays the service and outlives its clients. Rules of this file:
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal, Protocol
 
 from durablelog.bookkeeper.memory_process import MemoryProcess
+from durablelog.bookkeeper.memory_sessions import HeldNodes, NodeSession, SessionChecks
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
     NodeContent,
     NodeRefusedError,
     NodeUnavailableError,
+    NodeWatch,
 )
+from durablelog.bookkeeper.node_elections import ElectionCalls, NodeElections
+from durablelog.bookkeeper.node_watches import NodeWatches
 
-NodeCall = Literal["read", "create", "write", "delete", "children", "hold", "release"]
-
-SESSION_S: Final = 10.0
-"""How long a session is kept of a process that says nothing any more, from when that is seen first.
-
-Loop time.
+NodeCall = Literal[
+    "read", "create", "write", "delete", "children", "hold", "release", "lead", "resign"
+]
+"""`lead` is the creation of a candidate's node, `resign` its deletion; candidates are listed by
+`children`.
 """
-
-
-class NodeSession:
-    """A client's, as the service sees it.
-
-    `silent` says whether its process has stopped, or is dead.
-    """
-
-    def __init__(self, silent: Callable[[], bool]) -> None:
-        self.ended = False
-        self._silent = silent
-        self._silent_since: float | None = None
-
-    def expired(self, now: float) -> bool:
-        """Whether the service has given it up. A process that speaks again before is in time."""
-        if not self.ended and not self._silent():
-            self._silent_since = None
-        elif self._silent_since is None:
-            self._silent_since = now
-        self.ended = self.ended or (
-            self._silent_since is not None and now - self._silent_since >= SESSION_S
-        )
-        return self.ended
 
 
 @dataclass(slots=True)
@@ -63,6 +44,16 @@ class _Planted:
     times: int
 
 
+class TreeObserver(Protocol):
+    """A client that watches nodes."""
+
+    def touched(self, path: str) -> None:
+        """This node has changed, or its children. Called inside of the change."""
+
+    def service_changed(self, *, down: bool) -> None:
+        """An outage begins, or is over."""
+
+
 class NodeTree:
     """The nodes, and what shall go wrong with them. Belongs to one thread at a time."""
 
@@ -70,18 +61,54 @@ class NodeTree:
         self._nodes: dict[str, NodeContent] = {"/": NodeContent(b"", 0)}
         self._planted: list[_Planted] = []
         self._held: dict[str, NodeSession] = {}
-        self.outage = False
-        """While it is set nothing happens, and every call fails."""
+        self._entered: dict[str, int] = {}
+        """Numbered nodes so far, by the node above."""
+        self._observers: dict[TreeObserver, None] = {}
+        self._outage = False
+        self.clients = 0
+        """So far."""
+
+    @property
+    def outage(self) -> bool:
+        """While it is set nothing happens, every call fails, and nothing is reported."""
+        return self._outage
+
+    @outage.setter
+    def outage(self, down: bool) -> None:
+        if down != self._outage:
+            self._outage = down
+            for observer in list(self._observers):
+                observer.service_changed(down=down)
+
+    def observe(self, observer: TreeObserver) -> None:
+        """Report changes to it from now on. Idempotent."""
+        self._observers[observer] = None
+
+    def observe_no_more(self, observer: TreeObserver) -> None:
+        """Idempotent."""
+        self._observers.pop(observer, None)
 
     def content(self, path: str) -> NodeContent | None:
         """What a node holds, as a tool would see it."""
         return self._nodes.get(path)
 
     def hold(self, path: str, data: bytes, session: NodeSession) -> None:
-        """Make a node that goes with a session; anew, if it was there."""
-        self._nodes.pop(path, None)
-        self.make(path, data)
-        self._held[path] = session
+        """Have a node that goes with a session: written, if it has it already; else anew."""
+        there = self._nodes.get(path)
+        if there is None or self._held.get(path) is not session:
+            self._forget(path)
+            self.make(path, data)
+            self._held[path] = session
+        elif there.data != data:
+            self.put(path, data)
+
+    def enter(self, path: str, prefix: str, data: bytes, session: NodeSession) -> None:
+        """Make a node below this one that goes with a session, numbered, with parents as needed."""
+        number = self._entered.get(path, 0)
+        self._entered[path] = number + 1
+        name = f"{path}/{prefix}{number:010d}"
+        self.make(name, data)
+        self._held[name] = session
 
     def expire(self, now: float) -> None:
         """Remove what was held by sessions that are over at this loop time."""
@@ -92,7 +119,7 @@ class NodeTree:
     def drop(self, path: str) -> None:
         """Remove a node that is held; nothing happens if it is missing."""
         if self._held.pop(path, None) is not None:
-            self._nodes.pop(path, None)
+            self._forget(path)
 
     def put(self, path: str, data: bytes) -> None:
         """Write a node whatever its version, as a tool would; make it if it is not there."""
@@ -100,7 +127,7 @@ class NodeTree:
         if there is None:
             self.make(path, data)
         else:
-            self._nodes[path] = NodeContent(data, there.version + 1)
+            self._set(path, NodeContent(data, there.version + 1))
 
     def make(self, path: str, data: bytes, *, parents: bool = True) -> None:
         """A new node, with parents as needed, or only if they are there.
@@ -114,7 +141,8 @@ class NodeTree:
             if not parents:
                 raise NodeConflictError(path, "the node above is not there")
             self.make(parent, b"")
-        self._nodes[path] = NodeContent(data, 0)
+        self._set(path, NodeContent(data, 0))
+        self._touch(parent)
 
     def change(self, path: str, data: bytes, version: int) -> int:
         """Compare and set. Raises NodeConflictError."""
@@ -123,7 +151,7 @@ class NodeTree:
             raise NodeConflictError(
                 path, f"it is {'missing' if there is None else f'in version {there.version}'}"
             )
-        self._nodes[path] = NodeContent(data, version + 1)
+        self._set(path, NodeContent(data, version + 1))
         return version + 1
 
     def remove(self, path: str, version: int) -> None:
@@ -133,7 +161,8 @@ class NodeTree:
             return
         if there.version != version or self.names_under(path):
             raise NodeConflictError(path, f"it is in version {there.version}, or has children")
-        del self._nodes[path]
+        self._held.pop(path, None)
+        self._forget(path)
 
     def names_under(self, path: str) -> list[str]:
         """Names of the children."""
@@ -171,49 +200,23 @@ class NodeTree:
                 return planted
         return None
 
+    def _set(self, path: str, content: NodeContent) -> None:
+        self._nodes[path] = content
+        self._touch(path)
+
+    def _forget(self, path: str) -> None:
+        if self._nodes.pop(path, None) is not None:
+            self._touch(path)
+            self._touch(parent_of(path))
+
+    def _touch(self, path: str) -> None:
+        for observer in list(self._observers):
+            observer.touched(path)
+
 
 def parent_of(path: str) -> str:
     """The node above."""
     return path.rpartition("/")[0] or "/"
-
-
-class HeldNodes:
-    """What one client holds, in whatever session it has. `silent` as in NodeSession."""
-
-    def __init__(self, tree: NodeTree, silent: Callable[[], bool]) -> None:
-        self._tree = tree
-        self._silent = silent
-        self._session = NodeSession(silent)
-        self._held: dict[str, bytes] = {}
-
-    def hold(self, path: str, data: bytes) -> None:
-        """Make it, in the session of now."""
-        self._held[path] = data
-        self._tree.hold(path, data, self._session)
-
-    def release(self, path: str) -> None:
-        """Remove it."""
-        self._held.pop(path, None)
-        self._tree.drop(path)
-
-    def expire_sessions(self, now: float) -> None:
-        """A call comes at this loop time: sessions that are over end; of ours that one another
-        begins, with what we hold.
-        """
-        self._tree.expire(now)
-        if self._session.expired(now):
-            self._session = NodeSession(self._silent)
-            for path, data in self._held.items():
-                self._tree.hold(path, data, self._session)
-
-    def end(self, now: float) -> None:
-        """In order, unless the process is dead."""
-        self.abandon()
-        self._tree.expire(now)
-
-    def abandon(self) -> None:
-        """As `end`; the next check sees it."""
-        self._session.ended = not self._silent()
 
 
 class MemoryNodes(MetadataNodes):
@@ -222,7 +225,16 @@ class MemoryNodes(MetadataNodes):
     def __init__(self, tree: NodeTree, process: MemoryProcess | None = None) -> None:
         self._tree = tree
         self._process = process or MemoryProcess()
-        self._held = HeldNodes(tree, lambda: self._process.stopped)
+        self._watches = NodeWatches(self._soon)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._held = HeldNodes(tree, lambda: self._process.stopped, self._watches.report_all)
+        self._checks = SessionChecks(self._check_sessions)
+        tree.clients += 1
+        calls = ElectionCalls(
+            enter=self._enter, children=self.children, remove=self._remove, watch=self.watch
+        )
+        rng = random.Random(tree.clients)  # noqa: S311 - it keeps the clients' tokens apart
+        self._elections = NodeElections(calls, rng)
         self._closed = False
 
     async def read(self, path: str) -> NodeContent | None:
@@ -264,19 +276,86 @@ class MemoryNodes(MetadataNodes):
         self._held.release(path)
         await self._end(planted, path)
 
+    def watch(self, path: str, changed: Callable[[], object]) -> NodeWatch:
+        watch = self._watches.add(path, changed)
+        self._loop = asyncio.get_running_loop()
+        self._tree.observe(self)
+        self._checks.begin()
+        if not self._tree.outage:
+            self._watches.report(path)
+        return watch
+
+    async def lead(
+        self, path: str, identity: str, ended: Callable[[], object] | None = None
+    ) -> None:
+        await self._elections.lead(path, identity, ended)
+
+    def leads(self, path: str) -> bool:
+        return self._elections.leads(path)
+
+    async def resign(self, path: str) -> None:
+        await self._elections.resign(path)
+
+    def lose_session(self) -> None:
+        """Let the service end our session now, as if it had received nothing from us for too long.
+
+        We learn of it with our next call, or check.
+        """
+        self._held.lose_session(asyncio.get_running_loop().time())
+
     async def address(self) -> str:
         return "memory"
 
     async def close(self) -> None:
-        self._closed = True
+        self._stop()
+        await self._elections.close()
         self._held.end(asyncio.get_running_loop().time())
 
     def abandon(self) -> None:
-        self._closed = True
+        self._stop()
         self._held.abandon()
 
     def health(self) -> str | None:
         return "the nodes do not answer" if self._tree.outage else None
+
+    # --- the service ------------------------------------------------------------------------------
+
+    def touched(self, path: str) -> None:
+        """As TreeObserver."""
+        if not self._tree.outage:
+            self._watches.report(path)
+
+    def service_changed(self, *, down: bool) -> None:
+        """As TreeObserver."""
+        self._soon(self._elections.disconnected if down else self._watches.report_all)
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """On our loop; in a process that sleeps, when it wakes up."""
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon(self._process.soon, call)
+
+    def _check_sessions(self) -> bool:
+        if not self._process.stopped and not self._tree.outage:
+            self._held.expire_sessions(asyncio.get_running_loop().time())
+        return not self._closed and len(self._watches) > 0
+
+    def _stop(self) -> None:
+        self._closed = True
+        self._tree.observe_no_more(self)
+        self._watches.close()
+        self._checks.end()
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    async def _enter(self, path: str, prefix: str, data: bytes) -> None:
+        planted = await self._begin("lead", path)
+        self._held.enter(path, prefix, data)
+        await self._end(planted, path)
+
+    async def _remove(self, path: str) -> None:
+        planted = await self._begin("resign", path)
+        self._held.release(path)
+        await self._end(planted, path)
 
     async def _begin(self, call: NodeCall, path: str) -> _Planted | None:
         """Returns when the call may happen."""

@@ -8,7 +8,12 @@ Proved by tests/contracts/metadata_node_contract.py. Rules:
   one wins;
 - a node that is held (`hold`) is there as long as its holder's session. It is deleted when that has
   ended: at once with `close`, a while after the death of the process. A living holder that lost its
-  session gets the node back in the next one;
+  session gets the node back in the next one, with the data it gave last;
+- a change of a watched node is reported after it, never missed: also one made while there was no
+  connection, or no session. Several changes may be one call, and calls may be spurious;
+- candidates lead in the order in which they asked. Leadership ends with the session, which a client
+  that is stopped or cut off notices late: for a while two may believe that they lead. What a leader
+  decides it writes with `write`, at the version that it read, and never on its belief alone;
 - a `NodeUnavailableError` of `create` or `write` leaves open whether it happened: a caller that
   needs to know reads again, and must be able to recognise its own bytes.
 """
@@ -16,7 +21,7 @@ Proved by tests/contracts/metadata_node_contract.py. Rules:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
@@ -53,6 +58,14 @@ class NodeContent(NamedTuple):
 
     data: bytes
     version: int
+
+
+class NodeWatch(ABC):
+    """A watch of one node. It stands until it is cancelled, or its client closed."""
+
+    @abstractmethod
+    def cancel(self) -> None:
+        """End it; no call comes behind this one. Idempotent."""
 
 
 class MetadataNodes(ABC):
@@ -93,16 +106,63 @@ class MetadataNodes(ABC):
 
     @abstractmethod
     async def hold(self, path: str, data: bytes) -> None:
-        """Have a node as long as our sessions lasts, parents as needed.
+        """Have a node as long as our sessions last, parents as needed.
 
-        `path` is ours alone: nobody else ever makes it.
+        `path` is ours alone: nobody else ever makes it. A node there of an earlier session, of this
+        process or of one before it, is replaced.
 
-        Again after a NodeUnavailableError: it is made once.
+        Again with other data, it is written in place: one change in the service. Again with the
+        same, nothing is changed, also after a NodeUnavailableError. After any error the node is
+        wanted all the same: the next session has it with the newest data.
         """
 
     @abstractmethod
     async def release(self, path: str) -> None:
         """Remove a node that is held, and hold it no more; nothing happens if it is missing."""
+
+    @abstractmethod
+    def watch(self, path: str, changed: Callable[[], object]) -> NodeWatch:
+        """Have `changed` called after each change of this node: it is created, written or deleted,
+        or a child of it comes or goes. What a child holds is reported by a watch of the child.
+
+        It is called on this loop, in a turn of its own. The first call comes once the watch stands,
+        so that a read behind each call misses nothing; later ones also with each new connection.
+        What it raises goes to the loop's exception handler. A change costs up to two small reads
+        for each node that is watched, and so does a new connection.
+
+        Raises NodeUnavailableError if the client is closed. A service that is away, or refuses us,
+        is asked again, and only delays the calls.
+        """
+
+    @abstractmethod
+    async def lead(
+        self, path: str, identity: str, ended: Callable[[], object] | None = None
+    ) -> None:
+        """Return when this client leads the election at `path`, behind those that asked before.
+
+        `identity` is for people: it is the content of the candidate's node, a child of `path`.
+        `ended` is called once, on this loop, when the leadership ends otherwise than by `resign` or
+        `close`. Either the session has ended, or the connection is lost, and whether the session
+        lives is unknown. Then call this again, or `resign`: a session that lived has kept its
+        place.
+
+        Cancelled, it withdraws. A service that is away is waited for. Raises NodeRefusedError;
+        NodeUnavailableError if the client is closed or resigns meanwhile; ValueError for a second
+        call while one waits, and for another identity than the one before without `resign`.
+        """
+
+    @abstractmethod
+    def leads(self, path: str) -> bool:
+        """Whether `lead` has returned and its leadership has not ended, as far as is known here."""
+
+    @abstractmethod
+    async def resign(self, path: str) -> None:
+        """Lead no more, and be no candidate; nothing happens if we are none.
+
+        `leads` is False at once. Returns when others can lead, as late as the service answers.
+        Cancelled, it goes on by itself. Raises NodeRefusedError, and NodeUnavailableError if the
+        client is closed first.
+        """
 
     async def address(self) -> str:
         """From which this client speaks to the service, for people; empty if that is not known."""

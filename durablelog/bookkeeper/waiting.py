@@ -32,6 +32,15 @@ async def _check_nothing() -> None:
     """Where there is nothing to check."""
 
 
+async def pause(news: asyncio.Event, seconds: float) -> None:
+    """Return when there is news, after so long at the latest."""
+    try:
+        async with asyncio.timeout(seconds):
+            await news.wait()
+    except TimeoutError:
+        pass
+
+
 class Waiting:
     """One row of tries at one thing; `topic` is its place in the notes.
 

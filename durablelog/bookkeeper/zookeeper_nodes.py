@@ -13,8 +13,8 @@ Rules of this file:
   server that lags behind its leader gives yesterday's node. (A leader that was deposed and has not
   noticed yet, for a few ticks, still answers a sync. A caller that must be certain writes, for a
   write needs a quorum.);
-- an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held,
-  is made again with each new connection; no ownership hangs on it.
+- an expired session is replaced by kazoo itself. What hangs on a session, the nodes that are held
+  and the watches, is made again with each new connection; no ownership hangs on it.
 """
 
 from __future__ import annotations
@@ -55,9 +55,12 @@ from durablelog.bookkeeper.metadata_node import (
     NodeContent,
     NodeRefusedError,
     NodeUnavailableError,
+    NodeWatch,
 )
+from durablelog.bookkeeper.node_elections import ElectionCalls, NodeElections
 from durablelog.bookkeeper.node_holder import NodeHolder
 from durablelog.bookkeeper.zookeeper_encryption import EncryptedHandler, Handshakes
+from durablelog.bookkeeper.zookeeper_watches import ZookeeperWatches, hand_over
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
@@ -132,9 +135,12 @@ class ZookeeperNodes(MetadataNodes):
         self._handshakes = Handshakes(len(settings.hosts))
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._holder = NodeHolder(
-            self._make_held, lambda path: self.delete(path, 0), runtime.random
+        self._holder = NodeHolder(self._make_held, self._remove, runtime.random)
+        self._watches = ZookeeperWatches(self._watch_node, self._watch_children, runtime.random)
+        calls = ElectionCalls(
+            enter=self._enter, children=self.children, remove=self._remove, watch=self.watch
         )
+        self._elections = NodeElections(calls, runtime.random)
         self._address = ""
 
     async def open(self) -> None:
@@ -209,6 +215,20 @@ class ZookeeperNodes(MetadataNodes):
     async def release(self, path: str) -> None:
         await self._holder.release(path)
 
+    def watch(self, path: str, changed: Callable[[], object]) -> NodeWatch:
+        return self._watches.add(path, changed)
+
+    async def lead(
+        self, path: str, identity: str, ended: Callable[[], object] | None = None
+    ) -> None:
+        await self._elections.lead(path, identity, ended)
+
+    def leads(self, path: str) -> bool:
+        return self._elections.leads(path)
+
+    async def resign(self, path: str) -> None:
+        await self._elections.resign(path)
+
     async def address(self) -> str:
         if not self._address and self._executor is not None and self._closing is None:
             loop = asyncio.get_running_loop()
@@ -227,6 +247,8 @@ class ZookeeperNodes(MetadataNodes):
             self._executor.shutdown(wait=False)
             # Calls that wait for a connection wake up, and see that there will be none.
             self._connected.set()
+        await self._watches.close()
+        await self._elections.close()
         await self._holder.close()
         await asyncio.shield(self._closing)
 
@@ -253,29 +275,76 @@ class ZookeeperNodes(MetadataNodes):
             return f"zookeeper {self._where}: no server has answered yet{self._handshakes.text()}"
         return f"zookeeper {self._where}: the connection is lost{self._handshakes.text()}"
 
-    # --- what is held -----------------------------------------------------------------------------
+    # --- what hangs on the session ----------------------------------------------------------------
 
     async def _make_held(self, path: str, data: bytes) -> None:
-        """See to it that a node of ours is there and hangs on the session of now."""
+        """See to it that a node of ours is there, hangs on the session of now and has this data.
+
+        Read first: a create that finds the node there is a change to ZooKeeper, too.
+        """
+        for _ in range(_HOLD_TRIES):
+            try:
+                if await self._hold_once(path, data):
+                    return
+            except (NoNodeError, NodeExistsError, BadVersionError):
+                continue
+        raise NodeUnavailableError(path, f"it could not be held in {_HOLD_TRIES} tries")
+
+    async def _hold_once(self, path: str, data: bytes) -> bool:
+        try:
+            found, stat = await self._ask_again(
+                path, lambda client: client.sync_async(path), lambda client: client.get_async(path)
+            )
+        except NoNodeError:
+            await self._ask(
+                path,
+                lambda client: client.create_async(path, data, ephemeral=True, makepath=True),
+            )
+            return True
+        session = self._client.client_id if self._client is not None else None
+        if session is None or stat.ephemeralOwner != session[0]:
+            # Of a session of ours before this one, which ends some time soon.
+            await self._remove(path)
+            return False
+        if bytes(found) != data:
+            await self._ask(path, lambda client: client.set_async(path, data, stat.version))
+        return True
+
+    async def _remove(self, path: str) -> None:
+        """Whatever version it is in; nothing happens if it is missing."""
+        try:
+            await self._ask(path, lambda client: client.delete_async(path))
+        except NoNodeError:
+            pass
+
+    async def _enter(self, path: str, prefix: str, data: bytes) -> None:
+        """As ElectionCalls. One request: none of it follows when it is given up."""
         for _ in range(_HOLD_TRIES):
             try:
                 await self._ask(
                     path,
-                    lambda client: client.create_async(path, data, ephemeral=True, makepath=True),
+                    lambda client: client.create_async(
+                        f"{path}/{prefix}", data, ephemeral=True, sequence=True
+                    ),
                 )
-            except NodeExistsError:
+            except NoNodeError:
                 try:
-                    _, stat = await self._ask(path, lambda client: client.get_async(path))
-                except NoNodeError:
-                    continue
-                session = self._client.client_id if self._client is not None else None
-                if session is not None and stat.ephemeralOwner == session[0]:
-                    return
-                # Of a session of ours before this one, which ends some time soon.
-                await self.delete(path, 0)
+                    await self.create(path, b"")
+                except NodeConflictError:
+                    pass  # another candidate was first
             else:
                 return
-        raise NodeUnavailableError(path, f"it could not be held in {_HOLD_TRIES} tries")
+        raise NodeUnavailableError(path, f"it is missing after {_HOLD_TRIES} tries")
+
+    async def _watch_node(self, path: str, fired: Callable[[Any], None]) -> bool:
+        return await self._ask(path, lambda client: client.exists_async(path, fired)) is not None
+
+    async def _watch_children(self, path: str, fired: Callable[[Any], None]) -> bool:
+        try:
+            await self._ask(path, lambda client: client.get_children_async(path, fired))
+        except NoNodeError:
+            return False
+        return True
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -360,7 +429,7 @@ class ZookeeperNodes(MetadataNodes):
                 future.set_result(value)
 
         def done(settled: Any) -> None:
-            _hand_over(loop, settle, settled.exception, settled.value)
+            hand_over(loop, settle, settled.exception, settled.value)
 
         result.rawlink(done)
         return future
@@ -372,7 +441,7 @@ class ZookeeperNodes(MetadataNodes):
         assert loop is not None
 
         def handshake_failed(server: str, error: ssl.SSLError) -> None:
-            _hand_over(loop, self._handshake_failed, server, error)
+            hand_over(loop, self._handshake_failed, server, error)
 
         client = KazooClient(
             hosts=self._where,
@@ -386,7 +455,7 @@ class ZookeeperNodes(MetadataNodes):
             logger=_kazoo_log,
         )
         client.add_listener(
-            lambda state: _hand_over(loop, self._changed, client, state, client.client_state)
+            lambda state: hand_over(loop, self._changed, client, state, client.client_state)
         )
         return client
 
@@ -419,8 +488,10 @@ class ZookeeperNodes(MetadataNodes):
         if state == KazooState.CONNECTED or self._refusal is not None:
             self._connected.set()
             self._holder.connected()
+            self._watches.connected()
         else:
             self._connected.clear()
+            self._elections.disconnected()
 
     def _handshake_failed(self, server: str, error: ssl.SSLError) -> None:
         if self._handshakes.failed(server, error):
@@ -432,13 +503,6 @@ class ZookeeperNodes(MetadataNodes):
         fresh = self._client = self._new_client()
         self._executor.submit(end_session, client)
         self._executor.submit(fresh.start_async)
-
-
-def _hand_over(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *arguments: Any) -> None:
-    try:
-        loop.call_soon_threadsafe(call, *arguments)
-    except RuntimeError:
-        pass  # The loop is closed: nobody waits any more.
 
 
 def _authentication(settings: ZookeeperSettings) -> dict[str, Any]:

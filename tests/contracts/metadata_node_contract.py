@@ -32,11 +32,17 @@ class NodeWorld(ABC):
     async def connect(self) -> MetadataNodes:
         """A new client, with a session of its own; the test closes it."""
 
+    @abstractmethod
+    async def lose_session(self, nodes: MetadataNodes) -> None:
+        """Have the service end the session of a client, which is not asked."""
+
     async def clean_up(self) -> None:  # noqa: B027 - most have nothing to do
         """After the test."""
 
 
-class MetadataNodeContract(ABC):
+class NodeContract(ABC):
+    """What the suites of nodes share."""
+
     world: NodeWorld
 
     @abstractmethod
@@ -55,6 +61,8 @@ class MetadataNodeContract(ABC):
     def run(coroutine: Coroutine[Any, Any, None]) -> None:
         asyncio.run(asyncio.wait_for(coroutine, 60))
 
+
+class MetadataNodeContract(NodeContract):
     def test_a_node_that_was_never_created_is_not_there(self) -> None:
         async def scenario() -> None:
             nodes = await self.world.connect()
@@ -256,23 +264,5 @@ class MetadataNodeContract(ABC):
             await nodes.read(self.path("n"))
             assert nodes.health() is None
             await nodes.close()
-
-        self.run(scenario())
-
-    def test_a_node_that_is_held_goes_with_its_holder(self) -> None:
-        async def scenario() -> None:
-            holder, other = await self.world.connect(), await self.world.connect()
-            for name in ("one", "two"):
-                await holder.hold(self.path(f"owners/{name}"), name.encode())
-            await holder.hold(self.path("owners/one"), b"one")  # as after a lost reply
-            assert await other.read(self.path("owners/one")) == NodeContent(b"one", 0)
-            assert list(await other.children(self.path("owners"))) == ["one", "two"]
-            await holder.release(self.path("owners/one"))
-            await holder.release(self.path("owners/one"))
-            assert list(await other.children(self.path("owners"))) == ["two"]
-            assert isinstance(await holder.address(), str)
-            await holder.close()
-            assert await other.read(self.path("owners/two")) is None
-            await other.close()
 
         self.run(scenario())

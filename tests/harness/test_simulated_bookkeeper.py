@@ -47,6 +47,7 @@ from tests.contracts.ledger_store_contract import (
     read_all,
 )
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
+from tests.contracts.node_coordination_contract import NodeCoordinationContract
 from tests.harness.fake_process import DiedError, FakeProcess, FakeWorld, fake_world
 
 REPLICATION = Replication(3, 3, 2)
@@ -88,8 +89,12 @@ class _Nodes(NodeWorld):
     async def connect(self) -> MetadataNodes:
         return SimulatedNodes(self.servers, self.process)
 
+    async def lose_session(self, nodes: MetadataNodes) -> None:
+        assert isinstance(nodes, SimulatedNodes)
+        nodes.lose_session()
 
-class TestSimulatedNodes(MetadataNodeContract):
+
+class TestSimulatedNodes(MetadataNodeContract, NodeCoordinationContract):
     @pytest.fixture(autouse=True)
     def _world(self, world: FakeWorld) -> None:
         self.process = world.process()

@@ -25,7 +25,7 @@ from durablelog.bookkeeper.ledger_store import (
     Replication,
 )
 from durablelog.bookkeeper.log_metadata import LogMetadata, decode_record
-from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeContent
+from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeContent, NodeWatch
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
@@ -188,6 +188,20 @@ class _Nodes(MetadataNodes):
 
     async def release(self, path: str) -> None:
         await self._inner.release(path)
+
+    def watch(self, path: str, changed: Callable[[], object]) -> NodeWatch:
+        return self._inner.watch(path, changed)
+
+    async def lead(
+        self, path: str, identity: str, ended: Callable[[], object] | None = None
+    ) -> None:
+        await self._inner.lead(path, identity, ended)
+
+    def leads(self, path: str) -> bool:
+        return self._inner.leads(path)
+
+    async def resign(self, path: str) -> None:
+        await self._inner.resign(path)
 
     async def address(self) -> str:
         return await self._inner.address()

@@ -7,7 +7,9 @@ Rules of this file:
   a process that dies, what it had sent arrives or not;
 - a call that ends in NodeUnavailableError has happened, has not, or happens later, but before any
   later call of this client;
-- what is refused for a version was refused by the service, at that moment.
+- what is refused for a version was refused by the service, at that moment;
+- a watched change takes its time to this process, as an answer does. None is missed with a broken
+  connection: all watches are reported behind it.
 """
 
 from __future__ import annotations
@@ -16,13 +18,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from durablelog.bookkeeper.memory_nodes import HeldNodes
+from durablelog.bookkeeper.memory_sessions import HeldNodes, SessionChecks
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
     NodeContent,
     NodeUnavailableError,
+    NodeWatch,
 )
+from durablelog.bookkeeper.node_elections import ElectionCalls, NodeElections
+from durablelog.bookkeeper.node_watches import NodeWatches
 from recovery.harness.simulation.bookkeeper_bookies import BookKeeperServers
 from recovery.harness.simulation.bookkeeper_gateway import AWAY_S
 from recovery.harness.simulation.bookkeeper_network import LATE, LOST, NetworkClient, NetworkProcess
@@ -41,7 +46,15 @@ class SimulatedNodes(MetadataNodes):
         self._session: NetworkClient | None = None
         self._waiting: list[asyncio.Future[Any]] = []
         self._closed = False
-        self._held = HeldNodes(servers.tree, lambda: process.dead or process.paused)
+        self._watches = NodeWatches(self._soon)
+        self._held = HeldNodes(
+            servers.tree, lambda: process.dead or process.paused, self._watches.report_all
+        )
+        self._checks = SessionChecks(self._check_sessions)
+        calls = ElectionCalls(
+            enter=self._enter, children=self.children, remove=self.release, watch=self.watch
+        )
+        self._elections = NodeElections(calls, process.random)
 
     async def read(self, path: str) -> NodeContent | None:
         found = await self._call(path, lambda: self._tree.content(path))
@@ -76,17 +89,83 @@ class SimulatedNodes(MetadataNodes):
     async def release(self, path: str) -> None:
         await self._call(path, lambda: self._held.release(path))
 
+    def watch(self, path: str, changed: Callable[[], object]) -> NodeWatch:
+        watch = self._watches.add(path, changed)
+        self._connection()
+        self._tree.observe(self)
+        self._checks.begin()
+        self._watches.report(path)
+        return watch
+
+    async def lead(
+        self, path: str, identity: str, ended: Callable[[], object] | None = None
+    ) -> None:
+        await self._elections.lead(path, identity, ended)
+
+    def leads(self, path: str) -> bool:
+        return self._elections.leads(path)
+
+    async def resign(self, path: str) -> None:
+        await self._elections.resign(path)
+
+    def lose_session(self) -> None:
+        """The service ends our session now, as if it had received nothing from us for too long.
+
+        We learn of it with our next call, or check.
+        """
+        self._held.lose_session(self._now_s)
+
     async def address(self) -> str:
         return "simulated"
 
     async def close(self) -> None:
         self._closed = True
-        self._held.end(self._process.world.time.now_us / MICROSECONDS)
+        self._tree.observe_no_more(self)
+        self._watches.close()
+        self._checks.end()
+        await self._elections.close()
+        self._held.end(self._now_s)
         if self._session is not None:
             self._session.die()
         for future in self._waiting:
             if not future.done():
                 future.set_result(LOST)
+
+    def touched(self, path: str) -> None:
+        """As TreeObserver."""
+        self._watches.report(path)
+
+    def service_changed(self, *, down: bool) -> None:
+        """As TreeObserver. What is down here is the server, and no whole tree."""
+
+    @property
+    def _now_s(self) -> float:
+        return self._process.world.time.now_us / MICROSECONDS
+
+    def _connection(self) -> NetworkClient:
+        if self._session is None:
+            self._session = NetworkClient(
+                self._servers.timeline, self._process, (self._servers.zookeeper,)
+            )
+        return self._session
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        """Have a call come to this process from the service."""
+        connection, zookeeper = self._connection(), self._servers.zookeeper
+        sent_us = max(connection.now_us, zookeeper.stopped_until_us, zookeeper.down_until_us)
+        connection.timeline.at(sent_us + connection.draw_us(), lambda: self._arrives(call))
+
+    def _arrives(self, call: Callable[[], None]) -> None:
+        if not self._process.dead and not self._closed:
+            self._connection().loop.call_soon(call)
+
+    def _check_sessions(self) -> bool:
+        if not self._process.paused:
+            self._held.expire_sessions(self._now_s)
+        return not self._closed and len(self._watches) > 0
+
+    async def _enter(self, path: str, prefix: str, data: bytes) -> None:
+        await self._call(path, lambda: self._held.enter(path, prefix, data))
 
     async def _change(self, kind: str, path: str, apply: Callable[[], object]) -> None:
         world = self._process.world
@@ -107,20 +186,20 @@ class SimulatedNodes(MetadataNodes):
         world, rng = self._process.world, self._process.random
         if world.strikes("node.away"):
             self._servers.zookeeper.stop(world.time.now_us, rng.uniform(*AWAY_S))
-        if self._session is None:
-            self._session = NetworkClient(
-                self._servers.timeline, self._process, (self._servers.zookeeper,)
-            )
+        connection = self._connection()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting.append(future)
-        self._held.expire_sessions(world.time.now_us / MICROSECONDS)
-        self._session.send(
+        self._held.expire_sessions(self._now_s)
+        connection.send(
             0, lambda: _outcome(apply), lambda answer: _resolve(future, answer), timeout_s=TIMEOUT_S
         )
         try:
             answer = await future
         finally:
             self._waiting.remove(future)
+        if answer == LOST:
+            self._elections.disconnected()
+            self._watches.report_all()
         if answer in (LOST, LATE):
             raise NodeUnavailableError(path, "no answer")
         if isinstance(answer, NodeConflictError):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,9 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
+from recovery.harness.simulation.virtual_loop import run_virtual
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
+from tests.contracts.node_coordination_contract import NodeCoordinationContract
 
 
 class _MemoryWorld(NodeWorld):
@@ -25,10 +29,18 @@ class _MemoryWorld(NodeWorld):
     async def connect(self) -> MetadataNodes:
         return MemoryNodes(self.tree)
 
+    async def lose_session(self, nodes: MetadataNodes) -> None:
+        assert isinstance(nodes, MemoryNodes)
+        nodes.lose_session()
 
-class TestMemoryNodes(MetadataNodeContract):
+
+class TestMemoryNodes(MetadataNodeContract, NodeCoordinationContract):
     def make_world(self, tmp_path: Path) -> NodeWorld:
         return _MemoryWorld()
+
+    @staticmethod
+    def run(coroutine: Coroutine[Any, Any, None]) -> None:
+        run_virtual(asyncio.wait_for(coroutine, 60))
 
 
 @pytest.mark.parametrize("happens", [False, True])

@@ -24,8 +24,9 @@ from durablelog.bookkeeper.log_owner import (
     encode_owner_node,
     owner_path,
 )
-from durablelog.bookkeeper.memory_nodes import SESSION_S, MemoryNodes, NodeTree
+from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from durablelog.bookkeeper.memory_process import MemoryProcess
+from durablelog.bookkeeper.memory_sessions import SESSION_S
 from durablelog.bookkeeper.owner_presence import EXTRA_S, SESSIONS_WAITED, OwnerPresence
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import ContainerOwnedError, StoreInUseError

@@ -16,6 +16,7 @@ from kazoo.client import KazooClient
 
 from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from durablelog.bookkeeper.metadata_node import (
+    MetadataNodes,
     NodeConflictError,
     NodeContent,
     NodeRefusedError,
@@ -25,6 +26,7 @@ from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSetti
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
+from tests.contracts.node_coordination_contract import NodeCoordinationContract
 
 _numbers = itertools.count()
 
@@ -54,8 +56,8 @@ class StoppedBehindADeletion(ZookeeperNodes):
         super().__init__(settings, runtime)
         self.reached, self.may_go_on = asyncio.Event(), asyncio.Event()
 
-    async def delete(self, path: str, version: int) -> None:
-        await super().delete(path, version)
+    async def _remove(self, path: str) -> None:
+        await super()._remove(path)
         if not self.reached.is_set():
             self.reached.set()
             await self.may_go_on.wait()
@@ -79,8 +81,12 @@ class _World(NodeWorld):
     async def connect(self) -> ZookeeperNodes:
         return await connect(self._cluster)
 
+    async def lose_session(self, nodes: MetadataNodes) -> None:
+        assert isinstance(nodes, ZookeeperNodes)
+        await lose_session(self._cluster, nodes)
 
-class TestContract(MetadataNodeContract):
+
+class TestContract(MetadataNodeContract, NodeCoordinationContract):
     @pytest.fixture(autouse=True)
     def _server(self, zookeeper: BookKeeperCluster) -> None:
         self.cluster = zookeeper
@@ -117,6 +123,15 @@ def test_an_expired_session_is_replaced_and_work_goes_on(
         await nodes.close()
 
     run(scenario())
+
+
+async def lose_session(cluster: BookKeeperCluster, nodes: ZookeeperNodes) -> None:
+    """Return when it has ended, whether its client knows or not."""
+    await nodes.read("/")  # it has one
+    assert nodes._client is not None
+    session = nodes._client.client_id
+    assert session is not None
+    await asyncio.get_running_loop().run_in_executor(None, expire, cluster, session)
 
 
 def expire(cluster: BookKeeperCluster, client_id: Any) -> None:
