@@ -1,0 +1,150 @@
+"""Owners while they are decided: which host may have a container, and which has the most room.
+
+Pure. The measure of balance is the sum, over hosts, of containers squared by capacity. One move
+between two hosts makes it smaller or does not: that is Webster's (Sainte-Lague's) method of
+apportionment. With equal capacities counts then differ by at most one. A host that comes or leaves
+shifts nothing between the others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from segmentstore.cluster.assignment_map import AssignmentMap, PassedOver
+from segmentstore.cluster.host_record import HostRecord, ReportedState
+
+_HELD = frozenset((ReportedState.STARTING, ReportedState.RUNNING, ReportedState.STOPPING))
+
+
+class Placement:
+    """The owners of one decision, from those of the map before it."""
+
+    def __init__(
+        self,
+        containers: int,
+        hosts: Mapping[str, HostRecord],
+        before: AssignmentMap,
+        passed_over: Mapping[tuple[int, str], PassedOver],
+        damped: Collection[str],
+    ) -> None:
+        self.containers = containers
+        self.hosts = hosts
+        self.pins = before.pins
+        self.forbidden = before.forbidden
+        self.damped = damped
+        """Hosts that get no planned move: they flap, or fail what others do not."""
+        self.open_hosts = sorted(
+            host_id
+            for host_id, record in hosts.items()
+            if not record.draining and host_id not in before.draining
+        )
+        """Those that may get containers."""
+        self.owners = {
+            number: host_id
+            for number, host_id in before.owners.items()
+            if number < containers and host_id in hosts
+        }
+        self.passed_over = {
+            pair: over.until_ms for pair, over in passed_over.items() if not over.is_over
+        }
+        """Until when, of the pairs whose time has not passed."""
+        self.restricted = {number for number, _ in self.forbidden | self.passed_over.keys()}
+        """Containers that some host may not have."""
+        self._held: set[int] = set()
+        self.running: dict[int, list[str]] = {}
+        """Hosts that serve a container, by their reports, sorted: two of them if one is fenced."""
+        for host_id in sorted(hosts):
+            for number, report in hosts[host_id].containers.items():
+                if report.state in _HELD:
+                    self._held.add(number)
+                if report.state is ReportedState.RUNNING:
+                    self.running.setdefault(number, []).append(host_id)
+        # Exact, unlike fractions of floats: what is equal here is equal for each leader.
+        common = math.lcm(*(record.capacity for record in hosts.values()))
+        self._weights = {host_id: common // hosts[host_id].capacity for host_id in hosts}
+        counts = Counter(self.owners.values())
+        self.cost = {
+            host_id: (2 * counts[host_id] + 1) * weight for host_id, weight in self._weights.items()
+        }
+        """By how much one more container on a host makes the measure of balance larger."""
+
+    def put(self, container_id: int, host_id: str | None) -> None:
+        """Give it to another host, or to none."""
+        last = self.owners.pop(container_id, None)
+        if last is not None:
+            self.cost[last] -= 2 * self._weights[last]
+        if host_id is not None:
+            self.owners[container_id] = host_id
+            self.cost[host_id] += 2 * self._weights[host_id]
+
+    def uncount_failing(self) -> set[int]:
+        """Leave containers that are passed over somewhere out of the measure from now on.
+
+        They go from host to host; others must not make room for them each time. Returns them.
+        """
+        failing = {number for number, _ in self.passed_over}
+        for number in failing & self.owners.keys():
+            self.cost[self.owners[number]] -= 2 * self._weights[self.owners[number]]
+        return failing
+
+    def allowed(self, container_id: int) -> Sequence[str]:
+        """Hosts that may have it, sorted."""
+        if container_id not in self.restricted:
+            return self.open_hosts
+        return [each for each in self.open_hosts if (container_id, each) not in self.forbidden]
+
+    def ready(self, container_id: int) -> Sequence[str]:
+        """Hosts that may have it and are not passed over for it, sorted."""
+        allowed = self.allowed(container_id)
+        if container_id not in self.restricted:
+            return allowed
+        return [each for each in allowed if (container_id, each) not in self.passed_over]
+
+    def targets(self, container_id: int) -> Sequence[str]:
+        """Hosts that may have it by a planned move: ready, and not damped; sorted."""
+        return self.steady(self.ready(container_id))
+
+    def steady(self, host_ids: Sequence[str]) -> Sequence[str]:
+        """Those that are not damped."""
+        if not self.damped:
+            return host_ids
+        return [host_id for host_id in host_ids if host_id not in self.damped]
+
+    def is_target(self, container_id: int, host_id: str) -> bool:
+        """Whether a host that is open may have it by a planned move."""
+        pair = (container_id, host_id)
+        return (
+            host_id not in self.damped
+            and pair not in self.forbidden
+            and pair not in self.passed_over
+        )
+
+    def pinned_to(self, container_id: int) -> str | None:
+        """The host it is pinned to, if the pin is in force: that host may have it now."""
+        host_id = self.pins.get(container_id)
+        if host_id is None or (container_id, host_id) in self.passed_over:
+            return None
+        return host_id if host_id in self.allowed(container_id) else None
+
+    def emptiest(self, host_ids: Iterable[str]) -> str:
+        """The host that one more container suits best; of equal ones the first."""
+        return min(host_ids, key=self.cost.__getitem__)
+
+    def gain(self, host_id: str) -> int:
+        """By how much one container less on it makes the measure smaller."""
+        return self.cost[host_id] - 2 * self._weights[host_id]
+
+    def is_held(self, container_id: int) -> bool:
+        """Whether some host has it, by its report: to give it to another then interrupts it."""
+        return container_id in self._held
+
+    def has(self, host_id: str, container_id: int) -> bool:
+        """Whether that host has it in hand, serving or not."""
+        report = self.hosts[host_id].containers.get(container_id) if host_id in self.hosts else None
+        return report is not None and report.state in _HELD
+
+    def runs(self, host_id: str, container_id: int) -> bool:
+        """Whether that host serves it."""
+        return host_id in self.running.get(container_id, ())
