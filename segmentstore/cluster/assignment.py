@@ -1,8 +1,8 @@
 """Which host serves which container: one decision, from what hosts report and the map before it.
 
-Pure; why it is so: docs/decisions/0070-assignment-by-an-elected-leader.md. A container that no host
-has in hand is placed at once. One that a host has is moved by plan, few at a time: the map names
-the new owner, the old one releases it, then the new one starts it.
+Pure; why it is so: docs/decisions/0070-assignment-by-an-elected-leader.md. A container that its
+host does not have in hand is placed at once. One that it has is moved by plan, few at a time: the
+map names the new owner, the old one releases it, then the new one starts it.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ class _Planner:
 
     def _move(self, number: int, target: str) -> bool:
         """Move it; whether there was room for it."""
-        if self._placement.is_held(number):
+        source = self._placement.owners[number]
+        if self._placement.has(source, number):
             if len(self._moves) >= MOVES_AT_ONCE:
                 return False
-            source = self._placement.owners[number]
             self._moves[number] = PlannedMove(source, self._now_ms)
         self._placement.put(number, target)
         return True
@@ -183,7 +183,7 @@ class _Planner:
 
     def _is_movable(self, number: int, owner: str) -> bool:
         """Not while it starts: that would begin again elsewhere."""
-        return self._placement.runs(owner, number) or not self._placement.is_held(number)
+        return self._placement.runs(owner, number) or not self._placement.has(owner, number)
 
     def _balance(self) -> None:
         """One container at a time from the fullest host to the emptiest, while it helps."""
@@ -203,7 +203,7 @@ class _Planner:
         while True:
             if len(self._moves) >= MOVES_AT_ONCE:
                 movable = {
-                    host_id: [each for each in numbers if not self._placement.is_held(each)]
+                    host_id: [each for each in numbers if not self._placement.has(host_id, each)]
                     for host_id, numbers in movable.items()
                 }
             step = self._better_step(movable)

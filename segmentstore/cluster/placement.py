@@ -52,13 +52,10 @@ class Placement:
         """Until when, of the pairs whose time has not passed."""
         self.restricted = {number for number, _ in self.forbidden | self.passed_over.keys()}
         """Containers that some host may not have."""
-        self._held: set[int] = set()
         self.running: dict[int, list[str]] = {}
         """Hosts that serve a container, by their reports, sorted: two of them if one is fenced."""
         for host_id in sorted(hosts):
             for number, report in hosts[host_id].containers.items():
-                if report.state in _HELD:
-                    self._held.add(number)
                 if report.state is ReportedState.RUNNING:
                     self.running.setdefault(number, []).append(host_id)
         # Exact, unlike fractions of floats: what is equal here is equal for each leader.
@@ -135,10 +132,6 @@ class Placement:
     def gain(self, host_id: str) -> int:
         """By how much one container less on it makes the measure smaller."""
         return self.cost[host_id] - 2 * self._weights[host_id]
-
-    def is_held(self, container_id: int) -> bool:
-        """Whether some host has it, by its report: to give it to another then interrupts it."""
-        return container_id in self._held
 
     def has(self, host_id: str, container_id: int) -> bool:
         """Whether that host has it in hand, serving or not."""
