@@ -42,6 +42,7 @@ FORMAT_PAGES = (
     "bookkeeper-store-node",
     "catalog",
     "checkpoint",
+    "cluster-nodes",
     "controller-tables",
     "data-frame",
     "events",
