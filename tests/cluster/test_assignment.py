@@ -11,8 +11,13 @@ from segmentstore.cluster import map_edits
 from segmentstore.cluster.assignment import MOVE_MS_MAX, MOVES_AT_ONCE, assign
 from segmentstore.cluster.assignment_map import AssignmentMap, PassedOver, PlannedMove, unowned
 from segmentstore.cluster.host_arrivals import FLAP_WINDOW_MS, SETTLED_MS
-from segmentstore.cluster.host_record import HostRecord, ReportedState
-from segmentstore.cluster.start_failures import FORGOTTEN_MS, PASS_OVER_MS, PASS_OVER_MS_MAX
+from segmentstore.cluster.host_record import ContainerReport, HostRecord, ReportedState
+from segmentstore.cluster.start_failures import (
+    FORGOTTEN_MS,
+    PASS_OVER_MS,
+    PASS_OVER_MS_MAX,
+    PASSED_OVER_MAX,
+)
 from segmentstore.contracts.errors import InvalidArgumentError
 from tests.cluster.hosts_model import START_MS, host, hosts, reports, with_state
 
@@ -329,6 +334,19 @@ def test_a_failure_is_forgotten_after_a_while_in_which_it_did_not_come_back() ->
     end = NOW + PASS_OVER_MS + FORGOTTEN_MS
     assert assign(end - 1, 1, records, current).passed_over[0, "h00"].failures == 1
     assert assign(end, 1, records, current).passed_over == {}
+
+
+def test_of_more_failures_than_the_map_has_room_for_those_of_owners_are_kept() -> None:
+    current, records = settled(PASSED_OVER_MAX + 10, hosts(2))
+    owned = {number for number, owner in current.owners.items() if owner == "h01"}
+    for host_id in records:
+        report = ContainerReport(ReportedState.FAILED, START_MS)
+        containers = dict.fromkeys(current.owners, report)
+        records[host_id] = dataclasses.replace(records[host_id], containers=containers)
+    before = dataclasses.replace(current, owners=dict.fromkeys(owned, "h01"))
+    kept = assign(NOW, PASSED_OVER_MAX + 10, records, before).passed_over
+    assert len(kept) == PASSED_OVER_MAX
+    assert {(number, "h01") for number in owned} <= kept.keys()
 
 
 def test_a_clock_that_is_behind_passes_nothing_over_for_long() -> None:

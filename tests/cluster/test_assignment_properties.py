@@ -81,7 +81,7 @@ def shuffled(records: Mapping[str, HostRecord], seed: int) -> dict[str, HostReco
     return dict(items)
 
 
-@settings(max_examples=examples(2_000), deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 @given(any_hosts(), ANY_MAPS, st.integers())
 def test_any_decision_is_total_legal_bounded_stable_and_the_same_for_each_leader(
     records: dict[str, HostRecord], before: AssignmentMap, seed: int
