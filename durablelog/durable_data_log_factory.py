@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
+from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.file.frame_reports import FrameReport
 from segmentstore.contracts.urls import redacted
@@ -97,6 +98,14 @@ class OrphanDeletion:
     kept: tuple[OrphanLedger, ...] = ()
     """Their deletion failed; `problems` says why."""
     problems: tuple[str, ...] = ()
+
+
+class Coordination(NamedTuple):
+    """Nodes that all processes of a store share."""
+
+    nodes: MetadataNodes
+    root: str
+    """Path of the store's own node."""
 
 
 class DurableDataLogFactory(ABC):
@@ -195,6 +204,12 @@ class DurableDataLogFactory(ABC):
         Raises as `find_orphans`; the result lists what could not be deleted.
         """
         return OrphanDeletion()
+
+    def coordination(self) -> Coordination | None:
+        """Nodes on which the processes of this store agree what each serves; None where one process
+        has all of it. Open as long as the factory is.
+        """
+        return None
 
     # --- the store's identity, where the place is shared ------------------------------------------
 

@@ -28,6 +28,7 @@ from segmentstore.contracts.attributes import ATTRIBUTES_PER_SEGMENT_MAX
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
 from segmentstore.contracts.folders import checked_folder
+from segmentstore.contracts.host_ids import HOST_ID_FORM, is_host_id
 from segmentstore.contracts.settings import check_bounds, seconds, setting, settings_of, whole
 from segmentstore.contracts.urls import redacted
 from segmentstore.deprecated_settings import (
@@ -55,6 +56,8 @@ OTHER_VARIABLES = frozenset(
     )
 )
 """Variables of ours that are no settings; a test finds them in the sources."""
+CLUSTER = "cluster"
+"""As `serve`: what the leader of the store's hosts assigns."""
 APPEND_BYTES_LIMIT = 1 * GIB
 """No setting may allow larger appends: lengths in the formats are 32-bit with room to spare."""
 
@@ -92,7 +95,15 @@ class StoreConfig:
 
     # What this process does.
     serve: str = setting("all")
-    """Containers that are opened here: "all", or as "0,2-3"."""
+    """Containers that are opened here: "all", or as "0,2-3"; "cluster": those that the leader of
+    the store's hosts assigns to this one (docs/cluster.md). That needs BookKeeper and `wire_port`.
+    """
+    host_id: str = setting("")
+    """Name of this host among those of the store, with `serve="cluster"`; empty: the machine's
+    name and `wire_port`. Two processes never have the same.
+    """
+    host_capacity: int = whole(100, 1, 1_000_000)
+    """Weight of this host: one with twice as much is given twice the containers."""
     take_over: bool = setting(default=False)
     """Whether containers on BookKeeper are taken from an owner that was seen alive, which fences
     it. One that has ended is followed without this.
@@ -201,6 +212,7 @@ class StoreConfig:
         for name, value in self.settings().items():
             check_bounds(SETTINGS[name], value)
         served_ranges(self.serve, self.containers)
+        self._check_host()
         if self.append_bytes_max > self.processor.queue_bytes_max:
             raise ConfigError(
                 "append_bytes_max",
@@ -223,6 +235,19 @@ class StoreConfig:
                 "log_file_bytes",
                 f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more",
             )
+
+    def _check_host(self) -> None:
+        if self.host_id and not is_host_id(self.host_id):
+            raise ConfigError("host_id", f"{self.host_id!r} is not {HOST_ID_FORM}")
+        if not self.joins_cluster:
+            return
+        if not self.wire_port or is_wildcard(self.wire_host):
+            raise ConfigError(
+                "serve", '"cluster" needs wire_port, and an address as wire_host: clients go there'
+            )
+        for name in ("controller_port", "wire_hosts"):
+            if getattr(self, name):
+                raise ConfigError(name, 'serve="cluster" moves containers, and this names places')
 
     def _check_network(self) -> None:
         for given, missing in (
@@ -250,8 +275,13 @@ class StoreConfig:
                 )
 
     @property
+    def joins_cluster(self) -> bool:
+        """Whether this process serves what is assigned to it."""
+        return self.serve == CLUSTER
+
+    @property
     def served(self) -> list[int]:
-        """The containers that are opened here, ascending."""
+        """The containers that an opening starts here, ascending."""
         return [
             container_id
             for part in served_ranges(self.serve, self.containers)
@@ -275,6 +305,8 @@ def served_ranges(text: str, containers: int) -> list[range]:
     """What a setting `serve` says, ascending and apart. Raises ConfigError."""
     if text == "all":
         return [range(containers)]
+    if text == CLUSTER:
+        return []
     found = []
     for part in text.split(","):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
@@ -282,7 +314,7 @@ def served_ranges(text: str, containers: int) -> list[range]:
         if not all(
             number.isascii() and number.isdigit() and len(number) <= 5 for number in numbers
         ):
-            raise ConfigError("serve", f"{text!r} is not all, or numbers of containers as 0,2-3")
+            raise ConfigError("serve", f"{text!r} is not all, cluster, or numbers as 0,2-3")
         low, high = map(int, numbers)
         if not low <= high < containers:
             raise ConfigError(

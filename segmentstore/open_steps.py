@@ -140,9 +140,9 @@ async def _open_tiers(
     else:
         await _check_tier2(parts, store)
     await _confirm_store(parts, store)
-    await logs.check_owners(
-        config.served, folder.location, folder.identity, take_over=config.take_over
-    )
+    # In a cluster the map says who owns a container, and hosts wait for one another by it.
+    take_over = config.take_over or config.joins_cluster
+    await logs.check_owners(config.served, folder.location, folder.identity, take_over=take_over)
     return parts
 
 

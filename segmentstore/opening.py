@@ -98,6 +98,12 @@ class OpeningStore:
             server = await open_ports(store, parts, self._runtime)
         if locally and parts.closing is None:
             await open_local_endpoint(store, parts, self._runtime, server)
+        if config.joins_cluster and parts.closing is None:
+            # Not at the top: only who joins pays for it.
+            from segmentstore.cluster.membership import join_cluster  # noqa: PLC0415
+
+            # Last, for clients are sent here from now on; the first to be undone.
+            await join_cluster(parts, self._runtime)
 
     async def _open_parts(self) -> StoreParts:
         arguments = (self._location, self._options, self._environment, self._runtime)

@@ -21,6 +21,8 @@ class StoreOptions(TypedDict, total=False):
 
     # What this process does.
     serve: str
+    host_id: str
+    host_capacity: int
     take_over: bool
 
     # What callers may do.

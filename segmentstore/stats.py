@@ -35,6 +35,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
             *(parts.losses.health() if parts.losses is not None else ()),
             *(parts.scrub.health() if parts.scrub is not None else ()),
             *(parts.exporter.health() if parts.exporter is not None else ()),
+            *(parts.cluster_health() if parts.cluster_health is not None else ()),
             *(parts.controller_health() if parts.controller_health is not None else ()),
         ],
         "cache": cast("CacheStats", dataclasses.asdict(parts.cache.statistics())),
@@ -52,6 +53,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
         "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics()))
         if parts.scrub is not None
         else None,
+        "cluster": parts.cluster_stats() if parts.cluster_stats is not None else None,
         "wire": parts.wire_stats() if parts.wire_stats is not None else None,
         "controller": parts.controller_stats() if parts.controller_stats is not None else None,
         "tables": parts.table_stats() if parts.table_stats is not None else None,

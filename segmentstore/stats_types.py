@@ -247,6 +247,24 @@ class ContainerStateStats(TypedDict):
     cause: str | None
 
 
+class ClusterStats(TypedDict):
+    """This process as a host of its store's cluster (`serve="cluster"`)."""
+
+    host_id: str
+    leads: bool
+    """It writes the assignment map."""
+    hosts: int
+    """That are registered."""
+    map_epoch: int
+    """How often the map was written."""
+    unassigned: int
+    """Containers of the store that no host is to serve: what to alert on."""
+    starts: int
+    """Containers that have begun to serve here."""
+    start_failures: int
+    stops: int
+
+
 class WireStats(TypedDict):
     """The wire server (`wire_port`)."""
 
@@ -297,6 +315,8 @@ class StoreStats(TypedDict):
     losses: LossStats
     scrub: ScrubStats | None
     """None if nobody scrubs (`scrub_bytes_per_s`)."""
+    cluster: ClusterStats | None
+    """None unless it is a host of a cluster."""
     wire: WireStats | None
     """None without a wire server."""
     controller: ControllerStats | None

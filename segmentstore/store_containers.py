@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from segmentstore.contracts.errors import StoreClosedError
+from segmentstore.contracts.errors import ConfigError, StoreClosedError
 from segmentstore.store_parts import StoreParts
 
 
@@ -38,10 +38,11 @@ class StoreContainers(ABC):
         Raises what the replay of the log meets (DataCorruptionError, TierUnavailableError,
         NotPrimaryError): then the container has failed, as `stats()` and `health` say; its
         neighbours have not. Also ContainerNotServedError if `stop_container` came in between,
-        StoreClosedError, InvalidArgumentError. Costs the replay of its log.
+        StoreClosedError, InvalidArgumentError, and ConfigError for a host of a cluster, where the
+        assignment map says what is served. Costs the replay of its log.
         """
         self._check_loop()
-        self._check_not_closing()
+        self._check_may_change()
         await self._parts.registry.start(number)
 
     async def stop_container(self, number: int) -> None:
@@ -54,12 +55,16 @@ class StoreContainers(ABC):
         reported no more. Cancelled, the stop goes on.
 
         Raises ContainerStoppedError if a failure prevented it: `cause` has that, and what was taken
-        may not be durable. Also StoreClosedError, InvalidArgumentError.
+        may not be durable. Also StoreClosedError, InvalidArgumentError, and ConfigError for a host
+        of a cluster.
         """
         self._check_loop()
-        self._check_not_closing()
+        self._check_may_change()
         await self._parts.registry.stop(number)
 
-    def _check_not_closing(self) -> None:
+    def _check_may_change(self) -> None:
         if self._parts.closing is not None:
             raise StoreClosedError
+        if self._parts.config.joins_cluster:
+            detail = "the assignment map says what is served: pin a container, or drain a host"
+            raise ConfigError("serve", detail)

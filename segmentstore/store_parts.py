@@ -21,7 +21,7 @@ from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.part_configs import cache_share
-from segmentstore.stats_types import ControllerStats, TableStats, WireStats
+from segmentstore.stats_types import ClusterStats, ControllerStats, TableStats, WireStats
 from segmentstore.tier2_start import Tier2Start
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
@@ -57,6 +57,8 @@ class StoreParts:
     losses: LossKeeper | None = None
     exporter: CatalogExporter | None = None
     endpoint: MetricsEndpoint | None = None
+    cluster_stats: Callable[[], ClusterStats] | None = None
+    cluster_health: Callable[[], list[str]] | None = None
     wire_stats: Callable[[], WireStats] | None = None
     table_stats: Callable[[], TableStats] | None = None
     controller_stats: Callable[[], ControllerStats] | None = None

@@ -49,6 +49,7 @@ from durablelog.bookkeeper.store_node import (
 from durablelog.bookkeeper.waiting import Waiting
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import (
+    Coordination,
     DurableDataLogFactory,
     LogOptions,
     OrphanDeletion,
@@ -195,6 +196,9 @@ class BookKeeperLogFactory(DurableDataLogFactory):
     async def delete_orphans(self, store_id: str, containers: Collection[int]) -> OrphanDeletion:
         found = await self.find_orphans(store_id, containers)
         return await delete_orphans(self._clients.ledgers, found)
+
+    def coordination(self) -> Coordination:
+        return Coordination(self._clients.nodes, self._root)
 
     # --- the store's identity ---------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from segmentstore.cli import (
     bench_command,
     bookkeeper_command,
     catalog_command,
+    cluster_command,
     crashtest_command,
     data_commands,
     doctor_command,
@@ -99,6 +100,7 @@ app.command(name="doctor", rich_help_panel=_STORE)(doctor_command.doctor_command
 _SPARK = {"allow_interspersed_args": False, "ignore_unknown_options": True, "help_option_names": []}
 app.command(name="spark", rich_help_panel=_STORE, context_settings=_SPARK)(spark_command.spark)
 app.add_typer(catalog_command.app, name="catalog", rich_help_panel=_STORE)
+app.add_typer(cluster_command.app, name="cluster", rich_help_panel=_STORE)
 app.add_typer(bookkeeper_command.app, name="bookkeeper", rich_help_panel=_STORE)
 app.add_typer(users_command.app, name="users", rich_help_panel=_STORE)
 app.command(name="bench", rich_help_panel=_STORE)(bench_command.bench_command)

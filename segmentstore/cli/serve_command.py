@@ -14,6 +14,7 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.stores import with_own_store
+from segmentstore.config import CLUSTER
 from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentStoreError
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.visible import visible
@@ -49,6 +50,15 @@ def serve_command(
             "says.",
         ),
     ] = "",
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            metavar="ID",
+            help="Join the hosts of a store on BookKeeper by this name, and serve the containers "
+            "that are assigned to it. It needs --wire.",
+        ),
+    ] = "",
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
@@ -57,8 +67,9 @@ def serve_command(
 
     Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in
     order. Ends with an error when a container stops by itself, or another process has taken over
-    the last one: start it again. Settings come from the environment and store.toml, as for every
-    command.
+    the last one: start it again. A host of a cluster goes on, for its containers are assigned to
+    others; on a signal it lets others have them first. Settings come from the environment and
+    store.toml, as for every command.
     """
 
     async def run(opened: SegmentStore) -> None:
@@ -67,18 +78,22 @@ def serve_command(
             "wire": _address(config.wire_host, config.wire_port),
             "controller": _address(config.controller_host, config.controller_port),
         }
-        count = config.served_count
+        # A host of a cluster is given its containers later.
+        count = None if config.joins_cluster else config.served_count
         if as_json:
             said = {"store": store, "socket": STORE_SOCKET_NAME, "containers": count}
             output.print_json({**said, **listening})
         else:
             ports = [f", {name} at {address}" for name, address in listening.items() if address]
             where = f"{visible(store)} at {STORE_SOCKET_NAME}"
-            print(f"serving {where}, {count} containers{''.join(ports)}")
+            what = "containers of its cluster" if count is None else f"{count} containers"
+            print(f"serving {where}, {what}{''.join(ports)}")
         sys.stdout.flush()
         await _until_reported(opened)
 
     options = _port_options("wire", wire) | _port_options("controller", controller)
+    if host:
+        options |= {"serve": CLUSTER, "host_id": host}
     with_own_store(store, run, create=create, local_server=True, take_over=take_over, **options)
 
 

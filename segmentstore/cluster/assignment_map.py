@@ -142,7 +142,7 @@ def decode_assignment_map(data: bytes, where: str) -> AssignmentMap:
             epoch=_number(fields["epoch"]),
             owners=_one_host_each(fields["owners"]),
             pins=_one_host_each(fields["pins"]),
-            draining=frozenset(map(_host, fields["draining"])),
+            draining=frozenset(map(_host, _array(fields["draining"]))),
             forbidden=frozenset(_pairs(fields["forbidden"])),
             passed_over={
                 (_container(int(number)), _host(host)): _passed_over(*entry)
@@ -167,7 +167,9 @@ def _by_host(pairs: Iterable[tuple[int, str]]) -> dict[str, list[int]]:
 
 def _pairs(grouped: Any) -> list[tuple[int, str]]:
     return [
-        (_container(number), _host(host)) for host, numbers in grouped.items() for number in numbers
+        (_container(number), _host(host))
+        for host, numbers in grouped.items()
+        for number in _array(numbers)
     ]
 
 
@@ -191,6 +193,12 @@ def _arrival(started_ms: Any, seen_ms: Any, returns: Any, is_present: Any, *_lat
 
 def _move(source: Any, started_ms: Any, *_later: Any) -> PlannedMove:
     return PlannedMove(_host(source), _number(started_ms))
+
+
+def _array(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError(value)
+    return value
 
 
 def _host(value: Any) -> str:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import enum
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.contracts.host_ids import HOST_ID_FORM, is_host_id
 
 VERSION: Final = 1
 CAPACITY_DEFAULT: Final = 100
@@ -23,16 +23,12 @@ CAUSES_CHARS_MAX: Final = 100_000
 """Of all of a host: where every container failed, the node must stay below ZooKeeper's limit."""
 NUMBER_MAX: Final = 2**63 - 1
 _TEXT_MAX: Final = 255
-_HOST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
 
 
 def check_host_id(argument: str, value: object) -> None:
-    """Raise InvalidArgumentError unless `value` can be a host's id, and so a node's name."""
-    # ZooKeeper takes neither name for a node.
-    if not isinstance(value, str) or not _HOST_ID.fullmatch(value) or value in (".", ".."):
-        raise InvalidArgumentError(
-            argument, value, "it is 1 to 255 of A-Z, a-z, 0-9, '.', '_', '-'"
-        )
+    """Raise InvalidArgumentError unless `value` can be a host's id."""
+    if not is_host_id(value):
+        raise InvalidArgumentError(argument, value, f"it is {HOST_ID_FORM}")
 
 
 def check_number(argument: str, value: object, low: int, high: int) -> None:
@@ -89,7 +85,7 @@ class HostRecord:
     """One host. Raises InvalidArgumentError where a value is out of its range."""
 
     host_id: str
-    """1 to 255 of letters, digits, `.`, `_` and `-`. The host has it again after a restart."""
+    """As `is_host_id` has it. The host has it again after a restart."""
     host: str
     """With `port`: where clients reach its wire server."""
     port: int

@@ -9,14 +9,30 @@ which segments are in memory, `segment_loader` brings them there, `segment_scan`
 `written_catalog` pass over all of them. `block_listing` lists what they have in Tier 2,
 `log_listing` the log. `metadata_checkpoints` writes the catalog and its snapshots. `write_throttle`
 says when writers wait, `log_truncation` what of the log may be deleted, `container_stats` what they
-count. Outside this package nobody imports another module of it, and no part is reached through the
-container.
+count, `container_load` how much there is to do. Outside this package nobody imports another module
+of it, and no part is reached through the container.
 """
 
 from __future__ import annotations
 
-from segmentstore.container.container_registry import ContainerRegistry, MakeContainer
+from segmentstore.container.container_load import ContainerLoad
+from segmentstore.container.container_registry import (
+    STARTS_AT_ONCE,
+    ContainerRegistry,
+    MakeContainer,
+)
 from segmentstore.container.container_state import ContainerState
+from segmentstore.container.container_status import PRESENT, ContainerStatus, HostState
 from segmentstore.container.segment_container import SegmentContainer
 
-__all__ = ["ContainerRegistry", "ContainerState", "MakeContainer", "SegmentContainer"]
+__all__ = [
+    "PRESENT",
+    "STARTS_AT_ONCE",
+    "ContainerLoad",
+    "ContainerRegistry",
+    "ContainerState",
+    "ContainerStatus",
+    "HostState",
+    "MakeContainer",
+    "SegmentContainer",
+]

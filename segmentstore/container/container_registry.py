@@ -118,6 +118,8 @@ class ContainerRegistry:
         self._by_id: dict[int, SegmentContainer] = {}
         self._turns = asyncio.Semaphore(STARTS_AT_ONCE)
         self._releasing: set[asyncio.Task[None]] = set()
+        self.on_change: Callable[[], object] = _nothing
+        """Called behind each change of a status, on the loop."""
         self._on_start: Callable[[SegmentContainer], object] = _nothing
         self._on_stop: Callable[[int], object] = _nothing
         self._closed = False
@@ -392,6 +394,7 @@ class ContainerRegistry:
         entry.status = ContainerStatus(state, self._clock.time_ms(), cause)
         if grows and not self._closed:
             self._resize()
+        self.on_change()
 
     def _withdraw(self, entry: _Entry) -> None:
         """No call finds it from now on."""

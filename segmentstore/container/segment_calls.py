@@ -57,6 +57,8 @@ class SegmentCalls(ABC):
     segment_ids: Mapping[str, int]
     """Ids of the active segments that have a name: not merged, not deleted. A live view."""
     state: ContainerState
+    bytes_read: int = 0
+    """Given to readers since the start."""
     _processor: OperationProcessor | None
     """None: it does not run, or serves reads alone."""
     _active: ActiveSegments
@@ -161,14 +163,18 @@ class SegmentCalls(ABC):
         if segment_id is None or segment_id not in self.segments:
             async with self._active.found(key) as segment:
                 try:
-                    return await self._read_index.read(segment.segment_id, offset, length_max, wait)
+                    data = await self._read_index.read(segment.segment_id, offset, length_max, wait)
                 except ContainerStoppedError:
                     self.check_running()  # It says why.
                     raise
+            self.bytes_read += len(data)
+            return data
         # As `found`, for a third of its cost.
         self._eviction.pin(segment_id)
         try:
-            return await self._read_index.read(segment_id, offset, length_max, wait)
+            data = await self._read_index.read(segment_id, offset, length_max, wait)
+            self.bytes_read += len(data)
+            return data
         except ContainerStoppedError:
             self.check_running()  # It says why.
             raise
@@ -182,7 +188,9 @@ class SegmentCalls(ABC):
             return b""
         self._eviction.pin(segment_id)
         try:
-            return await self._read_index.read_held(segment_id, offset, length_max)
+            data = await self._read_index.read_held(segment_id, offset, length_max)
+            self.bytes_read += len(data)
+            return data
         finally:
             self._eviction.unpin(segment_id)
 

@@ -36,6 +36,7 @@ from recovery.recovery_processor import RecoveryReport, recover
 from segmentstore.config import StoreConfig
 from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.commit_dispatch import CommitDispatch
+from segmentstore.container.container_load import ContainerLoad
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.container_upkeep import ContainerUpkeep
@@ -434,6 +435,15 @@ class SegmentContainer(ContainerUpkeep):
             self._active,
             self._recovery,
             self._processor,
+        )
+
+    def load(self) -> ContainerLoad:
+        """How much it has to do. O(1)."""
+        return ContainerLoad(
+            bytes_appended=self._log.statistics().bytes_appended,
+            bytes_read=self.bytes_read,
+            unflushed_bytes=self._writer.statistics().unflushed_bytes,
+            active_segments=len(self.segments),
         )
 
     def health(self) -> list[str]:

@@ -15,7 +15,7 @@ from segmentstore.cluster.host_record import (
     ReportedState,
 )
 
-HOST_IDS = st.from_regex(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,30}", fullmatch=True)
+HOST_IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}", fullmatch=True)
 NUMBERS = st.integers(0, NUMBER_MAX)
 CONTAINERS = st.integers(0, 65535)
 LINES = st.text(st.characters(codec="utf-8", categories=("L", "N", "P")), min_size=1, max_size=40)

@@ -28,7 +28,8 @@ from recovery.harness.simulation.ledger_factory import SimulatedLedgerFactory
 from recovery.harness.simulation.object_storage import SimulatedBucket, SimulatedObjectStorage
 from recovery.harness.simulation.world import SimulatedProcess, World
 from recovery.stopped_catalogs import StoppedCatalogs
-from segmentstore.config import StoreConfig
+from segmentstore.cluster.membership import join_cluster
+from segmentstore.config import CLUSTER, StoreConfig
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.locked_folder import on_disk
 from segmentstore.open_steps import open_store
@@ -43,6 +44,8 @@ LOCATION = "/store"
 NEIGHBOUR = "/neighbour"
 """Another store, whose own folder of objects is a link to that of the first one."""
 TIER2 = "/store/tier2"
+SHARED_TIER2 = "memory://simulated"
+"""Where hosts of a cluster have their objects: in the simulated object storage."""
 NO_STORE = "00000000-0000-0000-0000-000000000000"
 """Of a folder in which no store was made yet."""
 BOOKKEEPER = "bookkeeper://simulated/store"
@@ -83,6 +86,29 @@ class StoreWorld(World):
         parts = await open_store(
             LOCATION, settings, {}, process.runtime, ProcessAdapters(self, process)
         )
+        return SegmentStore(parts)
+
+    async def open_host(self, process: SimulatedProcess, host_id: str) -> SegmentStore:
+        """Open the store as a host of its cluster, in a process and a folder of its own.
+
+        The log is on BookKeeper. Raises as `open_store`.
+        """
+        settings = {
+            "tier1": BOOKKEEPER,
+            "tier2": SHARED_TIER2,
+            "wire_port": 1,
+            **self.settings,
+            "serve": CLUSTER,
+            "host_id": host_id,
+        }
+        parts = await open_store(
+            f"/{host_id}", settings, {}, process.runtime, ProcessAdapters(self, process)
+        )
+        try:
+            await join_cluster(parts, process.runtime)
+        except BaseException:
+            await parts.close()
+            raise
         return SegmentStore(parts)
 
     async def open_neighbour(self, process: SimulatedProcess) -> SegmentStore:

@@ -1,0 +1,285 @@
+"""ClusterHost: this process as a host of its store's cluster. It registers, and starts and stops
+containers as the assignment map says (loop).
+
+Rules of this file:
+
+- the map decides what is served here; nobody else starts or stops a container of this store;
+- a record says what is true already. A container is running in it when it serves, and is missing
+  in it when all of it is released: on that the next owner starts;
+- no ownership hangs on the record or the session. A host that was cut off goes on until the log of
+  a container is fenced by its next owner; then that container fails here, and is reported;
+- a change of the map or of a record is reported by a watch; besides, every CHECK_S our load is
+  measured and written, if it has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Final, Protocol
+
+from durablelog.bookkeeper.metadata_node import NodeRefusedError, NodeUnavailableError
+from segmentstore.cluster.assignment_map import AssignmentMap
+from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
+from segmentstore.cluster.cluster_view import ClusterView
+from segmentstore.cluster.follow_plan import Steps, steps
+from segmentstore.cluster.host_record import HostLoad, HostRecord
+from segmentstore.cluster.host_reports import HostIdentity, is_newer, record_of
+from segmentstore.container import PRESENT, ContainerStatus
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.errors import (
+    ContainerNotServedError,
+    SegmentStoreError,
+    describe,
+)
+from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import outlast
+
+_log = logging.getLogger(__name__)
+
+CHECK_S: Final = 10.0
+LEAVE_S_MAX: Final = 60.0
+"""How long a host that leaves waits until others have its containers."""
+_AGAIN_S_MIN: Final = 0.1
+_AGAIN_S_MAX: Final = 5.0
+
+
+class HostedContainers(Protocol):
+    """The containers of this process: `ContainerRegistry`."""
+
+    on_change: Callable[[], object]
+    """Called behind each change of a status."""
+
+    def statuses(self) -> dict[int, ContainerStatus]:
+        """Of each container that was asked for."""
+
+    async def start(self, number: int) -> None:
+        """Return when it serves."""
+
+    async def stop(self, number: int) -> None:
+        """Return when all of it is released."""
+
+
+class ClusterHost:
+    """One process of the cluster; begun by `join`, ended by `leave`, both once."""
+
+    def __init__(
+        self,
+        nodes: ClusterNodes,
+        containers: HostedContainers,
+        me: HostIdentity,
+        load: Callable[[], HostLoad],
+        runtime: Runtime,
+    ) -> None:
+        self._nodes = nodes
+        self._containers = containers
+        self._me = me
+        self._load = load
+        self._runtime = runtime
+        tag = f"{runtime.random.getrandbits(64):016x}"
+        self._node = HostNode(me.host_id, runtime.clock.time_ms(), tag)
+        self._changed = asyncio.Event()
+        self._view = ClusterView(nodes, self._changed.set)
+        self._draining = False
+        self._waited_since_s: dict[int, float] = {}
+        self._record: HostRecord | None = None
+        """As written last."""
+        self._written_s = 0.0
+        self._map = AssignmentMap()
+        self._hosts_seen = 0
+        self._trouble: str | None = None
+        self._is_replaced = False
+        self._left = False
+        self.starts = 0
+        """Containers that have begun to serve here."""
+        self.start_failures = 0
+        self.stops = 0
+        self._working: set[asyncio.Task[None]] = set()
+        self._following: asyncio.Task[None] | None = None
+
+    @property
+    def host_id(self) -> str:
+        """The name of this host."""
+        return self._me.host_id
+
+    @property
+    def assigned(self) -> AssignmentMap:
+        """The map as seen last."""
+        return self._map
+
+    @property
+    def hosts_seen(self) -> int:
+        """How many hosts were registered at the last change."""
+        return self._hosts_seen
+
+    def health(self) -> str | None:
+        """What keeps this host from following the map, a sentence for people."""
+        if self._is_replaced:
+            return (
+                f"another process has joined as host {self.host_id} since: nothing is served "
+                "here; give one of them another host_id"
+            )
+        return self._trouble
+
+    async def join(self) -> None:
+        """Register, and follow the map from now on.
+
+        Raises NodeUnavailableError, NodeRefusedError: then nothing is left.
+        """
+        try:
+            await self._report()
+        except BaseException:
+            await self._withdraw()
+            raise
+        self._containers.on_change = self._changed.set
+        self._following = own_task(self._follow(), name="follow-map")
+
+    async def leave(self) -> None:
+        """Ask for others to take the containers over, wait for that, and be a host no more.
+
+        Waits while another host may take them, LEAVE_S_MAX at most. Containers that are left are
+        stopped by the close of the store. Idempotent.
+        """
+        if self._following is None:
+            return
+        self._draining = True
+        self._changed.set()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S_MAX):
+                await asyncio.wait((self._following,))
+        await self._end()
+
+    async def _end(self) -> None:
+        assert self._following is not None
+        self._following.cancel()
+        await outlast(self._following)
+        self._following = None
+        self._view.close()
+        self._containers.on_change = _nothing
+        for task in tuple(self._working):
+            await outlast(task)
+        await self._withdraw()
+
+    async def _withdraw(self) -> None:
+        # What does not succeed soon ends with the session.
+        with suppress(NodeUnavailableError, NodeRefusedError):
+            await self._nodes.withdraw(self._node)
+
+    # --- following --------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(self._runtime.random, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)
+        while True:
+            self._changed.clear()
+            again_s: float | None = loop.time() + CHECK_S
+            try:
+                done = await self._step()
+                self._trouble = None
+                backoff.reset()
+                if self._left:
+                    return
+                if done.again_s is not None:
+                    again_s = min(done.again_s, loop.time() + CHECK_S)
+            except (NodeUnavailableError, NodeRefusedError, SegmentStoreError) as error:
+                self._trouble = f"host {self.host_id} does not follow the map: {error}"
+                if self._draining:
+                    return  # nobody could be asked to take over: others do when we have closed
+                again_s = loop.time() + backoff.next_s()
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(again_s):
+                    await self._changed.wait()
+
+    async def _step(self) -> Steps:
+        await self._report()
+        seen = await self._view.read(records=self._draining)
+        if seen.stored is not None:
+            self._map = seen.stored.map
+        self._hosts_seen = len(seen.nodes)
+        self._is_replaced = seen.nodes.get(self.host_id, self._node) > self._node
+        assigned = AssignmentMap() if self._is_replaced else self._map
+        if not self._draining and self._lacks(assigned):
+            # What may be started depends on what others still have.
+            seen = await self._view.read(records=True)
+        todo = steps(
+            asyncio.get_running_loop().time(),
+            self.host_id,
+            assigned,
+            seen.records,
+            self._containers.statuses(),
+            self._waited_since_s,
+        )
+        for number in todo.stops:
+            self._begin(self._stop(number), f"stop-container-{number}")
+        for number in todo.starts:
+            self._begin(self._start(number), f"start-container-{number}")
+        if self._draining and self._has_left(seen.records):
+            self._left = True
+        return todo
+
+    def _lacks(self, assigned: AssignmentMap) -> bool:
+        """Whether the map gives this host a container that it does not have."""
+        statuses = self._containers.statuses()
+        return any(
+            owner == self.host_id
+            and ((status := statuses.get(number)) is None or status.state not in PRESENT)
+            for number, owner in assigned.owners.items()
+        )
+
+    def _has_left(self, hosts: Mapping[str, HostRecord]) -> bool:
+        """Nothing is here any more, or nobody is there who could take it."""
+        present = any(each.state in PRESENT for each in self._containers.statuses().values())
+        return not present or all(
+            host.host_id == self.host_id or host.draining for host in hosts.values()
+        )
+
+    async def _report(self) -> None:
+        """Write the record, if others are to know more than the last one says."""
+        now_s = asyncio.get_running_loop().time()
+        record = record_of(
+            self._me,
+            self._node.started_ms,
+            self._containers.statuses(),
+            self._load(),
+            draining=self._draining,
+        )
+        if self._record is None or is_newer(self._record, record, now_s - self._written_s):
+            await self._nodes.register(self._node, record)
+            self._record, self._written_s = record, now_s
+
+    # --- starts and stops -------------------------------------------------------------------------
+
+    def _begin(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = own_task(work, name=name)
+        self._working.add(task)
+        task.add_done_callback(self._working.discard)
+
+    async def _start(self, number: int) -> None:
+        try:
+            await self._containers.start(number)
+        except ContainerNotServedError:
+            pass  # it was taken from us meanwhile
+        except Exception as error:  # noqa: BLE001 - reported by the registry's status
+            self.start_failures += 1
+            _log.warning("container %d does not start: %s", number, describe(error))
+        else:
+            self.starts += 1
+            _log.info("container %d is served by host %s", number, self.host_id)
+        self._changed.set()
+
+    async def _stop(self, number: int) -> None:
+        try:
+            await self._containers.stop(number)
+        except Exception as error:  # noqa: BLE001 - its status has it, and the next step goes on
+            _log.warning("container %d does not stop in order: %s", number, describe(error))
+        else:
+            self.stops += 1
+            _log.info("container %d is not served by host %s any more", number, self.host_id)
+        self._changed.set()
+
+
+def _nothing() -> None:
+    pass

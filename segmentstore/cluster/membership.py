@@ -1,0 +1,91 @@
+"""Membership: an open store as a host of its cluster: it follows the assignment map, and stands for
+election as the one that writes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from durablelog.bookkeeper.bookkeeper_clients import translated
+from segmentstore.cluster.assigner import Assigner
+from segmentstore.cluster.assignment_map import unowned
+from segmentstore.cluster.cluster_host import ClusterHost
+from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.host_reports import HostIdentity
+from segmentstore.cluster.load_meter import LoadMeter
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.host_ids import host_id_of
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.stats_types import ClusterStats
+from segmentstore.store_parts import StoreParts
+
+
+class Membership:
+    """Of one open store, from `join` to `leave`, both once."""
+
+    def __init__(self, host: ClusterHost, assigner: Assigner, containers: int) -> None:
+        self._host = host
+        self._assigner = assigner
+        self._count = containers
+
+    async def join(self) -> None:
+        """Register, and serve what is assigned from now on."""
+        await self._host.join()
+        self._assigner.start()
+
+    async def leave(self) -> None:
+        """Let others have our containers, as far as there are others, and be no host any more."""
+        try:
+            # A leader that leaves assigns its own containers, too.
+            await self._host.leave()
+        finally:
+            await self._assigner.stop()
+
+    def health(self) -> list[str]:
+        """What is wrong, a sentence each."""
+        found = [each for each in (self._host.health(), self._assigner.health()) if each]
+        if self._assigner.leads and (missing := self._unassigned()):
+            numbers = ", ".join(map(str, missing[:9]))
+            found.append(f"{len(missing)} containers have no host that may serve them: {numbers}")
+        return found
+
+    def statistics(self) -> ClusterStats:
+        """Numbers as of now. O(containers of the store)."""
+        return {
+            "host_id": self._host.host_id,
+            "leads": self._assigner.leads,
+            "hosts": self._host.hosts_seen,
+            "map_epoch": self._host.assigned.epoch,
+            "unassigned": len(self._unassigned()),
+            "starts": self._host.starts,
+            "start_failures": self._host.start_failures,
+            "stops": self._host.stops,
+        }
+
+    def _unassigned(self) -> Sequence[int]:
+        return unowned(self._count, self._host.assigned)
+
+
+async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
+    """Make an open store a host; what makes it leave is pushed on `parts.undo`.
+
+    Raises ConfigError: its Tier 1 belongs to one process; TierUnavailableError.
+    """
+    config, coordination = parts.config, parts.logs.coordination()
+    if coordination is None:
+        raise ConfigError("serve", '"cluster" needs a store on BookKeeper, which many can open')
+    nodes = ClusterNodes(*coordination)
+    host_id = config.host_id or host_id_of(runtime.processes.me().host, config.wire_port)
+    me = HostIdentity(
+        host_id, config.wire_host, config.wire_port, version("segmentstore"), config.host_capacity
+    )
+    meter = LoadMeter(lambda: parts.containers, asyncio.get_running_loop().time)
+    host = ClusterHost(nodes, parts.registry, me, meter.load, runtime)
+    assigner = Assigner(nodes, host_id, config.containers, runtime)
+    membership = Membership(host, assigner, config.containers)
+    async with translated():
+        await membership.join()
+    parts.cluster_stats, parts.cluster_health = membership.statistics, membership.health
+    parts.undo.push(membership.leave)
