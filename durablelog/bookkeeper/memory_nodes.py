@@ -337,7 +337,7 @@ class MemoryNodes(MetadataNodes):
     def _check_sessions(self) -> bool:
         if not self._process.stopped and not self._tree.outage:
             self._held.expire_sessions(asyncio.get_running_loop().time())
-        return not self._closed and len(self._watches) > 0
+        return not self._process.dead and len(self._watches) > 0
 
     def _stop(self) -> None:
         self._closed = True

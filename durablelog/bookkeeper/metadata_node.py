@@ -160,8 +160,7 @@ class MetadataNodes(ABC):
         """Lead no more, and be no candidate; nothing happens if we are none.
 
         `leads` is False at once. Returns when others can lead, as late as the service answers.
-        Cancelled, it goes on by itself. Raises NodeRefusedError, and NodeUnavailableError if the
-        client is closed first.
+        Cancelled, it goes on by itself. Raises NodeUnavailableError if the client is closed first.
         """
 
     async def address(self) -> str:

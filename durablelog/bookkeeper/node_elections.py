@@ -12,7 +12,8 @@ Rules of this file:
 - the leader watches its own node. A node that is missing went with its session: the candidate goes
   to the end of the row;
 - what was asked for while there was no connection, or before it was lost, makes nobody a leader;
-- a candidacy that is withdrawn ends when its nodes are deleted, or with the client.
+- a candidacy that is withdrawn ends when its nodes are deleted, or with the client. So does one
+  that was refused: a node without a candidate would stop the election.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Final
 
 from durablelog.bookkeeper.metadata_node import (
     NodeConflictError,
+    NodeRefusedError,
     NodeUnavailableError,
     NodeWatch,
 )
@@ -40,7 +42,7 @@ AGAIN_MIN_S: Final = 0.1
 AGAIN_MAX_S: Final = 5.0
 _MARK: Final = "__lock__"
 _PLACE: Final = re.compile(rf"{_MARK}(\d{{10}})$")
-_NOT_DONE: Final = (NodeUnavailableError, NodeConflictError)
+_NOT_DONE: Final = (NodeUnavailableError, NodeRefusedError, NodeConflictError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ class NodeElections:
         if self._closed:
             raise NodeUnavailableError(path, "the session is closed")
         candidacy = self._candidacies.get(path)
-        if candidacy is None or candidacy.failed:
+        if candidacy is None:
             candidacy = _Candidacy(self._calls, path, identity, self._rng)
             self._candidacies[path] = candidacy
             candidacy.begin()
@@ -91,7 +93,7 @@ class NodeElections:
             raise ValueError(f"{path}: this client is a candidate already")
         try:
             await candidacy.until_first(ended)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, NodeRefusedError):
             self._withdraw(candidacy)
             raise
 
@@ -156,17 +158,13 @@ class _Candidacy:
         """True while `until_first` waits."""
         return self._waiter is not None
 
-    @property
-    def failed(self) -> bool:
-        """True if it came to an end by itself: the service refuses us."""
-        return not self._stopped and self._task is not None and self._task.done()
-
     def begin(self) -> None:
-        self._task = own_task(self._run(), name="election", on_failure=self._failed)
+        self._task = own_task(self._run(), name="election", on_failure=self._fail)
 
     async def until_first(self, ended: Callable[[], object] | None) -> None:
         """Return when we lead."""
         self._ended = ended
+        self._news.set()
         loop = asyncio.get_running_loop()
         while not self._first:
             if self._stopped:
@@ -190,8 +188,8 @@ class _Candidacy:
         self._task.add_done_callback(lambda _: left())
 
     async def left(self) -> None:
-        """Return when our nodes are deleted. Raises NodeRefusedError, and NodeUnavailableError if
-        the client is closed first.
+        """Return when our nodes are deleted. Raises NodeUnavailableError if the client is closed
+        first.
         """
         assert self._task is not None
         await asyncio.wait((self._task,))
@@ -212,7 +210,10 @@ class _Candidacy:
             try:
                 await self._find_place()
             except _NOT_DONE as error:
-                _log.info("%s: %s is no candidate yet: %s", self.path, self.identity, error)
+                self._not_done("is no candidate yet", error)
+                if isinstance(error, NodeRefusedError):
+                    self._end()
+                    self._fail(error)
                 await pause(self._news, backoff.next_s())
             else:
                 backoff.reset()
@@ -251,7 +252,7 @@ class _Candidacy:
                     if name.startswith(self._token):
                         await self._calls.remove(f"{self.path}/{name}")
             except _NOT_DONE as error:
-                _log.info("%s: %s has not resigned yet: %s", self.path, self.identity, error)
+                self._not_done("has not resigned yet", error)
                 await asyncio.sleep(backoff.next_s())
             else:
                 return
@@ -287,11 +288,9 @@ class _Candidacy:
             self._watch.cancel()
         self._fail(NodeUnavailableError(self.path, reason))
 
-    def _failed(self, error: BaseException) -> None:
-        """The task has ended, and was not asked to: we are refused."""
-        if not self._stopped:
-            self._end()
-            self._fail(error)
+    def _not_done(self, what: str, error: Exception) -> None:
+        level = logging.WARNING if isinstance(error, NodeRefusedError) else logging.INFO
+        _log.log(level, "%s: %s %s: %s", self.path, self.identity, what, error)
 
     def _fail(self, error: BaseException) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,6 +1,6 @@
 """ZookeeperNodes: the nodes of a ZooKeeper ensemble, by kazoo.
 
-The only module that speaks to ZooKeeper.
+What calls and sessions are; watches and ephemeral nodes are in the modules beside it.
 
 Rules of this file:
 
@@ -60,6 +60,7 @@ from durablelog.bookkeeper.metadata_node import (
 from durablelog.bookkeeper.node_elections import ElectionCalls, NodeElections
 from durablelog.bookkeeper.node_holder import NodeHolder
 from durablelog.bookkeeper.zookeeper_encryption import EncryptedHandler, Handshakes
+from durablelog.bookkeeper.zookeeper_ephemerals import ZookeeperEphemerals
 from durablelog.bookkeeper.zookeeper_watches import ZookeeperWatches, hand_over
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
@@ -69,7 +70,6 @@ CALLS_MAX: Final = 64
 """Calls on their way at once; what is beyond waits its turn, inside its own deadline."""
 AGAIN_S: Final = 0.05
 """From a read whose connection was lost to the next try."""
-_HOLD_TRIES: Final = 4
 _SASL_TRIES: Final = 2
 _END_S: Final = 30.0
 """How long the sockets of a client that was stopped are waited for."""
@@ -135,10 +135,16 @@ class ZookeeperNodes(MetadataNodes):
         self._handshakes = Handshakes(len(settings.hosts))
         self._closing: asyncio.Future[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._holder = NodeHolder(self._make_held, self._remove, runtime.random)
+        self._ephemerals = ZookeeperEphemerals(
+            self._ask, self._ask_again, self.create, self._remove, self._session
+        )
+        self._holder = NodeHolder(self._ephemerals.hold, self._remove, runtime.random)
         self._watches = ZookeeperWatches(self._watch_node, self._watch_children, runtime.random)
         calls = ElectionCalls(
-            enter=self._enter, children=self.children, remove=self._remove, watch=self.watch
+            enter=self._ephemerals.enter,
+            children=self.children,
+            remove=self._remove,
+            watch=self.watch,
         )
         self._elections = NodeElections(calls, runtime.random)
         self._address = ""
@@ -277,39 +283,6 @@ class ZookeeperNodes(MetadataNodes):
 
     # --- what hangs on the session ----------------------------------------------------------------
 
-    async def _make_held(self, path: str, data: bytes) -> None:
-        """See to it that a node of ours is there, hangs on the session of now and has this data.
-
-        Read first: a create that finds the node there is a change to ZooKeeper, too.
-        """
-        for _ in range(_HOLD_TRIES):
-            try:
-                if await self._hold_once(path, data):
-                    return
-            except (NoNodeError, NodeExistsError, BadVersionError):
-                continue
-        raise NodeUnavailableError(path, f"it could not be held in {_HOLD_TRIES} tries")
-
-    async def _hold_once(self, path: str, data: bytes) -> bool:
-        try:
-            found, stat = await self._ask_again(
-                path, lambda client: client.sync_async(path), lambda client: client.get_async(path)
-            )
-        except NoNodeError:
-            await self._ask(
-                path,
-                lambda client: client.create_async(path, data, ephemeral=True, makepath=True),
-            )
-            return True
-        session = self._client.client_id if self._client is not None else None
-        if session is None or stat.ephemeralOwner != session[0]:
-            # Of a session of ours before this one, which ends some time soon.
-            await self._remove(path)
-            return False
-        if bytes(found) != data:
-            await self._ask(path, lambda client: client.set_async(path, data, stat.version))
-        return True
-
     async def _remove(self, path: str) -> None:
         """Whatever version it is in; nothing happens if it is missing."""
         try:
@@ -317,24 +290,9 @@ class ZookeeperNodes(MetadataNodes):
         except NoNodeError:
             pass
 
-    async def _enter(self, path: str, prefix: str, data: bytes) -> None:
-        """As ElectionCalls. One request: none of it follows when it is given up."""
-        for _ in range(_HOLD_TRIES):
-            try:
-                await self._ask(
-                    path,
-                    lambda client: client.create_async(
-                        f"{path}/{prefix}", data, ephemeral=True, sequence=True
-                    ),
-                )
-            except NoNodeError:
-                try:
-                    await self.create(path, b"")
-                except NodeConflictError:
-                    pass  # another candidate was first
-            else:
-                return
-        raise NodeUnavailableError(path, f"it is missing after {_HOLD_TRIES} tries")
+    def _session(self) -> int | None:
+        session = self._client.client_id if self._client is not None else None
+        return int(session[0]) if session is not None else None
 
     async def _watch_node(self, path: str, fired: Callable[[Any], None]) -> bool:
         return await self._ask(path, lambda client: client.exists_async(path, fired)) is not None
@@ -485,13 +443,14 @@ class ZookeeperNodes(MetadataNodes):
         self._state = state
         if state == KazooState.CONNECTED:
             self._handshakes.connected()
+        else:
+            self._elections.disconnected()
         if state == KazooState.CONNECTED or self._refusal is not None:
             self._connected.set()
             self._holder.connected()
             self._watches.connected()
         else:
             self._connected.clear()
-            self._elections.disconnected()
 
     def _handshake_failed(self, server: str, error: ssl.SSLError) -> None:
         if self._handshakes.failed(server, error):

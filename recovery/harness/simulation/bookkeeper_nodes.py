@@ -162,7 +162,7 @@ class SimulatedNodes(MetadataNodes):
     def _check_sessions(self) -> bool:
         if not self._process.paused:
             self._held.expire_sessions(self._now_s)
-        return not self._closed and len(self._watches) > 0
+        return not self._process.dead and len(self._watches) > 0
 
     async def _enter(self, path: str, prefix: str, data: bytes) -> None:
         await self._call(path, lambda: self._held.enter(path, prefix, data))

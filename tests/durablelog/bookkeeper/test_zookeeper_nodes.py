@@ -7,12 +7,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
 from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from durablelog.bookkeeper.metadata_node import (
@@ -22,26 +21,26 @@ from durablelog.bookkeeper.metadata_node import (
     NodeRefusedError,
     NodeUnavailableError,
 )
-from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings, end_session
+from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.metadata_node_contract import MetadataNodeContract, NodeWorld
 from tests.contracts.node_coordination_contract import NodeCoordinationContract
+from tests.durablelog.bookkeeper.zookeeper_world import (
+    connect,
+    expire,
+    lose_session,
+    run,
+    running_zookeeper,
+)
 
 _numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
-    """ZooKeeper alone: no bookie is needed for nodes."""
-    folder = tmp_path_factory.mktemp("zookeeper")
-    choose_addresses(folder, 1, None)
-    cluster = BookKeeperCluster(folder, bookies=1)
-    cluster.start_zookeeper()
-    try:
+    with running_zookeeper(tmp_path_factory.mktemp("zookeeper")) as cluster:
         yield cluster
-    finally:
-        cluster.stop()
 
 
 @pytest.fixture
@@ -61,16 +60,6 @@ class StoppedBehindADeletion(ZookeeperNodes):
         if not self.reached.is_set():
             self.reached.set()
             await self.may_go_on.wait()
-
-
-async def connect(cluster: BookKeeperCluster, **settings: Any) -> ZookeeperNodes:
-    nodes = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper], **settings), Runtime())
-    await nodes.open()
-    return nodes
-
-
-def run(scenario: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(scenario, 240))
 
 
 class _World(NodeWorld):
@@ -123,24 +112,6 @@ def test_an_expired_session_is_replaced_and_work_goes_on(
         await nodes.close()
 
     run(scenario())
-
-
-async def lose_session(cluster: BookKeeperCluster, nodes: ZookeeperNodes) -> None:
-    """Return when it has ended, whether its client knows or not."""
-    await nodes.read("/")  # it has one
-    assert nodes._client is not None
-    session = nodes._client.client_id
-    assert session is not None
-    await asyncio.get_running_loop().run_in_executor(None, expire, cluster, session)
-
-
-def expire(cluster: BookKeeperCluster, client_id: Any) -> None:
-    """End a session from outside: a second client takes it over and closes it."""
-    thief = KazooClient(cluster.zookeeper, client_id=client_id)
-    try:
-        thief.start(60)
-    finally:
-        end_session(thief)
 
 
 def test_a_write_that_gets_no_answer_is_unavailable_and_may_have_happened(
@@ -377,7 +348,7 @@ def test_who_releases_while_the_node_is_created_for_a_new_session_leaves_none(
         path = f"{root}/owners/1"
         before = await connect(zookeeper)  # plays the session before, which has not ended yet
         # Not `hold`: a session that ended does not create its node again when it is connected.
-        await before._make_held(path, b"me")
+        await before._ephemerals.hold(path, b"me")
         holder = StoppedBehindADeletion(ZookeeperSettings(hosts=[zookeeper.zookeeper]), Runtime())
         await holder.open()
         holding = asyncio.ensure_future(holder.hold(path, b"me"))
