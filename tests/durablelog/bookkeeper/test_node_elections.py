@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 from collections.abc import Callable, Sequence
 
@@ -116,7 +117,7 @@ def test_ended_is_called_once_for_each_leadership_and_never_behind_a_close() -> 
         service = Service()
         ended: list[int] = []
         for turn in range(3):
-            await service.elections.lead(PATH, "me", lambda turn=turn: ended.append(turn))
+            await service.elections.lead(PATH, "me", functools.partial(ended.append, turn))
             service.elections.disconnected()
             service.elections.disconnected()
             service.watches.report_all()
