@@ -3,8 +3,8 @@ and who leads.
 
 Formats: docs/formats/cluster-nodes.md. Rules of this file:
 
-- a host's record goes with its session, under a name that belongs to one process alone: the process
-  that is started behind a dead one does not wait for the end of that one's session;
+- a host's record goes with its session, under a name that belongs to one process alone. A process
+  that follows a dead one does not wait for the end of that session;
 - of two records with one host id the later start is the host;
 - the map is written by compare-and-set alone, so two who believe that they lead do no harm.
 """
