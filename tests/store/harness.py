@@ -78,8 +78,10 @@ def open_lazy(
     return segmentstore.open(str(location), runtime=runtime, **{**LAZY, **options})
 
 
-def run(main: Coroutine[Any, Any, T], *, limit_s: float = 60) -> T:
-    """`asyncio.run` with a bound: a call that hangs fails its test instead of the whole run."""
+def run(main: Coroutine[Any, Any, T], *, limit_s: float = 240) -> T:
+    """`asyncio.run` with a bound below that of a test: a call that hangs fails its test instead of
+    the whole run. No machine is so slow that work of seconds takes that long.
+    """
 
     async def bounded() -> T:
         async with asyncio.timeout(limit_s):
