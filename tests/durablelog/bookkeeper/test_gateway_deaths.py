@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -64,9 +65,13 @@ def test_a_killed_gateway_is_an_error_for_every_entry_in_flight_and_the_next_cal
         writer = await store.create(Replication(), {})
         results = Results(writer)
         await append_all(writer, results, [[entry(number)] for number in range(50)])
-        for number in range(50, 800):
+        for number in range(50, 400):
             writer.append([entry(number)])
         await results.until(60)
+        # Those behind have no answer for sure, however fast it is.
+        pause_process(first.process.pid)
+        for number in range(400, 800):
+            writer.append([entry(number)])
         os.kill(first.process.pid, signal.SIGKILL)
         codes = [result.code for result in await results.until(800)]
         good = codes.index(GATEWAY_CLOSED)
@@ -104,19 +109,22 @@ def test_a_reading_ends_with_its_gateway(cluster: BookKeeperCluster) -> None:
 
 def test_entries_for_a_fenced_ledger_are_not_kept(cluster: BookKeeperCluster) -> None:
     async def scenario(store: GatewayLedgerStore, _gateway: OwnGateway) -> None:
+        sent, together = 200, 5
         writer = await store.create(Replication(), {})
         results = Results(writer)
         await append_all(writer, results, [[b"x"]])
         await store.recover(writer.ledger_id)
-        used = []
-        for step in range(1, 9):
-            for _ in range(25):
+        used = [(await store.gateway_usage())[1]]
+        for end in range(together, sent + 1, together):
+            for _ in range(together):
                 writer.append([bytes(1 << 20)])
-            assert OK not in {result.code for result in (await results.until(1 + 25 * step))[1:]}
+            assert OK not in {result.code for result in (await results.until(1 + end))[1:]}
             _, direct, held = await store.gateway_usage()
             assert held == 0
             used.append(direct)
-        assert used[-1] <= used[1]
+        # How many of those that are sent together are there at the same time is chance, and which
+        # threads' chunks they take. Each may have a copy for each of three bookies.
+        assert used[-1] - used[0] < sent // 2 << 20
 
     run(cluster, scenario)
 
@@ -208,8 +216,11 @@ def test_a_gateway_ends_with_its_parent_though_a_forked_child_of_that_holds_the_
 
 def pipes(pid: int) -> set[str]:
     """Pipes that a process has open."""
-    links = (os.readlink(descriptor) for descriptor in Path(f"/proc/{pid}/fd").iterdir())
-    return {link for link in links if link.startswith("pipe:")}
+    found = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile, as a file that Java has loaded
+            found.add(os.readlink(descriptor))
+    return {link for link in found if link.startswith("pipe:")}
 
 
 def test_a_gateway_that_does_not_start_says_why(
@@ -314,6 +325,8 @@ def test_silent_connections_to_the_data_socket_shut_nobody_out() -> None:
 
 def test_no_cluster_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_ledger_store, "CONNECT_S", 1.0)
+    # A Java process that has just begun may be late to say so; it does not hang.
+    monkeypatch.setattr(gateway_ledger_store, "_LATE_S", 60.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
 
