@@ -246,6 +246,6 @@ def test_who_does_not_agree_with_zookeeper_on_tls_learns_the_setting(
     )
     with pytest.raises(ConfigError, match=words) as caught:
         asyncio.run(
-            asyncio.wait_for(open_clients(BookKeeperLocation.parse(url), {}, Runtime()), 60)
+            asyncio.wait_for(open_clients(BookKeeperLocation.parse(url), {}, Runtime()), SLOW_TLS_S)
         )
     assert caught.value.setting == "tier1"
