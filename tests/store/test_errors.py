@@ -152,8 +152,9 @@ def test_a_failing_log_resolves_everybody_and_distinguishes_known_from_unknown(
         # Nothing of its own may go to the log before the calls: it would be the first to fail.
         store = await open_tiny(tmp_path / "s", runtime=Runtime(disk=disk), flush_age_s=1000.0)
         await fill(store)
-        calls = await everything_at_once(store)
+        # Before them: the first append goes to the log's thread in the very call.
         disk.log_sync_fails()
+        calls = await everything_at_once(store)
         for _ in range(turns):
             await asyncio.sleep(0)
         results = await settled(calls)
