@@ -382,9 +382,10 @@ def test_a_cancelled_wait_leaves_no_pin(tmp_path: Path) -> None:
                 await store.flush()
             for name in NAMES[3:]:
                 await store.get_info(name)
-            assert not evicting.pins
-            assert not evicting.creating
-            assert evicting._reserved == 0
+            # A call that was in the log when its caller was cancelled gives them back behind that.
+            await until(
+                lambda: not evicting.pins and not evicting.creating and evicting._reserved == 0
+            )
             assert len(active(store)) <= 9
 
     run(main())
