@@ -15,7 +15,7 @@ from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.read_only_view import open_view
 from tests.cli.shell import segmentstore
-from tests.store.harness import attribute, open_lazy, read_all, run
+from tests.store.harness import WorldDisk, attribute, open_lazy, read_all, run
 from tests.store.test_catalog_export import tables_of
 from tier2.catalog.catalog_snapshots import manifest_named
 
@@ -67,10 +67,10 @@ def made(location: Path) -> dict[str, SegmentInfo]:
     """As a crash leaves the store: its log has all that is behind the first checkpoint."""
 
     async def main() -> dict[str, SegmentInfo]:
-        async with open_lazy(location.with_suffix(".live"), **FEW) as store:
+        live, disk = location.with_suffix(".live"), WorldDisk()
+        async with open_lazy(live, runtime=Runtime(disk=disk), **FEW) as store:
             infos = await fill(store)
-            live = location.with_suffix(".live")
-            shutil.copytree(live, location, ignore=shutil.ignore_patterns("*.sock"))
+            disk.crash_copy(live, location)
             return infos
 
     return run(main())
