@@ -24,7 +24,7 @@ from recovery.harness.kills.orders import Orders, shared_clock_ns
 SILENT_S: Final = 60.0
 """A child that reports nothing for so long, and is not done, hangs."""
 _ENDING_S: Final = 20.0
-_STACKS_S: Final = 5.0
+_STACKS_S: Final = 30.0
 _SECOND_NS: Final = 1_000_000_000
 _PIECE: Final = 1 << 16
 _ERRORS_MAX: Final = 8000
