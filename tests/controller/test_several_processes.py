@@ -125,7 +125,7 @@ def test_streams_and_transactions_have_segments_in_both(tmp_path: Path, is_secur
             for number, name in enumerate(SEGMENTS):
                 uri = await call("getURI", stream_info=STREAM, segment_id=number)
                 assert name in parts[uri.port]
-            begun = await call("createTransaction", stream_info=STREAM, lease_ms=20_000)
+            begun = await call("createTransaction", stream_info=STREAM, lease_ms=600_000)
             one = {"stream_info": STREAM, "transaction": begun.transaction}
             identity = (begun.transaction.high & HALF) << 64 | begun.transaction.low & HALF
             for port, store in ((of.here, first), (of.there, second)):
