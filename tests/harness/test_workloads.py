@@ -63,23 +63,47 @@ PROMISED = {
 }
 
 
+class StandingClock:
+    def time_ms(self) -> int:
+        return 1_700_000_000_000
+
+
 def two_process_runs(
-    folder: Path, workload: Workload, operations: int = 120, seed: int = 3
+    folder: Path,
+    workload: Workload,
+    operations: int = 120,
+    seed: int = 3,
+    *,
+    virtual: bool = False,
 ) -> History:
-    """A store that is closed and opened again in the middle."""
+    """A store that is closed and opened again in the middle.
+
+    In `virtual` time, without threads, what clients meet is the same on every machine.
+    """
     history = History()
     rng = random.Random(seed)
 
     async def main() -> None:
         for process_run in range(2):
-            async with open_tiny(folder, runtime=Runtime(disk=WorldDisk())) as store:
+            runtime = (
+                Runtime(
+                    disk=WorldDisk(),
+                    clock=StandingClock(),
+                    random=random.Random(process_run),
+                    executor=inline_executor,
+                )
+                if virtual
+                else Runtime(disk=WorldDisk())
+            )
+            pace = 1.0 if virtual else PACE
+            async with open_tiny(folder, runtime=runtime) as store:
                 await observe(store, history, process_run)
                 await run_workload(
-                    workload, store, history, process_run, Stage(), rng, operations, pace=PACE
+                    workload, store, history, process_run, Stage(), rng, operations, pace=pace
                 )
                 await observe(store, history, process_run)
 
-    run(main())
+    (run_virtual if virtual else run)(main())
     return history
 
 
@@ -140,8 +164,8 @@ def test_a_workload_does_what_it_promises_and_leaves_no_call_open(
 
 @slow(8)
 def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
-    everything = two_process_runs(tmp_path / "a", WORKLOADS["everything"], 500)
-    lifecycle = two_process_runs(tmp_path / "b", WORKLOADS["lifecycle"], 300)
+    everything = two_process_runs(tmp_path / "a", WORKLOADS["everything"], 500, virtual=True)
+    lifecycle = two_process_runs(tmp_path / "b", WORKLOADS["lifecycle"], 300, virtual=True)
     refused = {call.error for history in (everything, lifecycle) for call in history.calls}
     assert {
         "BadOffsetError",
@@ -157,7 +181,7 @@ def test_clients_meet_the_refusals_they_ask_for(tmp_path: Path) -> None:
 def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> None:
     calls = [
         call
-        for call in two_process_runs(tmp_path, WORKLOADS["mixed"], 800).calls
+        for call in two_process_runs(tmp_path, WORKLOADS["mixed"], 800, virtual=True).calls
         if ".mixed." in call.client
     ]
     both = [
@@ -188,7 +212,7 @@ def test_mixed_calls_meet_both_conditions_and_are_taken_back(tmp_path: Path) -> 
 
 
 def test_exactly_once_writers_send_again_and_leave_each_event_once(tmp_path: Path) -> None:
-    history = two_process_runs(tmp_path, WORKLOADS["exactly-once"], 300)
+    history = two_process_runs(tmp_path, WORKLOADS["exactly-once"], 300, virtual=True)
     events = [call for call in history.calls if call.kind is CallKind.EVENT]
     assert any(call.result is None and call.outcome is CallOutcome.OK for call in events)
     assert len({call.segment for call in events}) < len({call.writer for call in events})
@@ -291,11 +315,6 @@ def test_what_is_kept_stays_bounded_over_many_process_runs(tmp_path: Path) -> No
     last = history.observations[-1].segments
     assert last
     assert not [name for name in last if stage.is_retired(name, 9)]
-
-
-class StandingClock:
-    def time_ms(self) -> int:
-        return 1_700_000_000_000
 
 
 @pytest.mark.parametrize("name", ["default", "everything", "appends", "mixed", "wire", "connect"])
