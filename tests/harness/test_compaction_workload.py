@@ -6,6 +6,7 @@ More of it: HARNESS_COMPACTION_RUNS; docs/compaction.md has what a thousand of t
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import subprocess
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 RUNS = int(os.environ.get("HARNESS_COMPACTION_RUNS", "16"))
 SEED = os.environ.get("HARNESS_COMPACTION_SEED", "main")
 STORES = 20
+"""At least."""
 PROCESS_RUNS = 3
 TRACES = """
 from recovery.harness.runs.plan import draw_plan
@@ -94,7 +96,7 @@ def test_no_interleaving_of_jobs_and_owners_loses_anything() -> None:
 
 
 @slow(100)
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     """Real processes and files: the owner of the store is killed, stopped or overtaken; so are the
     jobs beside it.
@@ -103,7 +105,7 @@ def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
     print(f"HARNESS_KILL_SEED={seed}")
     answers: Counter[str] = Counter()
     kills = jobs_killed = 0
-    for store in range(STORES):
+    for store in itertools.count(1):
         result = KillRound(
             tmp_path / str(store), f"{seed}/{store}", COMPACTION.name, PROCESS_RUNS, exact=False
         ).run()
@@ -111,8 +113,10 @@ def test_jobs_and_owners_that_are_killed_lose_nothing(tmp_path: Path) -> None:
         answers.update(result.answers)
         kills += result.kills
         jobs_killed += result.jobs_killed
+        # On a busy machine most owners are killed before the jobs beside them have begun.
+        committed = answers["committed"] + answers["committed_in_part"]
+        if store >= STORES and answers["exported"] and committed:
+            break
     print(f"{kills} owners and {jobs_killed} processes of jobs killed: {dict(answers)}")
     assert kills >= STORES
     assert jobs_killed >= STORES
-    assert answers["committed"] + answers["committed_in_part"] > 0
-    assert answers["exported"] > 0
