@@ -19,6 +19,7 @@ from uuid import UUID
 import pytest
 
 import segmentstore
+from recovery.harness.services.server import free_port
 from segmentstore import (
     AccessRefusedError,
     AppendOutcomeUnknownError,
@@ -193,9 +194,7 @@ class TestPlaces:
 
     def test_where_nobody_is(self, tmp_path: Path) -> None:
         async def main() -> None:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                port = free.getsockname()[1]
+            port = free_port()
             for place in (tmp_path / "gone", tmp_path, f"127.0.0.1:{port}", f"[::1]:{port}"):
                 with pytest.raises(StoreUnreachableError) as caught:
                     await segmentstore.connect(place)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,6 +15,7 @@ from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from recovery.harness.services.server import free_port
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
@@ -90,8 +90,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     (folder / "zookeeper").write_text("store:zoo-secret\n", encoding="utf-8")
     pem = folder / "pem"
     make_certificates(pem)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
+    port = free_port()
     extras = ClusterExtras(
         scheme="zk+longhierarchical",
         zookeeper={

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import segmentstore.blocking
+from recovery.harness.services.server import free_port
 from segmentstore import ForkedStoreError, StoreInUseError
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import OsDisk
@@ -132,9 +133,7 @@ class TestLocks:
 def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_runs(
     tmp_path: Path,
 ) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     with running(BLOCKING, tmp_path / "s", metrics_port=port) as owner:
         assert said(owner) == "child"
         owner.kill()

@@ -19,6 +19,7 @@ from prometheus_client import generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from recovery.harness.services.server import free_port
 from segmentstore import (
     ConfigError,
     SegmentStore,
@@ -58,13 +59,6 @@ def value(families: Mapping[str, Metric], name: str, /, **labels: str) -> float:
     ]
     assert len(found) == 1, (name, labels, found)
     return found[0]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def fetch(port: int) -> bytes:

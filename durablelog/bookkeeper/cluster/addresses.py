@@ -21,8 +21,10 @@ from segmentstore.contracts.errors import ConfigError
 FILE_NAME: Final = "cluster.json"
 BOOKIES_MAX: Final = 9
 
+LOWEST_PORT: Final = 10_000
+"""The lowest one that is tried."""
+
 _VERSION: Final = 1
-_LOWEST_PORT: Final = 10_000
 _OUTGOING: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _OUTGOING_DEFAULT: Final = 32_768
 
@@ -89,13 +91,13 @@ def choose_addresses(folder: Path, bookies: int, before: Addresses | None) -> Ad
 
 def _free_ports(folder: Path, count: int, taken: list[int]) -> list[int]:
     """Ports that nobody listens on. Two that check the same time begin at different places."""
-    end = _first_outgoing_port()
+    end = first_outgoing_port()
     place = zlib.crc32(f"{folder.absolute()} {os.getpid()}".encode())
     found: list[int] = []
-    for step in range(end - _LOWEST_PORT):
+    for step in range(end - LOWEST_PORT):
         if len(found) == count:
             return found
-        port = _LOWEST_PORT + (place + step) % (end - _LOWEST_PORT)
+        port = LOWEST_PORT + (place + step) % (end - LOWEST_PORT)
         if port not in taken and port_is_free(port):
             found.append(port)
     raise ConfigError("cluster", f"no {count} ports of {HOST} are free")
@@ -113,9 +115,10 @@ def port_is_free(port: int) -> bool:
         return True
 
 
-def _first_outgoing_port() -> int:
+def first_outgoing_port() -> int:
+    """The lowest port that the system gives to outgoing connections. Others are for servers."""
     try:
         first = int(_OUTGOING.read_text(encoding="ascii").split()[0])
     except (OSError, ValueError, IndexError):
         first = _OUTGOING_DEFAULT
-    return first if first >= _LOWEST_PORT + 1000 else _OUTGOING_DEFAULT
+    return first if first >= LOWEST_PORT + 1000 else _OUTGOING_DEFAULT

@@ -12,6 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 import os
+import random
 import select
 import signal
 import socket
@@ -19,10 +20,16 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
+
+from durablelog.bookkeeper.cluster.addresses import (
+    LOWEST_PORT,
+    first_outgoing_port,
+    port_is_free,
+)
 
 HOST: Final = "127.0.0.1"
 
@@ -216,11 +223,25 @@ class StorageServer(Server):
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on just now."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that nobody listened on just now, never the same one twice.
+
+    The system gives it to no outgoing connection. One that it gives out itself it may give to the
+    next connection of anybody, before a server that takes seconds to start listens on it.
+    """
+    for port in _PORTS:
+        if port_is_free(port):
+            return port
+    raise ServerFailedError(f"no port of {HOST} is free")
+
+
+def _ports() -> Iterator[int]:
+    """Each once. Processes that check at the same time begin at different places."""
+    count = first_outgoing_port() - LOWEST_PORT
+    begin = random.SystemRandom().randrange(count)
+    return (LOWEST_PORT + (begin + step) % count for step in range(count))
+
+
+_PORTS: Final = _ports()
 
 
 def python_module(module: str, *arguments: str) -> list[str]:

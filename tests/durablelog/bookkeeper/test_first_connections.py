@@ -5,7 +5,6 @@ patient.
 from __future__ import annotations
 
 import asyncio
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,17 +17,12 @@ from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
 from durablelog.bookkeeper.ledger_store import Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from recovery.harness.services.server import free_port
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.durablelog.bookkeeper.gateway_world import ENDING_S
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(

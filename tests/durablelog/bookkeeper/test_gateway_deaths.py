@@ -36,6 +36,7 @@ from durablelog.bookkeeper.gateway.shared_gateway import (
 from durablelog.bookkeeper.ledger_store import OK, LedgerError, LedgerState, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.pausing import pause_process
+from recovery.harness.services.server import free_port
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_store_contract import Results, append_all, entry, read_all
@@ -327,8 +328,7 @@ def test_no_cluster_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(gateway_ledger_store, "CONNECT_S", 1.0)
     # A Java process that has just begun may be late to say so; it does not hang.
     monkeypatch.setattr(gateway_ledger_store, "_LATE_S", 60.0)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
 
     async def scenario() -> None:
         settings = GatewaySettings(metadata_uri=f"zk+hierarchical://127.0.0.1:{port}/ledgers")

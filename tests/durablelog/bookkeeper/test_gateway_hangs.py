@@ -36,6 +36,7 @@ from durablelog.bookkeeper.gateway.shared_gateway import GatewayDeaths, OwnGatew
 from durablelog.bookkeeper.ledger_store import LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.pausing import pause_process
+from recovery.harness.services.server import free_port
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.ledger_store_contract import Results, append_all, read_all
@@ -244,8 +245,7 @@ def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(
     monkeypatch.setitem(
         cast("dict[str, str]", gateway_settings.CLIENT_SETTINGS), "zkTimeout", "500"
     )
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
 
     async def scenario() -> None:
         settings = GatewaySettings(metadata_uri=f"zk+hierarchical://127.0.0.1:{port}/ledgers")
