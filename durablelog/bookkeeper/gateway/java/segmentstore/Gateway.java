@@ -146,16 +146,16 @@ public final class Gateway {
             Session owner = data.session(session);
             WatchedBookKeeper client = owner.client();
             owner.bookies().avoidTroubled();
-            CompletableFuture<WriteHandle> made = client.newCreateLedgerOp()
+            CompletableFuture<WriteHandle> made = owner.create(() -> client.newCreateLedgerOp()
                     .withEnsembleSize(ensemble).withWriteQuorumSize(write).withAckQuorumSize(ack)
                     .withDigestType(DigestType.CRC32C).withPassword(owner.password)
                     .withCustomMetadata(custom(custom))
-                    .execute();
+                    .execute());
             return answer(made, millis,
                     writer -> owner.add((LedgerHandle) writer) + "\n" + writer.getId() + "\n"
                             + names(writer.getLedgerMetadata().getAllEnsembles()
                                     .firstEntry().getValue()),
-                    late -> discard(owner, late));
+                    late -> discard(owner, late), Codes::answerOfCreating);
         } catch (Throwable failure) {
             return Codes.answerOfCreating(failure);
         }
@@ -334,13 +334,19 @@ public final class Gateway {
 
     private static <T> String answer(
             CompletableFuture<T> future, long millis, Function<T, String> text, Consumer<T> late) {
+        return answer(future, millis, text, late, Codes::answer);
+    }
+
+    private static <T> String answer(
+            CompletableFuture<T> future, long millis, Function<T, String> text, Consumer<T> late,
+            Function<Throwable, String> failed) {
         try {
             return Codes.OK + "\n" + text.apply(future.get(millis, TimeUnit.MILLISECONDS));
         } catch (TimeoutException slow) {
             future.thenAccept(late);
             return Codes.answer(Codes.TIMEOUT, "no answer within " + millis + " ms");
         } catch (Throwable failure) {
-            return Codes.answer(failure);
+            return failed.apply(failure);
         }
     }
 

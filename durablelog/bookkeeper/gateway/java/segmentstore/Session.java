@@ -2,10 +2,16 @@ package segmentstore;
 
 import java.util.Iterator;
 import java.util.Map;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
+import java.util.function.Function;
+import java.util.function.Supplier;
 import org.apache.bookkeeper.client.LedgerHandle;
 import org.apache.bookkeeper.client.WatchedBookKeeper;
 import org.apache.bookkeeper.client.api.ListLedgersResult;
@@ -22,6 +28,7 @@ final class Session {
      * nobody else's.
      */
     private static final int READINGS_MAX = 4;
+    private static final long IDLE_SECONDS = 10;
 
     final int id;
     final Semaphore readings = new Semaphore(READINGS_MAX);
@@ -41,8 +48,28 @@ final class Session {
     /** A walk over all ledgers, a page at a time. */
     record Listing(ListLedgersResult result, Iterator<Long> ids) {}
 
+    /**
+     * The first creation of a client asks ZooKeeper for the parent of all ledger ids, and waits for
+     * it without a bound inside of `execute`. So no thread of a call does that: it would answer
+     * late, and a gateway that answers late is taken to hang. One thread for all, as an outage
+     * would keep any number.
+     */
+    private final ThreadPoolExecutor creating;
+
     Session(int id) {
         this.id = id;
+        creating = new ThreadPoolExecutor(
+                1, 1, IDLE_SECONDS, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), task -> {
+                    Thread thread = new Thread(task, "create-ledgers-" + id);
+                    thread.setDaemon(true);
+                    return thread;
+                });
+        creating.allowCoreThreadTimeOut(true);
+    }
+
+    /** Begins with a creation as soon as those before it have begun. */
+    <T> CompletableFuture<T> create(Supplier<CompletableFuture<T>> begin) {
+        return CompletableFuture.supplyAsync(begin, creating).thenCompose(Function.identity());
     }
 
     /**
@@ -137,6 +164,7 @@ final class Session {
             client = null;
             ended = true;
         }
+        creating.shutdownNow();
         writers.clear();
         listings.clear();
         if (last != null) {
