@@ -26,6 +26,7 @@ from segmentstore import (
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, read_all, run
 from tests.support.suites import share, slow
+from tests.tier2.spark.test_store_client import tries_for
 from tier2.spark.common.store_client import StoreClient, StoreNotServedError
 from tier2.spark.sink.epoch_commit import (
     EpochCommitError,
@@ -327,8 +328,9 @@ def test_a_store_that_stays_away_fails_the_task(tmp_path: Path) -> None:
     async def main() -> None:
         folder = tmp_path / "s"
         store = await open_tiny(folder)
-        async with StoreClient(str(folder), timeout_s=0.2) as client:
+        async with StoreClient(str(folder)) as client:
             await store.close()
+            tries_for(client, 0.2)
             with pytest.raises(StoreNotServedError, match="does not answer"):
                 await prepare(client, identity(0), *MIXED)
 
@@ -339,11 +341,12 @@ def test_a_store_that_goes_away_in_the_middle_is_what_the_task_fails_with(tmp_pa
     async def main() -> None:
         folder = tmp_path / "s"
         store = await open_tiny(folder)
-        async with StoreClient(str(folder), timeout_s=0.2) as client:
+        async with StoreClient(str(folder)) as client:
             await client.create("x")
             await client.send("x", QUERY, 0, b"on its way when the store goes")
             await store.close()
             client._hang_up()
+            tries_for(client, 0.2)
             for _ in range(2):
                 with pytest.raises(StoreNotServedError, match="does not answer"):
                     await client.send("x", QUERY, 1, b"and one more")
