@@ -24,7 +24,7 @@ from segmentstore import (
     SegmentStore,
 )
 from segmentstore.contracts.runtime import Runtime
-from tests.store.harness import open_tiny, read_all, run
+from tests.store.harness import open_tiny, read_all, run, until
 from tests.support.suites import share, slow
 from tests.tier2.spark.test_store_client import tries_for
 from tier2.spark.common.store_client import StoreClient, StoreNotServedError
@@ -293,9 +293,10 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
         folder = tmp_path / "s"
         store = await open_tiny(folder)
         expected = b""
+        steps = 0
 
         async def write() -> None:
-            nonlocal expected
+            nonlocal expected, steps
             async with StoreClient(str(folder)) as client:
                 for epoch in range(8):
                     tasks = (
@@ -305,16 +306,25 @@ def test_tasks_and_drivers_outlive_restarts_of_the_store(tmp_path: Path) -> None
                     )
                     for attempt in range(1 + epoch % 2):
                         reports = await prepare(client, identity(epoch), *tasks, attempt=attempt)
+                        steps += 1
                         await commit_epoch(client, identity(epoch), reports, runtime=Runtime())
+                        steps += 1
                     expected += lines(*tasks)
+
+        async def restart() -> None:
+            nonlocal store
+            before = steps
+            await asyncio.sleep(rng.uniform(0.02, 0.2))
+            await store.close()
+            store = await open_tiny(folder)
+            # Where an opening takes longer than the time between two, nothing would ever end.
+            await until(lambda: steps > before or writing.done())
 
         writing = asyncio.ensure_future(write())
         rng = random.Random(11)
         try:
             while not writing.done():
-                await asyncio.sleep(rng.uniform(0.02, 0.2))
-                await store.close()
-                store = await open_tiny(folder)
+                await restart()
             await writing
             assert await read_all(store, "x") == expected
             assert await names_in(store) == ["x"]
