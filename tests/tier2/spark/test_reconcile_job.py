@@ -310,6 +310,10 @@ LIVE: dict[str, Any] = {
 }
 
 
+SEGMENTS = 5
+"""Of a busy store, over both containers."""
+
+
 class Busy:
     """A store whose segments are appended to, truncated, merged and deleted, without a pause, in a
     thread.
@@ -330,6 +334,12 @@ class Busy:
         self._ended.set()
         self._thread.join()
 
+    def go_on(self) -> None:
+        """Wait until each of its segments was changed: a slow disk may be slower than a run."""
+        enough = self.rounds + 1 + SEGMENTS
+        while self.rounds < enough and self._thread.is_alive():
+            time.sleep(0.01)
+
     def _work(self) -> None:
         try:
             while not self._ended.is_set():
@@ -339,11 +349,11 @@ class Busy:
             self.error = error
 
     def _round(self, number: int) -> None:
-        store, name = self._store, f"segment-{number % 5}"
-        if number >= 5 and number % 7 == 0:
+        store, name = self._store, f"segment-{number % SEGMENTS}"
+        if number >= SEGMENTS and number % 7 == 0:
             store.delete(name)
             store.create_segment(name)
-        elif number < 5:
+        elif number < SEGMENTS:
             store.create_segment(name)
         for _ in range(8):
             store.append(name, os.urandom(50))
@@ -381,7 +391,8 @@ def test_beside_an_owner_that_works_nothing_is_found(tmp_path: Path, lag_s: floa
         moved: list[bool] = []
         for _ in range(RUNS_BESIDE):
             before = busy.rounds
-            result = reconcile(LocalSpark().as_spark(), tier2_of(tmp_path).as_uri(), check="bodies")
+            spark = LocalSpark(then=busy.go_on)
+            result = reconcile(spark.as_spark(), tier2_of(tmp_path).as_uri(), check="bodies")
             assert [
                 row for row in result.table.to_pylist() if row["severity"] != "information"
             ] == []
