@@ -51,7 +51,8 @@ IN_PARTS = random.Random(1).randbytes(3000)
 """Put in one part."""
 LARGE = random.Random(2).randbytes(PART_BYTES) + b"and the rest in a second part"
 PAUSE_MAX_S = 10.0
-TRIES_MAX = 300
+TRIES_MAX = 2000
+"""Beyond what the eager loop's bound leaves time for: a server may take long to come back."""
 
 FAULTS: dict[str, Fault] = {
     "cut before": DropRequest(),
