@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
+import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -121,8 +122,8 @@ def passes(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSRespon
     return transport.forward(request)
 
 
-def reports(event: asyncio.Event) -> Fault:
-    """It succeeds, and waiting callers are notified of it.
+def waits(event: asyncio.Event, go_on: threading.Event) -> Fault:
+    """It succeeds, and waiting callers are notified of it; its reply comes when it may go on.
 
     Asked for on the event's loop, sent from a thread.
     """
@@ -130,7 +131,9 @@ def reports(event: asyncio.Event) -> Fault:
 
     def fault(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSResponse:
         loop.call_soon_threadsafe(event.set)
-        return transport.forward(request)
+        answer = transport.forward(request)
+        assert go_on.wait(60)
+        return answer
 
     return fault
 

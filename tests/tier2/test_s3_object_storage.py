@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 
 import pytest
@@ -14,9 +15,9 @@ from tests.tier2.s3_transport import (
     S3World,
     cut,
     reply_lost,
-    reports,
     run_case,
     run_case_with_threads,
+    waits,
 )
 from tier2.object_storage import (
     InvalidRangeError,
@@ -233,13 +234,14 @@ def test_a_bucket_that_is_missing_is_said_by_every_call() -> None:
 
 def test_a_cancelled_upload_is_aborted_and_closing_waits_for_that() -> None:
     async def case(world: S3World) -> None:
-        begun = asyncio.Event()
-        world.transport.fail("put_part", reports(begun))
+        begun, go_on = asyncio.Event(), threading.Event()
+        world.transport.fail("put_part", *[waits(begun, go_on)] * 8)
         put = asyncio.create_task(world.storage.put("x", parts_of(40), unique_id(1)))
         await begun.wait()
         put.cancel()
         with pytest.raises(asyncio.CancelledError):
             await put
+        go_on.set()
         await world.storage.close()
         assert world.raw() == {}
         assert world.unfinished() == 0
@@ -250,11 +252,14 @@ def test_a_cancelled_upload_is_aborted_and_closing_waits_for_that() -> None:
 
 def test_closing_ends_an_upload_under_way() -> None:
     async def case(world: S3World) -> None:
-        begun = asyncio.Event()
-        world.transport.fail("put_part", reports(begun))
+        begun, go_on = asyncio.Event(), threading.Event()
+        world.transport.fail("put_part", *[waits(begun, go_on)] * 8)
         put = asyncio.create_task(world.storage.put("x", parts_of(40), unique_id(1)))
         await begun.wait()
-        await world.storage.close()
+        closing = asyncio.create_task(world.storage.close())
+        await asyncio.sleep(0)
+        go_on.set()
+        await closing
         with pytest.raises(StorageUnavailableError) as caught:
             await put
         assert caught.value.kind == "closed"
