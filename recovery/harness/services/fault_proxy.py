@@ -41,7 +41,7 @@ T = TypeVar("T")
 CONNECTIONS_MAX: Final = 256
 """Callers beyond it are turned away."""
 SEEN_MAX: Final = 10_000
-_START_S: Final = 10.0
+_START_S: Final = 60.0
 _CALL_S: Final = 100.0
 _HOST: Final = "127.0.0.1"
 

@@ -57,8 +57,8 @@ class Server(ABC):
 
     name: ClassVar[str]
     """For people."""
-    ready_s: ClassVar[float] = 60.0
-    """How long a start may take."""
+    ready_s: ClassVar[float] = 180.0
+    """How long a start may take: on a busy machine many times the seconds of a quiet one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -130,7 +130,7 @@ class Server(ABC):
 
     def descendants(self) -> list[int]:
         """The processes it started, and those that they did; none if it does not run."""
-        return _descendants(self._process.pid) if self._process is not None else []
+        return descendants_of(self._process.pid) if self._process is not None else []
 
     @abstractmethod
     def _command(self, port: int) -> Sequence[str]:
@@ -185,7 +185,7 @@ class Server(ABC):
         process, self._process = self._process, None
         if process is None:
             return
-        strays = _descendants(process.pid)
+        strays = descendants_of(process.pid)
         _signal_all(process.pid, strays, number)
         _wait_for_ends([process.pid], _STOP_S)
         # What did not heed it. Until the server is waited for nobody else can have got its process
@@ -249,7 +249,7 @@ def python_module(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-m", module, *arguments]
 
 
-def _descendants(root: int) -> list[int]:
+def descendants_of(root: int) -> list[int]:
     """Processes it started that made groups of their own, as sshd's sessions do; they would outlive
     a crash of it.
     """

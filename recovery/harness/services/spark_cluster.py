@@ -86,9 +86,6 @@ def driver_environment(
 class _SparkServer(Server):
     """A JVM of Spark's in the foreground."""
 
-    # Some 8 s; a busy machine takes five times as long, or more.
-    ready_s: ClassVar[float] = 180.0
-
     def _environment(self) -> Mapping[str, str]:
         local = self.folder / "local"
         local.mkdir(exist_ok=True)
