@@ -11,9 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
+
+from recovery.harness.services.server import descendants_of
+from tests.support.processes import is_alive
 
 WAIT_S = 250.0
 LISTEN_S = 10.0
@@ -46,14 +49,21 @@ class Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # With its JVM. Spark's Python workers have a group of their own, and end when they see that
-        # the JVM has.
-        try:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass  # all of it has ended
+        # With its JVM, and with Spark's Python workers: they have a group of their own, and would
+        # go on writing until they see that the JVM has ended.
+        started = self.started()
+        for kill, target in ((os.killpg, self.process.pid), *((os.kill, each) for each in started)):
+            try:
+                kill(target, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it has ended
         self.process.communicate()
         self._listener.join()
+        wait_for_ends(started)
+
+    def started(self) -> list[int]:
+        """Its JVM, and what that has started, now."""
+        return descendants_of(self.process.pid)
 
     def end(self, code: int = 0) -> str:
         """What it printed; fails unless it ends with this code."""
@@ -84,6 +94,14 @@ class Driver:
                     self._output += data
             except OSError:
                 pass  # how a terminal says that nobody is at its other end any more
+
+
+def wait_for_ends(processes: Sequence[int]) -> None:
+    """Until none of them is alive; fails after WAIT_S."""
+    end = time.monotonic() + WAIT_S
+    while left := [process for process in processes if is_alive(process)]:
+        assert time.monotonic() < end, f"these run on: {left}"
+        time.sleep(0.05)
 
 
 def module(name: str, *words: object, environment: dict[str, str], cwd: Path) -> Driver:

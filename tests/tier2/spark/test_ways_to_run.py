@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import sysconfig
-import time
 from collections import Counter
 from collections.abc import Iterator
 from hashlib import sha256
@@ -43,7 +42,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
 from tests.support.folders import files_below
 from tests.support.suites import slow
-from tests.tier2.spark.driver_process import WAIT_S, Driver, module
+from tests.tier2.spark.driver_process import Driver, module, wait_for_ends
 from tests.tier2.spark.read_program import COPY
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import MailboxEntry, list_job
@@ -404,6 +403,7 @@ def test_ctrl_c_cancels_the_query_and_ends_with_130(shop: Shop, tmp_path: Path) 
     environment = driver_environment("local[2,4]")
     with compact(shop, environment=environment, cwd=tmp_path) as driver:
         driver.wait_for(lambda: stalled.taken >= 2)
+        started = driver.started()
         # To the process itself: a terminal would send it to all of the group, and the JVM does not
         # listen.
         os.kill(driver.process.pid, signal.SIGINT)
@@ -411,24 +411,14 @@ def test_ctrl_c_cancels_the_query_and_ends_with_130(shop: Shop, tmp_path: Path) 
         # Not always the last line: the JVM may log of its cancelled tasks behind it.
         assert "interrupted" in driver.told().splitlines()
         assert "Traceback" not in driver.told()
-        end = time.monotonic() + WAIT_S
-        while is_anybody_left(driver.process.pid):
-            assert time.monotonic() < end, "its JVM runs on"
-            time.sleep(0.05)
+        # Its Python workers, too: they would put what is not stalled any more.
+        wait_for_ends(started)
     shop.proxy.heal()
     assert not shop.proposals()
     # What was cancelled is done by another run of the same job.
     with compact(shop, environment=environment, cwd=tmp_path) as driver:
         check_report(json.loads(driver.end()))
     check_contents(shop.store)
-
-
-def is_anybody_left(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 @slow(15)
