@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
     "older_than_ms": 0,
     "extent_bytes": 16,
     "block_bytes": 1000,
-    "timeout_s": 30.0,
+    "timeout_s": 120.0,
 }
 NAMES = [f"logs/{number}" for number in range(6)]
 

@@ -34,7 +34,7 @@ def test_a_dry_run_prints_the_plan_and_needs_no_session(
 ) -> None:
     place.fragment()
     assert (
-        run(place.url, "--dry-run", "--older-than", "0 seconds", "--timeout", "30") == Exit.NOTHING
+        run(place.url, "--dry-run", "--older-than", "0 seconds", "--timeout", "120") == Exit.NOTHING
     )
     said = capsys.readouterr()
     assert "would compact" in said.out
@@ -53,7 +53,7 @@ def test_as_json_there_is_nothing_else(place: Place, capsys: pytest.CaptureFixtu
         "--job-id",
         "00000000000000aa",
         "--timeout",
-        "30",
+        "120",
     )
     document = json.loads(capsys.readouterr().out)
     assert (code, document["exit_code"], document["job_id"]) == (0, 0, "00000000000000aa")
@@ -62,7 +62,7 @@ def test_as_json_there_is_nothing_else(place: Place, capsys: pytest.CaptureFixtu
 
 def test_what_is_young_is_left_alone(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.fragment()
-    assert run(place.url, "--dry-run", "--timeout", "30") == Exit.NOTHING
+    assert run(place.url, "--dry-run", "--timeout", "120") == Exit.NOTHING
     assert "nothing is worth rewriting" in capsys.readouterr().out
 
 
