@@ -117,7 +117,7 @@ class DurableDataLogContract(ABC):
 
     @staticmethod
     def run(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
+        asyncio.run(asyncio.wait_for(coroutine, 240))
 
     def test_a_new_log_is_empty_and_in_epoch_1(self) -> None:
         async def scenario() -> None:

@@ -93,7 +93,7 @@ class DurableDataLogFactoryContract(ABC):
 
     @staticmethod
     def run(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
+        asyncio.run(asyncio.wait_for(coroutine, 240))
 
     def test_a_new_place_is_empty_and_well(self) -> None:
         async def scenario() -> None:

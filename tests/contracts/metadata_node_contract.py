@@ -59,7 +59,7 @@ class NodeContract(ABC):
 
     @staticmethod
     def run(coroutine: Coroutine[Any, Any, None]) -> None:
-        asyncio.run(asyncio.wait_for(coroutine, 60))
+        asyncio.run(asyncio.wait_for(coroutine, 240))
 
 
 class MetadataNodeContract(NodeContract):
