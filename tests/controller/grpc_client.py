@@ -34,7 +34,7 @@ class GrpcClient:
         stub = self._channel.unary_unary(
             f"/{SERVICE}/{method}", response_deserializer=response.FromString
         )
-        return await stub(data, metadata=headers, timeout=30)
+        return await stub(data, metadata=headers, timeout=120)
 
 
 class Served:
