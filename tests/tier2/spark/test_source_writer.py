@@ -20,6 +20,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 import segmentstore.blocking
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.events import split_events
+from tests.support.folders import files_below
 from tests.support.suites import share, size, sized, slow
 from tier2.spark.data_source import register
 from tier2.spark.sink.epoch_commit import EpochCommitError
@@ -277,6 +278,11 @@ class Stream:
         )
         query.awaitTermination()
 
+    def steps(self) -> int:
+        """How often a micro-batch was begun, or noted to have landed."""
+        paths = files_below(self.checkpoint / "offsets") + files_below(self.checkpoint / "commits")
+        return sum(path.name.isdigit() for path in paths)
+
     def forget_the_last_commit(self) -> Path:
         """As if the driver had died when the batch had landed and Spark had not noted it; what
         Spark notes when it has again.
@@ -363,6 +369,10 @@ class TestStream:
             while not ended.wait(0.5):
                 stream.served.restart()
                 restarts += 1
+                # Where an opening takes longer than the time between two, nothing would ever end.
+                before = stream.steps()
+                while stream.steps() == before and not ended.wait(0.05):
+                    pass
 
         restarting = threading.Thread(target=restart)
         restarting.start()
