@@ -33,7 +33,7 @@ RARELY: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A busy machine may need longer than a job waits for an owner to hear it."""
+    """A busy machine may need longer than a job tries to wake an owner."""
     monkeypatch.setattr(owner_bell, "TIMEOUT_S", 60.0)
 
 
