@@ -24,7 +24,7 @@ from tier2.s3.read_timeouts import READ_TIMEOUTS_S, SAMPLES_MIN, SAVED_MAX, Read
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage
 
-_BOUND_S = 60.0
+_BOUND_S = 240.0
 
 
 @pytest.fixture(scope="module")

@@ -111,12 +111,12 @@ class TestOnSpark:
         place.fragment()
         before = place.content()
         assert (
-            run(place.url, "--older-than", "0s", "--timeout", "60", "--where-container", "0,1")
+            run(place.url, "--older-than", "0s", "--timeout", "120", "--where-container", "0,1")
             == Exit.NOTHING
         )
         said = capsys.readouterr()
         assert "all committed" in said.out
         assert said.err.startswith("job ")
         assert place.content() == before
-        assert run(place.url, "--older-than", "0s", "--timeout", "60") == Exit.NOTHING
+        assert run(place.url, "--older-than", "0s", "--timeout", "120") == Exit.NOTHING
         assert "nothing to do" in capsys.readouterr().out

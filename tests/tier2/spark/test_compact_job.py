@@ -175,7 +175,7 @@ class TestBesideCallers:
                         break
             finally:
                 ended.set()
-                at_work.result(60)
+                at_work.result(240)
         assert outcomes["committed"] + outcomes["committed_in_part"] > 0
         assert caller.steps > 10
         assert place.content() == caller.expected()
@@ -284,7 +284,7 @@ class TestRefused:
                 elif not self.actions:
                     for name in ("a", "b"):
                         place.store.delete(name)
-                    give_up = time.monotonic() + 60
+                    give_up = time.monotonic() + 240
                     while (
                         any((place.tier2 / each).exists() for each in sources)
                         and time.monotonic() < give_up

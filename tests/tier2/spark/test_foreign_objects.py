@@ -330,7 +330,7 @@ def test_owners_who_are_asked_to_delete_orphans_delete_nothing_foreign(tmp_path:
         assert [(each.names, each.condemned, each.shown) for each in result.condemned] == [
             (1, 1, (ours,))
         ]
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while (folder / ours).exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         store.collect_garbage()

@@ -284,7 +284,7 @@ def left_behind(folder: Path, store_id: str, count: int = ORPHANS) -> set[Path]:
 
 
 def until_deleted(paths: set[Path], *, but_for: int = 0) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while sum(path.exists() for path in paths) > but_for:
         assert time.monotonic() < deadline
         time.sleep(0.05)

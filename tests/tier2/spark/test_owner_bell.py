@@ -47,13 +47,13 @@ def test_a_reconciliation_waits_for_no_check(tmp_path: Path, elsewhere: bool) ->
         store.flush()
         # Where the objects are in the store's folder it is known by itself.
         options = {"store_folder": str(tmp_path / "store")} if elsewhere else {}
-        result = reconcile(LocalSpark().as_spark(), place.as_uri(), timeout_s=60.0, **options)
+        result = reconcile(LocalSpark().as_spark(), place.as_uri(), timeout_s=240.0, **options)
     assert (result.verdict, result.summary.unresponsive) == (Exit.NOTHING, {})
 
 
 def test_so_does_an_export_of_a_store_that_is_open(tmp_path: Path) -> None:
     with blocking.open(tmp_path / "store", **RARELY):
-        shown = segmentstore("catalog", "export", tmp_path / "store", "--json", "--timeout", "60")
+        shown = segmentstore("catalog", "export", tmp_path / "store", "--json", "--timeout", "240")
     assert shown.code == ExitCode.DONE
     assert [each["container_id"] for each in shown.json()["snapshots"]] == [0, 1]
 
