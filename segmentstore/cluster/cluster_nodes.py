@@ -1,5 +1,5 @@
-"""ClusterNodes: the nodes on which the hosts of one store agree: their records, the assignment map,
-and who leads.
+"""ClusterNodes: what the hosts of one store share in ZooKeeper: records, the assignment map, the
+election of a leader.
 
 Formats: docs/formats/cluster-nodes.md. Rules of this file:
 

@@ -2,7 +2,7 @@
 Pure.
 
 Pravega's rules, of its container monitor: a container is started or stopped as the map says, and
-one that a failure stopped is not repaired by its host, but reported; it is started again when the
+one that a failure stopped is not repaired by its host, but reported. It is started again when the
 map says so (`AssignmentMap.is_start_due`). Ours besides: a container that another host still has is
 started when that host's record shows it no more. So it drains, and nothing is fenced. Behind
 HANDOVER_S it is started all the same, and its log fences the other.
