@@ -1,0 +1,292 @@
+"""`segmentstore cluster`: what there is, and what a person changes, on nodes in memory; and hosts
+that are real processes on a real cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from durablelog.bookkeeper import bookkeeper_clients
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.memory_nodes import MemoryNodes
+from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from recovery.harness.services.server import free_port
+from segmentstore import SegmentNotFoundError, connect
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cluster.assignment_map import AssignmentMap
+from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
+from segmentstore.cluster.host_record import (
+    ContainerReport,
+    HostLoad,
+    HostRecord,
+    ReportedState,
+)
+from segmentstore.contracts.runtime import Runtime
+from tests.cli.shell import Result, segmentstore, start
+from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
+from tests.store.harness import run
+from tests.support.suites import slow
+
+CONTAINERS = 4
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BookKeeperWorld:
+    """A store of four containers on services in memory, which the command line finds, too."""
+    world = BookKeeperWorld()
+
+    async def nodes(
+        location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+    ) -> MemoryNodes:
+        assert location.path == ROOT
+        return MemoryNodes(world.tree)
+
+    monkeypatch.setattr(bookkeeper_clients, "open_nodes", nodes)
+
+    async def make() -> None:
+        async with await world.open(tmp_path / "s", containers=CONTAINERS):
+            pass
+
+    run(make())
+    return world
+
+
+def host(name: str, *running: int, failed: int | None = None) -> HostRecord:
+    reports = {each: ContainerReport(ReportedState.RUNNING, 1000) for each in running}
+    if failed is not None:
+        reports[failed] = ContainerReport(ReportedState.FAILED, 2000, "no room")
+    load = HostLoad(1, 2, 3, 4)
+    return HostRecord(name, "10.0.0.1", 9090, "0.1.0", 0, load=load, containers=reports)
+
+
+def put(world: BookKeeperWorld, current: AssignmentMap, *hosts: HostRecord) -> None:
+    async def main() -> None:
+        nodes = ClusterNodes(MemoryNodes(world.tree), ROOT)
+        await nodes.write_map(current, await nodes.read_map())
+        for each in hosts:
+            await nodes.register(HostNode(each.host_id, each.started_ms, "0" * 16), each)
+
+    asyncio.run(main())
+
+
+def stored(world: BookKeeperWorld) -> AssignmentMap:
+    async def main() -> AssignmentMap:
+        found = await ClusterNodes(MemoryNodes(world.tree), ROOT).read_map()
+        assert found is not None
+        return found.map
+
+    return asyncio.run(main())
+
+
+def test_a_store_without_hosts_serves_nothing(tmp_path: Path, world: BookKeeperWorld) -> None:
+    for store in (tmp_path / "s", URL):
+        shown = segmentstore("cluster", "status", store, "--json")
+        assert shown.code == ExitCode.UNAVAILABLE
+        assert shown.json() == {
+            "hosts": 0,
+            "containers": CONTAINERS,
+            "serving": 0,
+            "without_host": [*range(CONTAINERS)],
+            "moving": [],
+            "epoch": 0,
+        }
+        assert segmentstore("cluster", "hosts", store, "--json").out == b""
+        assert segmentstore("cluster", "hosts", store).code == ExitCode.DONE
+
+
+def test_what_hosts_report_is_shown(tmp_path: Path, world: BookKeeperWorld) -> None:
+    owners = {0: "a", 1: "a", 2: "b"}
+    put(
+        world,
+        AssignmentMap(epoch=7, owners=owners, pins={1: "a"}, draining=frozenset({"b"})),
+        host("a", 0, failed=1),
+        host("b", 1, 2),
+    )
+    folder = tmp_path / "s"
+    status = segmentstore("cluster", "status", folder, "--json")
+    assert status.code == ExitCode.UNAVAILABLE
+    assert status.json() == {
+        "hosts": 2,
+        "containers": CONTAINERS,
+        "serving": 2,
+        "without_host": [3],
+        "moving": [],
+        "epoch": 7,
+    }
+    rows = segmentstore("cluster", "containers", folder, "--json").json_lines()
+    assert [(row["container"], row["host"], row["state"]) for row in rows] == [
+        (0, "a", "running"),
+        (1, "a", "failed"),
+        (2, "b", "running"),
+        (3, None, "waiting"),
+    ]
+    assert rows[1]["cause"] == "no room"
+    assert rows[1]["also_on"] == ["b"]
+    assert rows[1]["pinned_to"] == "a"
+    (first, second) = segmentstore("cluster", "hosts", folder, "--json").json_lines()
+    assert (first["host"], first["assigned"], first["running"], first["failed"]) == ("a", 2, 1, 1)
+    assert (second["host"], second["draining"], second["address"]) == ("b", True, "10.0.0.1:9090")
+    shown = segmentstore("cluster", "map", folder, "--json").json()
+    assert shown["owners"] == {"a": [0, 1], "b": [2]}
+    for command, seen in (("hosts", b"10.0.0.1:9090"), ("containers", b"no room"), ("map", b"b")):
+        assert seen in segmentstore("cluster", command, folder).out
+
+
+def test_all_served_is_success(tmp_path: Path, world: BookKeeperWorld) -> None:
+    put(world, AssignmentMap(owners=dict.fromkeys(range(4), "a")), host("a", 0, 1, 2, 3))
+    assert segmentstore("cluster", "status", tmp_path / "s").code == ExitCode.DONE
+
+
+def test_edits_are_written_to_the_map(tmp_path: Path, world: BookKeeperWorld) -> None:
+    folder = tmp_path / "s"
+
+    def edit(*arguments: object) -> Result:
+        return segmentstore("cluster", arguments[0], folder, *arguments[1:])
+
+    assert edit("pin", 1, "a").out == b"the assignment map has epoch 1\n"
+    assert edit("pin", 1, "a").out == b"the assignment map has epoch 1\n", "nothing to change"
+    edit("drain", "b")
+    edit("forbid", 2, "c")
+    assert stored(world) == AssignmentMap(
+        epoch=3, pins={1: "a"}, draining=frozenset({"b"}), forbidden=frozenset({(2, "c")})
+    )
+    edit("unpin", 1)
+    edit("undrain", "b")
+    edit("allow", 2, "c")
+    assert stored(world) == AssignmentMap(epoch=6)
+
+
+def test_what_is_no_host_or_container_is_refused(tmp_path: Path, world: BookKeeperWorld) -> None:
+    folder = tmp_path / "s"
+    for arguments in (("drain", folder, "a/b"), ("pin", folder, CONTAINERS, "a")):
+        refused = segmentstore("cluster", *arguments)
+        assert refused.code == ExitCode.USAGE
+        assert "it is" in refused.err
+    assert world.tree.content(f"{ROOT}/cluster/map") is None
+    assert segmentstore("cluster", "status", tmp_path / "none").code == ExitCode.REFUSED
+
+
+def test_a_store_of_one_process_has_no_hosts(tmp_path: Path) -> None:
+    assert segmentstore("create", tmp_path / "files", "x").code == ExitCode.DONE
+    refused = segmentstore("cluster", "status", tmp_path / "files")
+    assert refused.code == ExitCode.USAGE
+    assert "bookkeeper://" in refused.err
+
+
+# --- real processes -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookKeeperCluster]:
+    with BookKeeperCluster(tmp_path_factory.mktemp("cluster"), 3) as running:
+        yield running
+
+
+class RealHosts:
+    """Processes of `segmentstore serve`, by id."""
+
+    def __init__(self, folder: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.url = f"bookkeeper://{zookeeper}/{folder.name}?session_timeout_s=4"
+        self.ports: dict[str, int] = {}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        monkeypatch.setenv("SEGMENTSTORE_TIER1", self.url)
+        monkeypatch.setenv("SEGMENTSTORE_TIER2", (folder / "tier2").as_uri())
+        monkeypatch.setenv("SEGMENTSTORE_CONTAINERS", str(CONTAINERS))
+
+    def start(self, name: str) -> None:
+        port = self.ports.setdefault(name, free_port())
+        address = f"127.0.0.1:{port}"
+        process = start("serve", self.folder / name, "--create", "--wire", address, "--host", name)
+        self.processes[name] = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert b"containers of its cluster" in line, process.communicate()
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send it, and wait for the end of the process."""
+        process = self.processes.pop(name)
+        process.send_signal(number)
+        process.communicate(timeout=240)
+
+    def owners(self) -> dict[int, str]:
+        """Of the containers that are running."""
+        rows = segmentstore("cluster", "containers", self.url, "--json").json_lines()
+        return {row["container"]: row["host"] for row in rows if row["state"] == "running"}
+
+    def wait(self, holds: Callable[[dict[int, str]], bool]) -> None:
+        end = time.monotonic() + 240
+        while not holds(owners := self.owners()):
+            assert time.monotonic() < end, owners
+
+    def end(self) -> None:
+        for process in self.processes.values():
+            process.kill()
+            process.communicate()
+
+
+def spread(count: int) -> Callable[[dict[int, str]], bool]:
+    """All containers run, on so many hosts."""
+    return lambda owners: len(owners) == CONTAINERS and len(set(owners.values())) == count
+
+
+def append_to_each(hosts: RealHosts, data: bytes) -> None:
+    """To a segment of each container, by whichever host has it."""
+
+    async def append(number: int, owner: str) -> None:
+        name = name_in(number, CONTAINERS)
+        async with connect(f"127.0.0.1:{hosts.ports[owner]}") as store:
+            try:
+                await store.append(name, data)
+            except SegmentNotFoundError:
+                await store.create_segment(name)
+                await store.append(name, data)
+
+    for number, owner in hosts.owners().items():
+        asyncio.run(append(number, owner))
+
+
+def read_each(hosts: RealHosts) -> list[bytes]:
+    async def read(number: int, owner: str) -> bytes:
+        async with connect(f"127.0.0.1:{hosts.ports[owner]}") as store:
+            return await store.read(name_in(number, CONTAINERS), 0, 1000)
+
+    owners = sorted(hosts.owners().items())
+    return [asyncio.run(read(number, owner)) for number, owner in owners]
+
+
+@slow(60)
+@pytest.mark.timeout(900)
+def test_real_hosts_share_move_and_take_over(
+    tmp_path: Path, cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hosts = RealHosts(tmp_path, cluster.zookeeper, monkeypatch)
+    try:
+        hosts.start("a")
+        hosts.wait(spread(1))
+        append_to_each(hosts, b"1")
+        hosts.start("b")
+        hosts.wait(spread(2))
+        append_to_each(hosts, b"2")
+        hosts.signal("a", signal.SIGKILL)
+        hosts.wait(spread(1))
+        append_to_each(hosts, b"3")
+        hosts.start("a")
+        hosts.wait(spread(2))
+        append_to_each(hosts, b"4")
+        segmentstore("cluster", "drain", hosts.url, "b")
+        hosts.wait(spread(1))
+        segmentstore("cluster", "undrain", hosts.url, "b")
+        hosts.wait(spread(2))
+        hosts.signal("b", signal.SIGTERM)
+        hosts.wait(spread(1))
+        assert read_each(hosts) == [b"1234"] * CONTAINERS
+    finally:
+        hosts.end()
