@@ -81,6 +81,11 @@ STORE_METRICS = [
             Transactions that have not ended.
         tables.open | open_tables | Tables that are in memory.
         tables.index_bytes | table_index_bytes | What their indexes take in memory, about.
+        cluster.leads | cluster_leads | 1 on the host that writes the assignment map.
+        cluster.hosts | cluster_hosts | Hosts that are registered.
+        cluster.map_epoch | cluster_map_epoch | How often the assignment map was written.
+        cluster.unassigned | cluster_unassigned_containers | \
+            Containers of the store that no host is to serve: alert on it.
         """,
     ),
     *_table(
@@ -101,6 +106,10 @@ STORE_METRICS = [
         wire.appends | wire_appends | Appends over the wire.
         wire.append_bytes | wire_append_bytes | Bytes of these.
         controller.calls | controller_calls | Calls to the Controller.
+        cluster.starts | cluster_container_starts | Containers that have begun to serve here.
+        cluster.start_failures | cluster_container_start_failures | \
+            Starts of containers that failed here.
+        cluster.stops | cluster_container_stops | Containers that were released here.
         """,
     ),
 ]
@@ -305,6 +314,7 @@ LEFT_OUT = frozenset(
         "container_states",  # counted
         "tier2",  # by operation
         "longest_turn_s",  # by part
+        "cluster.host_id",  # every number is of this process
         "wire.refusals",  # by reason
         "controller.refusals",  # by method and reason
         "scrub.started_at_ms",

@@ -29,6 +29,8 @@ from segmentstore import (
     metrics_endpoint,
     metrics_server,
 )
+from segmentstore.cluster.membership import join_cluster
+from segmentstore.config import CLUSTER
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from segmentstore.metric_names import (
@@ -39,7 +41,8 @@ from segmentstore.metric_names import (
     STORE_METRICS,
     MetricName,
 )
-from tests.store.harness import open_tiny, run
+from tests.store.bookkeeper_world import BookKeeperWorld
+from tests.store.harness import open_tiny, run, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES: tuple[MetricName, ...] = (*STORE_METRICS, *CONTAINER_METRICS, *OPERATION_METRICS)
@@ -244,6 +247,19 @@ def test_labels_are_of_small_sets(tmp_path: Path) -> None:
 # --- nothing is forgotten -------------------------------------------------------------------------
 
 
+async def numbers_of_a_host(folder: Path) -> set[str]:
+    """The numbers of a store that is a host of its cluster, as far as they are about that."""
+    world = BookKeeperWorld()
+    tier2 = (folder / "t2").as_uri()
+    async with await world.open(folder / "s", tier2=tier2, serve=CLUSTER, wire_port=1) as store:
+        await join_cluster(store._parts, Runtime())
+        await until(lambda: store.served == [0])
+        stats: Any = {"cluster": store.stats()["cluster"]}
+        assert stats["cluster"]["starts"] == 1
+        assert store.stats()["health"] == []
+        return {path for path, _ in metrics._numbers(stats)}
+
+
 def test_every_number_of_the_store_has_a_name(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(
@@ -268,6 +284,7 @@ def test_every_number_of_the_store_has_a_name(tmp_path: Path) -> None:
             }
             stats |= {"containers": {}, "tier2": {}, "longest_turn_s": {}}
             of_store = {path for path, _ in metrics._numbers(stats)}
+            of_store |= await numbers_of_a_host(tmp_path / "host")
             assert of_store - LEFT_OUT == {row.path for row in STORE_METRICS}
 
     run(main())
