@@ -289,6 +289,11 @@ class StoreConfig:
         ]
 
     @property
+    def viewed(self) -> list[int]:
+        """The containers of a view, which owns none: all, where hosts divide them by themselves."""
+        return list(range(self.containers)) if self.joins_cluster else self.served
+
+    @property
     def served_count(self) -> int:
         """How many they are."""
         return sum(map(len, served_ranges(self.serve, self.containers)))

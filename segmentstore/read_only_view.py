@@ -114,7 +114,7 @@ async def _open_view(
         viewed = await _viewed(location, file, logs, environment, runtime)
         parts = _make_parts(location, viewed, logs, runtime, undo)
         await parts.cache.open()
-        await parts.registry.start_all(viewed.config.served)
+        await parts.registry.start_all(viewed.config.viewed)
     except GeneratorExit:
         undo.abandon()  # the event loop was closed
         raise

@@ -25,7 +25,7 @@ from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
 from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.contracts.backoff import Backoff
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import SegmentStoreError, describe
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
@@ -67,7 +67,7 @@ class Assigner:
 
     def start(self) -> None:
         """Stand for election, and assign while elected."""
-        self._task = own_task(self._run(), name="assign-containers")
+        self._task = own_task(self._run(), name="assign-containers", on_failure=self._failed)
 
     async def stop(self) -> None:
         """Lead no more."""
@@ -76,6 +76,12 @@ class Assigner:
         self._task.cancel()
         await outlast(self._task)
         self._task = None
+
+    def _failed(self, error: BaseException) -> None:
+        """A broken assumption of ours, or our own cancellation. Another host is to lead."""
+        if not isinstance(error, asyncio.CancelledError):
+            self._trouble = f"host {self._host_id} leads no more: {describe(error)}"
+            _log.error("%s", self._trouble, exc_info=error)
 
     async def _run(self) -> None:
         backoff = Backoff(self._runtime.random, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)

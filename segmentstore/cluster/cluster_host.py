@@ -41,8 +41,10 @@ from segmentstore.contracts.waiting import outlast
 _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 10.0
-LEAVE_S_MAX: Final = 60.0
-"""How long a host that leaves waits until others have its containers."""
+LEAVE_S_MAX: Final = 20.0
+"""How long a host that leaves waits until others have its containers. Those that end a process wait
+for 30 s: Kubernetes, and ourselves behind the end of a program's loop.
+"""
 _AGAIN_S_MIN: Final = 0.1
 _AGAIN_S_MAX: Final = 5.0
 
@@ -135,7 +137,7 @@ class ClusterHost:
             await self._withdraw()
             raise
         self._containers.on_change = self._changed.set
-        self._following = own_task(self._follow(), name="follow-map")
+        self._following = own_task(self._follow(), name="follow-map", on_failure=self._failed)
 
     async def leave(self) -> None:
         """Ask for others to take the containers over, wait for that, and be a host no more.
@@ -192,6 +194,12 @@ class ClusterHost:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(again_s):
                     await self._changed.wait()
+
+    def _failed(self, error: BaseException) -> None:
+        """A broken assumption of ours, or our own cancellation."""
+        if not isinstance(error, asyncio.CancelledError):
+            self._trouble = f"host {self.host_id} follows the map no more: {describe(error)}"
+            _log.error("%s", self._trouble, exc_info=error)
 
     async def _step(self) -> Steps:
         await self._report()

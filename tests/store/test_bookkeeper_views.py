@@ -62,6 +62,20 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
+def test_a_view_of_a_cluster_shows_all_containers(world: World) -> None:
+    async def main() -> None:
+        async with await world.owner() as owner:
+            for name in world.names:
+                await owner.create_segment(name)
+                await owner.append(name, b"x")
+            host = {"SEGMENTSTORE_SERVE": "cluster", "SEGMENTSTORE_WIRE_PORT": "1"}
+            async with await world.view(environment={**ENVIRONMENT, **host}) as view:
+                assert view.served == [0, 1]
+                assert [await read_all(view, name) for name in world.names] == [b"x", b"x"]
+
+    run(main())
+
+
 def test_a_view_shows_what_is_acknowledged_and_takes_nothing_from_the_owner(world: World) -> None:
     async def main() -> None:
         async with await world.owner() as owner:
