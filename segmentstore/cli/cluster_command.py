@@ -12,6 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -23,6 +24,7 @@ from segmentstore.cluster.administration import edit_map, read_cluster
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
 from segmentstore.cluster.map_edits import allow, drain, forbid, pin, undrain, unpin
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
 T = TypeVar("T")
@@ -36,6 +38,7 @@ ClusterArgument = Annotated[
     str,
     typer.Argument(metavar="STORE", help="Folder of a host, or the bookkeeper:// URL of its log."),
 ]
+DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.")]
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Id of the host.")]
 ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Its number.", min=0)]
 
@@ -111,6 +114,63 @@ def show_map(store: ClusterArgument, as_json: output.JsonOption = False) -> None
         output.print_json(shown)
     else:
         output.out().print(output.pairs(None, output.flatten(shown)))
+
+
+# --- a cluster on this machine -------------------------------------------------------------------
+
+
+@app.command()
+def start(
+    folder: DirArgument,
+    hosts: Annotated[
+        int, typer.Option("--hosts", min=1, max=16, metavar="N", help="How many.")
+    ] = 3,
+    bookies: Annotated[
+        int | None, typer.Option(min=1, max=9, metavar="N", help="How many, 3 by default.")
+    ] = None,
+    containers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Of the store, fixed at its first start; 12."),
+    ] = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Start a whole cluster on this machine, to try it: ZooKeeper, bookies, and hosts.
+
+    Says where each host is when all containers are served. It runs on until `stop`.
+    """
+    require_extra("bookkeeper", "a cluster")
+    from durablelog.bookkeeper.installation import install as install_jars  # noqa: PLC0415
+    from segmentstore.cli.local_hosts import LocalHosts  # noqa: PLC0415
+
+    install_jars(output.err().print)
+    local = LocalHosts(folder)
+    picture = local.start(hosts, bookies, containers, output.err().print)
+    rows = picture.host_rows()
+    if as_json:
+        output.print_json({"tier1": local.url, "hosts": rows})
+        return
+    columns = ("host", "address", "containers", "folder")
+    output.out().print(
+        output.table(
+            None,
+            columns,
+            [
+                (row.host, row.address, row.running, str(folder / row.host / "store"))
+                for row in rows
+            ],
+        )
+    )
+    output.out().print(f"segmentstore cluster containers '{local.url}'", soft_wrap=True)
+
+
+@app.command()
+def stop(folder: DirArgument) -> None:
+    """Stop a cluster on this machine: the hosts in order, then BookKeeper. Its data stay."""
+    require_extra("bookkeeper", "a cluster")
+    from segmentstore.cli.local_hosts import LocalHosts  # noqa: PLC0415
+
+    ran = LocalHosts(folder).stop()
+    output.out().print(f"{folder}: {'stopped ' + ', '.join(ran) if ran else 'nothing runs'}")
 
 
 # --- what a person wants --------------------------------------------------------------------------

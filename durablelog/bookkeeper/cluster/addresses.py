@@ -75,7 +75,7 @@ def choose_addresses(folder: Path, bookies: int, before: Addresses | None) -> Ad
         raise ConfigError(
             "bookies", f"the cluster in {folder} has {len(kept) - 1}, and cannot have fewer"
         )
-    ports = [*kept, *_free_ports(folder, bookies + 1 - len(kept), kept)]
+    ports = [*kept, *free_ports(folder, bookies + 1 - len(kept), kept)]
     addresses = Addresses(ports[0], tuple(ports[1:]))
     if addresses != before:
         content = {
@@ -89,7 +89,7 @@ def choose_addresses(folder: Path, bookies: int, before: Addresses | None) -> Ad
     return addresses
 
 
-def _free_ports(folder: Path, count: int, taken: list[int]) -> list[int]:
+def free_ports(folder: Path, count: int, taken: list[int]) -> list[int]:
     """Ports that nobody listens on. Two that check the same time begin at different places."""
     end = first_outgoing_port()
     place = zlib.crc32(f"{folder.absolute()} {os.getpid()}".encode())

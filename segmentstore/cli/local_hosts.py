@@ -1,0 +1,187 @@
+"""LocalHosts: a whole cluster on this machine, in one folder, to try and to test it: ZooKeeper,
+bookies, and hosts that are processes of `segmentstore serve`.
+
+    folder/hosts.json      ports of the hosts, and the number of containers
+    folder/bookkeeper/     the local BookKeeper cluster
+    folder/tier2/          the objects
+    folder/host-1/ ...     process, output.log, and the host's folder `store`
+
+The processes outlive the program that started them, until `stop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from durablelog.bookkeeper.bookkeeper_clients import open_nodes, translated
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.cluster.addresses import free_ports, port_is_free
+from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
+from durablelog.bookkeeper.cluster.service_process import ServiceProcess
+from durablelog.bookkeeper.cluster.settings import HOST
+from segmentstore.cli.exit_codes import CommandError
+from segmentstore.cluster.administration import ClusterPicture, read_cluster
+from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.config import ENVIRONMENT_PREFIX
+from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.runtime import Runtime
+
+FILE_NAME: Final = "hosts.json"
+HOSTS_MAX: Final = 16
+CONTAINERS_DEFAULT: Final = 12
+_VERSION: Final = 1
+_SERVES_S: Final = 180.0
+_CHECK_S: Final = 0.5
+_STOP_S: Final = 60.0
+"""For a host to drain and close, before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHosts:
+    """What does not change while the folder is kept."""
+
+    ports: tuple[int, ...]
+    containers: int
+
+
+class LocalHosts:
+    """One cluster in one folder; one program at a time starts or stops it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder.absolute()
+        self._bookkeeper_folder = self.folder / "bookkeeper"
+
+    @property
+    def bookkeeper(self) -> LocalCluster:
+        """Its ZooKeeper and bookies."""
+        return LocalCluster(self._bookkeeper_folder)
+
+    @property
+    def url(self) -> str:
+        """The `tier1` of its store."""
+        return self.bookkeeper.url()
+
+    @property
+    def kept(self) -> KeptHosts:
+        """Its ports. Raises ConfigError if none was started in this folder, or the file is bad."""
+        path = self.folder / FILE_NAME
+        try:
+            fields = json.loads(path.read_text(encoding="utf-8"))
+            if fields["version"] != _VERSION:
+                raise ConfigError("cluster", f"{path} is of version {fields['version']}")
+            return KeptHosts(tuple(map(int, fields["ports"])), int(fields["containers"]))
+        except (FileNotFoundError, NotADirectoryError):
+            detail = f"there are no local hosts in {self.folder}: start them"
+            raise ConfigError("cluster", detail) from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError("cluster", f"{path} is damaged: {error!r}") from error
+
+    def store_of(self, number: int) -> Path:
+        """The folder of a host's store, counted from 1."""
+        return self.folder / f"host-{number}" / "store"
+
+    def process_of(self, number: int) -> ServiceProcess:
+        """A host, alive or not."""
+        return ServiceProcess(f"host-{number}", self.folder / f"host-{number}")
+
+    def start(
+        self, hosts: int, bookies: int | None, containers: int | None, say: Callable[[str], None]
+    ) -> ClusterPicture:
+        """Start what does not run, and wait until every container is served.
+
+        `containers` is fixed with the first start. Raises ConfigError, LocalClusterError,
+        CommandError (a host ended, or it takes too long).
+        """
+        kept = self._keep(hosts, containers)
+        cluster = LocalCluster(self._bookkeeper_folder, bookies)
+        cluster.start(say)
+        say(f"starting {hosts} hosts")
+        for number in range(1, hosts + 1):
+            self._start_host(number, kept)
+        return self._wait_until_served(kept)
+
+    def stop(self) -> list[str]:
+        """Stop the hosts in order, and then BookKeeper; the names of what ran. The data stay."""
+        processes = [self.process_of(number + 1) for number in range(len(self.kept.ports))]
+        ran = [process for process in processes if process.send(signal.SIGTERM)]
+        end = time.monotonic() + _STOP_S
+        for process in ran:
+            process.wait(max(0.0, end - time.monotonic()))
+            process.end()
+        services = [each for each in self.bookkeeper.processes() if each.process_id is not None]
+        self.bookkeeper.stop()
+        return [process.name for process in (*ran, *services)]
+
+    def _keep(self, hosts: int, containers: int | None) -> KeptHosts:
+        if not 1 <= hosts <= HOSTS_MAX:
+            raise ConfigError("hosts", f"{hosts} is not a number from 1 to {HOSTS_MAX}")
+        before = self.kept if (self.folder / FILE_NAME).exists() else None
+        if before is not None and containers not in (None, before.containers):
+            raise ConfigError("containers", f"the store has {before.containers}, for ever")
+        ports = list(before.ports if before is not None else ())
+        self.folder.mkdir(parents=True, exist_ok=True)
+        ports += free_ports(self.folder, max(0, hosts - len(ports)), ports)
+        count = before.containers if before is not None else containers or CONTAINERS_DEFAULT
+        kept = KeptHosts(tuple(ports), count)
+        if kept != before:
+            content = {"version": _VERSION, "ports": kept.ports, "containers": kept.containers}
+            new = self.folder / f"{FILE_NAME}.new"
+            new.write_text(json.dumps(content) + "\n", encoding="utf-8")
+            new.replace(self.folder / FILE_NAME)
+        return kept
+
+    def _start_host(self, number: int, kept: KeptHosts) -> None:
+        process, port = self.process_of(number), kept.ports[number - 1]
+        if process.process_id is not None:
+            return
+        if not port_is_free(port):
+            raise CommandError(f"{process.name} cannot start: port {port} is in use")
+        settings = {
+            "TIER1": self.url,
+            "TIER2": (self.folder / "tier2").as_uri(),
+            "CONTAINERS": str(kept.containers),
+        }
+        options = ("--create", "--wire", f"{HOST}:{port}", "--host", process.name)
+        process.launch(
+            [sys.executable, "-m", "segmentstore", "serve", str(self.store_of(number)), *options],
+            {f"{ENVIRONMENT_PREFIX}{name}": value for name, value in settings.items()},
+        )
+
+    def _wait_until_served(self, kept: KeptHosts) -> ClusterPicture:
+        end = time.monotonic() + _SERVES_S
+        while True:
+            seen = self.picture()
+            if seen.serving == kept.containers:
+                return seen
+            for number in range(1, len(kept.ports) + 1):
+                process = self.process_of(number)
+                if process.folder.exists() and process.process_id is None:
+                    raise CommandError(f"{process.name} has ended:\n{process.output()}")
+            if time.monotonic() > end:
+                missing = kept.containers - seen.serving
+                raise CommandError(f"{missing} containers are not served after {_SERVES_S:.0f} s")
+            time.sleep(_CHECK_S)
+
+    def picture(self) -> ClusterPicture:
+        """Hosts and containers as of now. Raises TierUnavailableError."""
+        location = BookKeeperLocation.parse(self.url)
+
+        async def main() -> ClusterPicture:
+            async with translated():
+                nodes = await open_nodes(location, os.environ, Runtime())
+                try:
+                    here = ClusterNodes(nodes, location.path)
+                    return await read_cluster(here, self.kept.containers)
+                finally:
+                    await nodes.close()
+
+        return asyncio.run(main())
