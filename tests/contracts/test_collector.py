@@ -77,7 +77,7 @@ def test_a_forked_child_has_it_on() -> None:
 
 
 _PRELUDE = """
-import gc, weakref
+import gc, sys, weakref
 import segmentstore
 from segmentstore.contracts import collector
 
@@ -122,7 +122,7 @@ assert reference() is None, "what is young is freed as ever"
 
 def test_a_tuned_collector_frees_old_cycles_in_the_end() -> None:
     run_tuned(f"""
-collector.FROZEN_MIN = {_MANY}
+collector.BLOCKS_MIN = sys.getallocatedblocks() + {_MANY}
 collector._COUNTED_EVERY = 2
 segmentstore.tune_gc()
 old, reference = cycle()
@@ -136,6 +136,33 @@ assert reference() is None
 assert gc.get_stats()[2]["collections"] > full
 assert gc.get_threshold()[2] == collector._NEVER
 assert gc.get_freeze_count() > {_MANY}, "what stays was frozen again"
+""")
+
+
+def test_a_tuned_collector_passes_over_no_old_objects_to_count_them() -> None:
+    run_tuned(f"""
+counts = []
+count = gc.get_freeze_count
+gc.get_freeze_count = lambda: counts.append(0) or count()
+collector._COUNTED_EVERY = 1
+collector.BLOCKS_MIN = sys.getallocatedblocks() + {_MANY}
+segmentstore.tune_gc()
+full = gc.get_stats()[2]["collections"]
+kept = churn(3 * {_MANY})
+assert gc.get_stats()[2]["collections"] > full
+assert counts == []
+""")
+
+
+def test_without_its_own_allocator_python_counts_the_old_objects() -> None:
+    run_tuned(f"""
+sys.getallocatedblocks = lambda: 0
+collector.BLOCKS_MIN = {_MANY}
+collector._COUNTED_EVERY = 2
+segmentstore.tune_gc()
+full = gc.get_stats()[2]["collections"]
+kept = churn(3 * {_MANY})
+assert gc.get_stats()[2]["collections"] > full
 """)
 
 
