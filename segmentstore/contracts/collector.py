@@ -85,9 +85,9 @@ def tune_gc() -> None:
     For a program that mostly serves a store; the command line does it. It holds for the whole
     process and all its objects. A cycle that becomes garbage when its objects are old is freed by
     the next full collection. That is due once objects have twice as many blocks of memory as behind
-    the last one, and at least four million. `gc.collect()` frees none of them, unless `gc.unfreeze()`
-    precedes it. Does nothing if the collector is disabled, or tuned already. From Python 3.14 on it
-    sets thresholds alone. O(1).
+    the last one, and at least four million. `gc.collect()` frees none of them, unless
+    `gc.unfreeze()` precedes it. Does nothing if the collector is disabled, or tuned already. From
+    Python 3.14 on it sets thresholds alone. O(1).
     """
     global _freezing  # noqa: PLW0603 - the collector is the process's
     with _mutex:
