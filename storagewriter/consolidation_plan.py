@@ -136,18 +136,16 @@ def runs_of(segment_id: int, chunks: Iterable[ChunkRecord]) -> Iterator[Run]:
         yield Run(segment_id, tuple(run))
 
 
-def batches_of(
-    placed: Sequence[tuple[Run, P]], chunks_max: int
-) -> Iterator[Sequence[tuple[Run, P]]]:
-    """Cut so that each has few more than `chunks_max` chunks, or is one run."""
-    first = chunks = 0
-    for number, (run, _) in enumerate(placed):
+def next_batch(placed: Iterator[tuple[Run, P]], chunks_max: int) -> list[tuple[Run, P]]:
+    """Take the next ones, of few more than `chunks_max` chunks, or one run. O(these)."""
+    batch: list[tuple[Run, P]] = []
+    chunks = 0
+    for run, place in placed:
+        batch.append((run, place))
         chunks += len(run.chunks)
         if chunks >= chunks_max:
-            yield placed[first : number + 1]
-            first, chunks = number + 1, 0
-    if first < len(placed):
-        yield placed[first:]
+            break
+    return batch
 
 
 # --- which chunks stand for which -----------------------------------------------------------------

@@ -16,7 +16,10 @@ chunks, have the store copy their blocks or download and write them anew, commit
   it, and go after the deletion lag; cut off anywhere, a consolidation leaves at most an object
   nobody refers to;
 - idle segments are consolidated as active ones. A group may have tens of thousands of them: they
-  are held in batches, while an operation on them is committed. Their names do not bring them back.
+  are held in batches, while an operation on them is committed. Their names do not bring them back;
+- so a group may have tens of thousands of chunks, too. What is pure and passes over all of them is
+  done in the writer's thread, the rest in slices. What is done with leaves memory as it goes: to
+  free all of it at once would hold the event loop, too.
 
 Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of
 what lies dead between them, and one run of a source. Beside them, the segments of one operation.
@@ -25,9 +28,11 @@ what lies dead between them, and one run of a source. Beside them, the segments 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Final, TypeVar
+from itertools import islice
+from typing import Any, Final, TypeVar
 
 from durablelog.metadata_needs import ChunkNeed
 from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
@@ -41,9 +46,9 @@ from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
-    batches_of,
     choose_group,
     is_candidate,
+    next_batch,
     replaced_by_copy,
     replaced_by_rewrite,
     runs_of,
@@ -51,6 +56,7 @@ from storagewriter.consolidation_plan import (
 from storagewriter.data_source import WriterDataSource
 from storagewriter.object_uploader import INLINE_BYTES, OPERATION_CHUNKS, ObjectUploader
 from tier2.block_reader import BlockReader
+from tier2.block_runs import BlockRun
 from tier2.copy_plan import CopyPlan, PlacedBlock, Run, blocks_to_write, chunks_by_source, plan_copy
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
@@ -67,10 +73,12 @@ PASS_SPACINGS = 50
 """And at least so many times as far as a pass through all objects took: some hundred thousand take
 a while.
 """
-OBJECTS_PER_TURN = 4096
-CHUNKS_PER_TURN = 4096
+OBJECTS_PER_TURN = 1024
+CHUNKS_PER_TURN = 1024
 BLOCKS_PER_TURN = 64
-"""Objects or chunks checked, small blocks written, before the event loop gets a turn."""
+"""Objects or chunks checked, small blocks written, before the event loop gets a turn: a millisecond
+or two.
+"""
 SEGMENTS_HELD: Final = 256
 """Whose names are looked up at once."""
 LEFT_ALONE_MAX = 1024
@@ -78,6 +86,7 @@ LEFT_ALONE_MAX = 1024
 
 _ChunkKey = tuple[str, int, int]
 P = TypeVar("P")
+T = TypeVar("T")
 
 
 class Consolidator:
@@ -220,7 +229,7 @@ class Consolidator:
         }
         try:
             runs = await self._gather()
-            plan = self._copy_plan(runs) if runs else None
+            plan = await self._copy_plan(runs) if runs else None
             wait_s = self._limiter.wait_s(asyncio.get_running_loop().time())
             if runs and plan is None and wait_s > 0:
                 self._deferred.update(self._pinned)
@@ -245,18 +254,19 @@ class Consolidator:
         while len(self._left_alone) > LEFT_ALONE_MAX:
             del self._left_alone[next(iter(self._left_alone))]
 
-    async def _gather(self) -> list[Run]:
+    async def _gather(self) -> deque[Run]:
         """Everything that is alive in the pinned objects, by segment."""
         found = await self._source.chunks_in(self._pinned)
         for segment_id in await self._missing_owners(found):
             del found[segment_id]
-        runs: list[Run] = []
-        looked = 0
+        runs: deque[Run] = deque()
+        passed = 0
         for segment_id in sorted(found):
-            runs += runs_of(segment_id, found[segment_id])
-            looked += len(found[segment_id])
-            if looked >= CHUNKS_PER_TURN:
-                looked = 0
+            chunks = found.pop(segment_id)
+            runs += runs_of(segment_id, chunks)
+            passed += len(chunks)
+            if passed >= CHUNKS_PER_TURN:
+                passed = 0
                 await asyncio.sleep(0)
         return runs
 
@@ -276,18 +286,22 @@ class Consolidator:
             if looked >= CHUNKS_PER_TURN:
                 looked = 0
                 await asyncio.sleep(0)
+        segments = self._source.metadata.segments
         async with self._source.held(doubtful):
-            return doubtful - self._source.metadata.segments.keys()
+            # Their difference as sets would pass over all segments.
+            return {each for each in doubtful if each not in segments}
 
     # --- the two ways -----------------------------------------------------------------------------
 
-    def _copy_plan(self, runs: Sequence[Run]) -> CopyPlan | None:
+    async def _copy_plan(self, runs: Sequence[Run]) -> CopyPlan | None:
         bytes_min = self._storage.compose_bytes_min
         if bytes_min is None:
             return None
-        return plan_copy(runs, self._pinned, bytes_min, self._config.extent_bytes)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._executor, plan_copy, runs, self._pinned, bytes_min, self._config.extent_bytes
+        )
 
-    async def _copy(self, plan: CopyPlan, runs: Sequence[Run]) -> None:
+    async def _copy(self, plan: CopyPlan, runs: deque[Run]) -> None:
         self.uploading = True
         name = await self._uploader.store(
             "consolidation",
@@ -296,9 +310,9 @@ class Consolidator:
         )
         self.bytes_copied += plan.size
         record = ObjectRecord(name, plan.size, self._clock.time_ms())
-        await self._commit(record, [(run, plan) for run in runs], replaced_by_copy)
+        await self._commit(record, ((run, plan) for run in _taken(runs)), replaced_by_copy)
 
-    async def _rewrite(self, runs: Sequence[Run]) -> None:
+    async def _rewrite(self, runs: deque[Run]) -> None:
         payloads = await self._download(runs)
         if self.draining:
             return
@@ -320,38 +334,52 @@ class Consolidator:
         )
         self.bytes_rewritten += builder.size
         record = builder.record(name, self._clock.time_ms())
-        builder.parts.clear()
-        await self._commit(record, written, replaced_by_rewrite)
+        for done in (builder.parts, builder.placements, builder.beginnings):
+            await _release(done)
+        await self._commit(record, _taken(written), replaced_by_rewrite)
 
     async def _download(self, runs: Sequence[Run]) -> dict[_ChunkKey, list[Buffer]]:
         """The bytes of every chunk, in pieces: few large GETs, one after the other."""
+        loop = asyncio.get_running_loop()
         payloads: dict[_ChunkKey, list[Buffer]] = {}
-        # A full object and the headers in it are one GET.
-        run_bytes = self._config.object_bytes + self._config.object_bytes // 4
-        for name, chunks in chunks_by_source(runs).items():
-            size = self._pinned[name].size
-            for run in self._reader.plan(name, size, chunks, run_bytes):
-                if self.draining:
-                    return {}
-                # As it is asked for, whatever becomes of it: it may be billed though it fails a
-                # check.
-                self._limiter.reserve(asyncio.get_running_loop().time(), run.end - run.start)
-                found = await self._reader.read_run(run)
-                # Views hold all that was fetched: worth it only where that is mostly wanted.
-                sparse = 2 * sum(len(payload.data) for payload in found) < run.end - run.start
-                for chunk, _, data in found:
-                    payloads.setdefault(_key(chunk), []).append(bytes(data) if sparse else data)
+        planned = await loop.run_in_executor(self._executor, self._plan_fetches, runs, self._pinned)
+        for fetch, is_sparse in _taken(planned):
+            if self.draining:
+                return {}
+            # As it is asked for, whatever becomes of it: it may be billed though it fails a check.
+            self._limiter.reserve(loop.time(), fetch.end - fetch.start)
+            found = await self._reader.read_run(fetch)
+            for number, (chunk, _, data) in enumerate(found, start=1):
+                piece = bytes(data) if is_sparse else data
+                payloads.setdefault(_key(chunk), []).append(piece)
+                if number % CHUNKS_PER_TURN == 0:
+                    await asyncio.sleep(0)
         return payloads
 
-    async def _build(
-        self, builder: ObjectBuilder, runs: Sequence[Run], payloads: dict[_ChunkKey, list[Buffer]]
-    ) -> list[tuple[Run, list[PlacedBlock]]]:
-        """Write the runs into the builder, each in as few blocks as may be; return where they came
-        to lie.
+    def _plan_fetches(
+        self, runs: Sequence[Run], pinned: Mapping[str, ObjectRecord]
+    ) -> deque[tuple[BlockRun, bool]]:
+        """In the thread: what is fetched together, and whether little of it is wanted. Views hold
+        all that was fetched; so they do not pay then.
         """
-        written: list[tuple[Run, list[PlacedBlock]]] = []
-        for first in range(0, len(runs), SEGMENTS_HELD):
-            some = runs[first : first + SEGMENTS_HELD]
+        # A full object and the headers in it are one GET.
+        run_bytes = self._config.object_bytes + self._config.object_bytes // 4
+        planned: deque[tuple[BlockRun, bool]] = deque()
+        for name, chunks in chunks_by_source(runs).items():
+            for fetch in self._reader.plan(name, pinned[name].size, chunks, run_bytes):
+                wanted_bytes = sum(stretch.length for stretch in fetch.stretches)
+                planned.append((fetch, 2 * wanted_bytes < fetch.end - fetch.start))
+        return planned
+
+    async def _build(
+        self, builder: ObjectBuilder, runs: deque[Run], payloads: dict[_ChunkKey, list[Buffer]]
+    ) -> deque[tuple[Run, list[PlacedBlock]]]:
+        """Write the runs into the builder, each in as few blocks as may be; return where they came
+        to lie. Takes what it has written from `runs` and `payloads`.
+        """
+        written: deque[tuple[Run, list[PlacedBlock]]] = deque()
+        while runs:
+            some = list(islice(_taken(runs), SEGMENTS_HELD))
             names = await self._source.names_of({run.segment_id for run in some})
             for run in some:
                 name = names.get(run.segment_id)
@@ -364,12 +392,12 @@ class Consolidator:
         builder: ObjectBuilder,
         run: Run,
         name: str,
-        payloads: Mapping[_ChunkKey, list[Buffer]],
+        payloads: dict[_ChunkKey, list[Buffer]],
     ) -> list[PlacedBlock]:
         loop = asyncio.get_running_loop()
         blocks: list[PlacedBlock] = []
         for chunks in blocks_to_write(run, self._config.object_bytes):
-            parts = [part for chunk in chunks for part in payloads[_key(chunk)]]
+            parts = [part for chunk in chunks for part in payloads.pop(_key(chunk))]
             length = chunks[-1].end_offset - chunks[0].start_offset
             assert sum(map(len, parts)) == length, (run.segment_id, chunks[0], length)
             add = _added(builder, run.segment_id, chunks[0].start_offset, parts, name)
@@ -389,7 +417,7 @@ class Consolidator:
     async def _commit(
         self,
         record: ObjectRecord,
-        placed: Sequence[tuple[Run, P]],
+        placed: Iterator[tuple[Run, P]],
         replaced: Callable[[SegmentMetadata, Run, P, str], Iterator[ChunkReplacement]],
     ) -> None:
         """Put through the log what becomes of the runs, many in an operation; at least one
@@ -398,7 +426,7 @@ class Consolidator:
         segments, committed = self._source.metadata.segments, False
         failure: Exception | None = None
         try:
-            for some in batches_of(placed, OPERATION_CHUNKS):
+            while some := next_batch(placed, OPERATION_CHUNKS):
                 chunks = [
                     ChunkNeed(run.segment_id, run.chunks[0].start_offset, run.chunks[-1].end_offset)
                     for run, _ in some
@@ -435,6 +463,19 @@ def _added(
     builder: ObjectBuilder, segment_id: int, start_offset: int, parts: Sequence[Buffer], name: str
 ) -> Callable[[], None]:
     return lambda: builder.add(segment_id, start_offset, parts, segment_name=name)
+
+
+def _taken(items: deque[T]) -> Iterator[T]:
+    """The items, which are taken off as they are given out."""
+    while items:
+        yield items.popleft()
+
+
+async def _release(items: list[Any]) -> None:
+    """Free the items, in slices."""
+    while items:
+        del items[-CHUNKS_PER_TURN:]
+        await asyncio.sleep(0)
 
 
 def _key(chunk: ChunkRecord) -> _ChunkKey:

@@ -26,7 +26,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
@@ -45,8 +44,10 @@ from tier2.block_object import (
 from tier2.block_runs import (
     RUN_BYTES_DEFAULT,
     BlockRun,
+    CutRun,
     StretchPayload,
     check_block_identity,
+    cut_nothing,
     cut_run,
     extents_end,
     plan_runs,
@@ -187,30 +188,28 @@ class BlockReader:
                     StretchPayload(chunk, offset, await self.read(chunk, offset, length))
                     for chunk, offset, length in run.stretches
                 ]
-            payloads = await self._fetch_run(run)
-            result: list[StretchPayload] = []
-            for (chunk, offset, length), payload in zip(run.stretches, payloads, strict=True):
-                if payload is None:
-                    self._again += 1
-                    # What it rests on is fetched again too: a block whose header went bad meanwhile
-                    # is a bad block.
-                    self._cache.forget((chunk.object_name, chunk.block_offset))
-                    # The same bytes, the other way.
-                    payload = await self.read(chunk, offset, length)  # noqa: PLW2901
-                else:
-                    self._reads += 1
-                    self._bytes_read += length
-                result.append(StretchPayload(chunk, offset, payload))
-            return result
+            payloads, failed, checked_bytes = await self._fetch_run(run)
+            self._reads += len(payloads) - len(failed)
+            self._bytes_read += checked_bytes
+            for number in failed:
+                chunk, offset, length = run.stretches[number]
+                self._again += 1
+                # What it rests on is fetched again too: a block whose header went bad meanwhile
+                # is a bad block.
+                self._cache.forget((chunk.object_name, chunk.block_offset))
+                # The same bytes, the other way.
+                data = await self.read(chunk, offset, length)
+                payloads[number] = StretchPayload(chunk, offset, data)
+            return payloads
         finally:
             self._release(run.object_name)
 
-    async def _fetch_run(self, run: BlockRun) -> Sequence[Buffer | None]:
-        """The payload of each stretch, None where a check failed."""
+    async def _fetch_run(self, run: BlockRun) -> CutRun:
+        """The payload of each stretch, put together in the thread: they may be very many."""
         try:
             data = await self._storage.get_range(run.object_name, run.start, run.end - run.start)
         except InvalidRangeError:
-            return [None] * len(run.stretches)
+            return cut_nothing(run)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._executor, cut_run, run, data, self._container_id)
 

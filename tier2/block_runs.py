@@ -63,6 +63,17 @@ class StretchPayload(NamedTuple):
     data: Buffer
 
 
+class CutRun(NamedTuple):
+    """What was cut out of a fetched run."""
+
+    payloads: list[StretchPayload]
+    """Of each of its stretches; without bytes where a check failed."""
+    failed: list[int]
+    """Numbers of those."""
+    length: int
+    """Bytes of all the others."""
+
+
 def plan_runs(
     object_name: str,
     object_size: int,
@@ -133,17 +144,28 @@ def _pieces(chunk: ChunkRecord, piece_bytes: int) -> Iterator[BlockRun]:
         yield BlockRun(chunk.object_name, 0, 0, (stretch,))
 
 
-def cut_run(run: BlockRun, data: bytes, container_id: int) -> list[Buffer | None]:
-    """The bytes of each of the run's stretches out of what was fetched for it; None where a check
-    fails.
+def cut_run(run: BlockRun, data: bytes, container_id: int) -> CutRun:
+    """The bytes of each of the run's stretches out of what was fetched for it.
 
     Without a copy where there is no codec. Costs the checksums and the decompression of all of it.
     """
     view = memoryview(data)
-    return [
-        _payload(view[stretch.chunk.block_offset - run.start :], stretch, container_id)
-        for stretch in run.stretches
-    ]
+    payloads, failed, length = list[StretchPayload](), list[int](), 0
+    for number, stretch in enumerate(run.stretches):
+        block = view[stretch.chunk.block_offset - run.start :]
+        payload = _payload(block, stretch, container_id)
+        if payload is None:
+            failed.append(number)
+            payload = b""
+        payloads.append(StretchPayload(stretch.chunk, stretch.offset, payload))
+        length += len(payload)
+    return CutRun(payloads, failed, length)
+
+
+def cut_nothing(run: BlockRun) -> CutRun:
+    """The same of a run that could not be fetched."""
+    payloads = [StretchPayload(chunk, offset, b"") for chunk, offset, _ in run.stretches]
+    return CutRun(payloads, list(range(len(payloads))), 0)
 
 
 def _payload(block: memoryview, stretch: ChunkStretch, container_id: int) -> Buffer | None:

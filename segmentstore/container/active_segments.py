@@ -189,7 +189,9 @@ class ActiveSegments:
         left, pinned = set(ids), list[int]()
         try:
             if patient and self._metadata.idle:
-                await self._make_room_for(left - self._metadata.segments.keys())
+                segments = self._metadata.segments
+                # Their difference as sets would pass over all segments.
+                await self._make_room_for([each for each in left if each not in segments])
             while left:
                 there = left & self._metadata.segments.keys()
                 for segment_id in there:

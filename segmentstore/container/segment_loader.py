@@ -27,7 +27,7 @@ LOADED_AT_ONCE: Final = 256
 """Names and ids of one reading of the catalog."""
 NAMES_AT_ONCE: Final = 1024
 """Names of one reading that asks whether they are free."""
-CHUNKS_OF_A_TURN: Final = 4096
+CHUNKS_OF_A_TURN: Final = 1024
 """Passed over without letting others run."""
 TRIES_MAX: Final = 5
 """Of gathering chunks, while the catalog is being written."""
@@ -217,18 +217,25 @@ class SegmentLoader:
                 # Else one that was active at first may have changed, been written, and have left,
                 # or some of its chunks.
                 break
-        for segment_id in [each for each in found if self._updater.changes.is_lost(each)]:
-            del found[segment_id]
-        for chunks in found.values():
-            chunks.sort(key=_start_of)
+        is_lost = self._updater.changes.is_lost
+        for number, segment_id in enumerate(list(found), start=1):
+            if is_lost(segment_id):
+                del found[segment_id]
+            else:
+                found[segment_id].sort(key=_start_of)
+            if number % CHUNKS_OF_A_TURN == 0:
+                await asyncio.sleep(0)
         return found
 
     async def _stored_chunks(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         found: dict[int, list[ChunkRecord]] = {}
         try:
             for name in names:
-                for segment_id, chunk in await chunks_in(self._catalog.store, name):
+                stored = await chunks_in(self._catalog.store, name)
+                for number, (segment_id, chunk) in enumerate(stored, start=1):
                     found.setdefault(segment_id, []).append(chunk)
+                    if number % CHUNKS_OF_A_TURN == 0:
+                        await asyncio.sleep(0)
         except (KeyStoreError, MetadataFormatError) as error:
             raise catalog_error(self._metadata.container_id, error) from error
         return found

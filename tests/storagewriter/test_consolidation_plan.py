@@ -9,10 +9,10 @@ from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from storagewriter import consolidation_plan
 from storagewriter.consolidation_plan import (
-    batches_of,
     choose_group,
     dead_bytes,
     is_candidate,
+    next_batch,
     replaced_by_copy,
     replaced_by_rewrite,
     runs_of,
@@ -195,7 +195,8 @@ class TestReplacements:
         placed = [
             (Run(number, self.CHUNKS[:length]), number) for number, length in enumerate(lengths)
         ]
-        batches = list(batches_of(placed, chunks_max))
+        left = iter(placed)
+        batches = list(iter(lambda: next_batch(left, chunks_max), []))
         assert [each for batch in batches for each in batch] == placed
         sizes = [[len(run.chunks) for run, _ in batch] for batch in batches]
         assert all(sum(size[:-1]) < chunks_max for size in sizes)

@@ -31,6 +31,10 @@ MORE_SEGMENTS = size("HARNESS_TURN_SEGMENTS", 2_000, 6_000)
 SEGMENTS = MORE_SEGMENTS // 4
 CHUNKS: Final = 10_000
 """Of a long segment: to remove them all takes ten times as many calls as a turn may make."""
+CONSOLIDATED_SEGMENTS: Final = 1_500
+CONSOLIDATED_OBJECTS: Final = 4
+CALLS_OF_A_CONSOLIDATION: Final = 9_000
+"""Of one turn; to pass over its 6,000 chunks takes two to ten calls each."""
 CALLS_OF_A_SHORT_TURN: Final = 8_000
 """Of those that grow with the segments, turns up to here are not counted: some 0.9 ms."""
 GROWTH_MAX: Final = 2.0
@@ -132,6 +136,43 @@ def test_no_turn_grows_with_the_segments_or_is_long(tmp_path: Path) -> None:
             found[kind] = turn
     new = [described(kind, turn) for kind, turn in found.items() if kind not in EXEMPT]
     assert new == []
+
+
+async def work_on_consolidation(watch: TurnWatch, folder: Path) -> None:
+    """Objects that have a chunk of each segment, most of them idle, are consolidated."""
+    runtime = Runtime(disk=WorldDisk())
+    watch.phase = "append"
+    store = await segmentstore.open(str(folder), runtime=runtime, **SETTINGS)
+    names = [f"s{number}" for number in range(CONSOLIDATED_SEGMENTS)]
+    await together(store.create_segment, names)
+    for _ in range(CONSOLIDATED_OBJECTS):
+        await together(lambda name: store.append(name, b"some bytes"), names)
+        await store.flush()
+    await store.checkpoint()
+    await store.close()
+    settings: dict[str, Any] = {
+        **SETTINGS,
+        "active_segments_max": 500,
+        "consolidation": True,
+        "consolidation_bytes": CONSOLIDATED_OBJECTS * CONSOLIDATED_SEGMENTS * len(b"some bytes"),
+    }
+    watch.phase = "consolidate"
+    store = await segmentstore.open(str(folder), runtime=runtime, **settings)
+    (container,) = store._containers
+    writer = container._writer
+    assert writer is not None
+    await until(lambda: writer.statistics().consolidations == 1)
+    assert container.metadata.idle
+    assert writer.statistics().consolidated_objects == CONSOLIDATED_OBJECTS
+    watch.phase = "close"
+    await store.close()
+
+
+def test_no_turn_of_a_consolidation_passes_over_all_its_chunks(tmp_path: Path) -> None:
+    with TurnWatch(CALLBACKS) as watch:
+        run(work_on_consolidation(watch, tmp_path / "store"), limit_s=120)
+    found = watch.over(CALLS_OF_A_CONSOLIDATION)
+    assert [described(kind, turn) for kind, turn in found.items() if kind[0] != "append"] == []
 
 
 async def with_chunks(store: SegmentStore, name: str) -> None:
