@@ -44,11 +44,8 @@ class ObjectPlan(NamedTuple):
     """One object: the blocks in it, each of another segment."""
 
     blocks: tuple[BlockPlan, ...]
-
-    @property
-    def payload_bytes(self) -> int:
-        """Bytes of segments in it."""
-        return sum(block.length for block in self.blocks)
+    payload_bytes: int
+    """Bytes of segments in it."""
 
     @property
     def segment_ids(self) -> list[int]:
@@ -86,14 +83,16 @@ class ObjectPlanner:
         self._pending = pending
         self._metadata = metadata
         self._config = config
-        self._room = min(config.object_bytes, bytes_max)
+        self._room = self._room_at_first = min(config.object_bytes, bytes_max)
         self._blocks: list[BlockPlan] = []
         self._by_age = self._alone = False
 
     @property
     def plan(self) -> ObjectPlan | None:
         """What was planned; None if nothing is due or nothing due fits."""
-        return ObjectPlan(tuple(self._blocks)) if self._blocks else None
+        if not self._blocks:
+            return None
+        return ObjectPlan(tuple(self._blocks), self._room_at_first - self._room)
 
     def plan_some(self, segments_max: int) -> bool:
         """Pass over some more segments, of which at most so many are planned; whether there may be
@@ -188,7 +187,7 @@ def plan_full_object(
             room -= block.length
         if not room or len(blocks) == config.object_segments_max:
             break
-    return ObjectPlan(tuple(blocks)) if blocks else None
+    return ObjectPlan(tuple(blocks), config.object_bytes - room) if blocks else None
 
 
 def _pending_bytes(aggregator: SegmentAggregator) -> int:

@@ -14,7 +14,8 @@ Each such segment has an aggregator in `dirty`, and is in one of three states:
 
 Oldest first and lowest sequence number first are heaps of entries that may be out of date. They are
 corrected when they come to the top, so an append to a segment that is pending already touches
-neither.
+neither. An old segment may have very many below it, whose segments were flushed before it. So they
+are corrected some at a time.
 
 Pure: no await, no clock, no I/O; times are handed in.
 """
@@ -24,7 +25,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from durablelog.operations import (
     AppendOperation,
@@ -42,7 +43,11 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.segment_aggregator import SegmentAggregator
 
 _Entry = tuple[float, int, SegmentAggregator]
-"""(what it is ordered by, a tie breaker never equal for two, the segment)"""
+"""(its time, a tie breaker never equal for two, the segment)"""
+_NumberedEntry = tuple[int, int, SegmentAggregator, float]
+"""(its sequence number, a tie breaker, the segment, its time)"""
+_OUTDATED_OF_A_CALL: Final = 64
+"""Entries that a question for the first one corrects, at most."""
 
 
 class MetadataHolder(Protocol):
@@ -79,7 +84,7 @@ class PendingSegments:
         self.touched: set[int] = set()
         self.news = False
         self._by_age: list[_Entry] = []
-        self._by_sequence: list[_Entry] = []
+        self._by_sequence: list[_NumberedEntry] = []
         self._entries = 0
 
     # --- operations in ----------------------------------------------------------------------------
@@ -162,9 +167,7 @@ class PendingSegments:
             return
         self.dirty[aggregator.segment_id] = aggregator
         self._entries += 1
-        heapq.heappush(
-            self._by_sequence, (aggregator.first_sequence_number, self._entries, aggregator)
-        )
+        heapq.heappush(self._by_sequence, self._numbered(aggregator))
         self._enqueue_by_age(aggregator)
 
     def _enqueue_by_age(self, aggregator: SegmentAggregator) -> None:
@@ -350,33 +353,38 @@ class PendingSegments:
         return gone
 
     def first_sequence_number(self) -> int | None:
-        """Of the oldest operation with bytes not in Tier 2 (or a little older); None if there is
-        none. O(log n).
+        """Of the oldest operation with bytes not in Tier 2, or a little older; None if there is
+        none, and `correct_first` says that nothing is left to do. O(log n).
         """
-        aggregator = self._first()
-        return None if aggregator is None else aggregator.first_sequence_number
+        self.correct_first(_OUTDATED_OF_A_CALL)
+        return self._by_sequence[0][0] if self._by_sequence else None
 
     def first_time(self) -> float | None:
-        """When that operation was committed, as `add` was reported; None if there is none. O(log
-        n).
-        """
-        aggregator = self._first()
-        return None if aggregator is None else aggregator.first_time
+        """When that operation was committed, as `add` was reported; None as there. O(log n)."""
+        self.correct_first(_OUTDATED_OF_A_CALL)
+        return self._by_sequence[0][3] if self._by_sequence else None
 
-    def _first(self) -> SegmentAggregator | None:
+    def correct_first(self, entries_max: int) -> bool:
+        """Remove so many entries that are out of date; whether there may be more before the first
+        that is not.
+        """
         queue = self._by_sequence
-        while queue:
-            number, _, aggregator = queue[0]
+        for _ in range(entries_max):
+            if not queue:
+                return False
+            number, _, aggregator, _ = queue[0]
             if self.dirty.get(aggregator.segment_id) is not aggregator:
                 heapq.heappop(queue)
             elif aggregator.first_sequence_number > number:
                 self._entries += 1
-                heapq.heapreplace(
-                    queue, (aggregator.first_sequence_number, self._entries, aggregator)
-                )
+                heapq.heapreplace(queue, self._numbered(aggregator))
             else:
-                return aggregator
-        return None
+                return False
+        return True
+
+    def _numbered(self, aggregator: SegmentAggregator) -> _NumberedEntry:
+        number, time = aggregator.first_sequence_number, aggregator.first_time
+        return number, self._entries, aggregator, time
 
 
 def own_unflushed_bytes(segment: SegmentMetadata) -> int:

@@ -422,6 +422,8 @@ class StorageWriter:
             self._pending.news = False
             if self._advanced:
                 self._advanced = False
+                while self._pending.correct_first(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - a step
+                    await asyncio.sleep(0)
                 self._on_advance()
             now = loop.time()
             next_age = self._pending.collect_aged(now, SEGMENTS_OF_A_TURN)
@@ -482,6 +484,8 @@ class StorageWriter:
             updates = await self._uploader.upload(plan)
             for update in updates:
                 await self._source.commit(update)
+                self._blocks += len(update.chunks)
+                self._bytes += sum(chunk.length for _, chunk in update.chunks)
             for update in updates:
                 self._uploader.settled(update.objects[0].name)
         finally:
@@ -489,9 +493,6 @@ class StorageWriter:
             self._upload_bytes_in_flight -= plan.payload_bytes
             self._upload_ended.set()
         self._objects += bool(updates)
-        for update in updates:
-            self._blocks += len(update.chunks)
-            self._bytes += sum(chunk.length for _, chunk in update.chunks)
         for some in _portions(plan.segment_ids):
             self._release(some)
             if len(some) == SEGMENTS_OF_A_TURN:

@@ -200,6 +200,36 @@ def test_operations_that_tier_2_has_already_are_passed_over() -> None:
     assert (pending.unflushed_bytes, pending.first_sequence_number()) == (30, 3)
 
 
+def test_what_was_flushed_before_an_old_segment_is_removed_in_steps() -> None:
+    """One call may not pass over all of them: they are as many as segments were pending."""
+    count = 1000
+    container = FakeContainer(make_config())
+    pending = PendingSegments(container, make_config())
+    for each in range(1, count + 1):
+        segment = container.metadata.segments[each] = SegmentMetadata(each, f"{each}", 0)
+        segment.length = 10
+        pending.add([AppendOperation(each, 0, bytes(10), sequence_number=each)], float(each))
+    for each in range(count, 1, -1):
+        container.metadata.segments[each].storage_length = 10
+        pending.settle(each)
+    assert (pending.first_sequence_number(), pending.first_time()) == (1, 1.0)
+    assert not pending.correct_first(1)
+    container.metadata.segments[1].storage_length = 10
+    pending.settle(1)
+    assert not pending.dirty
+    too_low = pending.first_sequence_number()
+    assert too_low is not None
+    assert too_low < count // 10
+    age = pending.first_time()
+    assert age is not None
+    assert too_low < age < count // 5
+    steps = 1
+    while pending.correct_first(100):
+        steps += 1
+    assert steps > (count - age) // 100
+    assert (pending.first_sequence_number(), pending.first_time()) == (None, None)
+
+
 class TestAggregator:
     def test_what_tier_2_has_is_passed_over_and_what_it_has_in_part_is_cut(self) -> None:
         """105."""
