@@ -270,6 +270,9 @@ class SegmentLoader:
                     passed = 0
                     await asyncio.sleep(0)
             passed += 1
+            if passed >= CHUNKS_OF_A_TURN:  # Most may have no chunk at all.
+                passed = 0
+                await asyncio.sleep(0)
 
 
 _start_of = attrgetter("start_offset")

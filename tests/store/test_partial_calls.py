@@ -141,6 +141,34 @@ def test_no_part_of_the_attributes_of_a_deleted_segment_is_taken_for_all(
     run(main())
 
 
+def test_others_run_while_segments_without_chunks_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_loader, "CHUNKS_OF_A_TURN", 10)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            for number in range(100):
+                await store.create_segment(f"{number}")
+            container = container_of(store)
+            there = len(container.metadata.segments)
+            task = asyncio.create_task(others())
+            await asyncio.sleep(0)
+            before = turns
+            assert await container.chunks_in({"some object"}) == {}
+            assert turns - before >= there // 10 > 1
+            task.cancel()
+
+    run(main())
+
+
 def test_chunks_that_leave_memory_while_they_are_gathered_are_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
