@@ -22,8 +22,10 @@ from typing import Final
 YOUNG_MAX: Final = 1_000
 """New objects at which a tuned collector passes over them. More do not stay in the processor's
 cache."""
-COLLECTIONS_MAX: Final = 10
-"""After which it passes over their survivors once more, and freezes them: some 3 ms."""
+COLLECTIONS_MAX: Final = 4
+"""After which it passes over their survivors once more, and freezes them: some 3 ms. Freed objects
+count against new ones, so there are often two or three times as many as these two numbers say.
+"""
 BLOCKS_MIN: Final = 4_000_000
 """Allocated blocks below which it makes no full collection. Metadata have some 2.3 for each frozen
 object."""
