@@ -210,6 +210,11 @@ class SegmentLoader:
         """
         found: dict[int, list[ChunkRecord]] = {}
         for _ in range(TRIES_MAX):
+            # What an earlier try found: to free all of it at once takes as long as a long turn.
+            while found:
+                for _ in range(min(len(found), CHUNKS_OF_A_TURN)):
+                    found.popitem()
+                await asyncio.sleep(0)
             writes, whole = self._updater.changes.writes, self._metadata.whole
             found = {} if whole else await self._stored_chunks(names)
             await self._add_active_chunks(names, found)
