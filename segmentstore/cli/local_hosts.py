@@ -96,7 +96,7 @@ class LocalHosts:
     def start(
         self, hosts: int, bookies: int | None, containers: int | None, say: Callable[[str], None]
     ) -> ClusterPicture:
-        """Start what does not run, and wait until every container is served.
+        """Start what does not run, and wait until all hosts are there, and serve all containers.
 
         `containers` is fixed with the first start. Raises ConfigError, LocalClusterError,
         CommandError (a host ended, or it takes too long).
@@ -107,7 +107,7 @@ class LocalHosts:
         say(f"starting {hosts} hosts")
         for number in range(1, hosts + 1):
             self._start_host(number, kept)
-        return self._wait_until_served(kept)
+        return self._wait_until_served(kept, hosts)
 
     def stop(self) -> list[str]:
         """Stop the hosts in order, and then BookKeeper; the names of what ran. The data stay."""
@@ -156,19 +156,21 @@ class LocalHosts:
             {f"{ENVIRONMENT_PREFIX}{name}": value for name, value in settings.items()},
         )
 
-    def _wait_until_served(self, kept: KeptHosts) -> ClusterPicture:
+    def _wait_until_served(self, kept: KeptHosts, hosts: int) -> ClusterPicture:
         end = time.monotonic() + _SERVES_S
         while True:
             seen = self.picture()
-            if seen.serving == kept.containers:
+            if seen.serving == kept.containers and len(seen.hosts) >= hosts:
                 return seen
             for number in range(1, len(kept.ports) + 1):
                 process = self.process_of(number)
                 if process.folder.exists() and process.process_id is None:
                     raise CommandError(f"{process.name} has ended:\n{process.output()}")
             if time.monotonic() > end:
-                missing = kept.containers - seen.serving
-                raise CommandError(f"{missing} containers are not served after {_SERVES_S:.0f} s")
+                raise CommandError(
+                    f"after {_SERVES_S:.0f} s {len(seen.hosts)} of {hosts} hosts serve "
+                    f"{seen.serving} of {kept.containers} containers"
+                )
             time.sleep(_CHECK_S)
 
     def picture(self) -> ClusterPicture:

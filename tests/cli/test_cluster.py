@@ -290,3 +290,38 @@ def test_real_hosts_share_move_and_take_over(
         assert read_each(hosts) == [b"1234"] * CONTAINERS
     finally:
         hosts.end()
+
+
+@slow(60)
+@pytest.mark.timeout(900)
+def test_a_whole_cluster_is_started_stopped_and_started_again(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    try:
+        begun = segmentstore("cluster", "start", folder, "--hosts", 2, "--containers", 4, "--json")
+        assert begun.code == ExitCode.DONE, begun.err
+        shown = begun.json()
+        assert [row["host"] for row in shown["hosts"]] == ["host-1", "host-2"]
+        # One that comes later gets its share by planned moves.
+        assert sum(row["running"] for row in shown["hosts"]) == 4
+        store = folder / "host-1" / "store"
+        assert segmentstore("cluster", "status", store).code == ExitCode.DONE
+        stopped = segmentstore("cluster", "stop", folder)
+        assert stopped.out.startswith(f"{folder}: stopped host-1, host-2, ZooKeeper".encode())
+        assert segmentstore("cluster", "stop", folder).out == f"{folder}: nothing runs\n".encode()
+        again = segmentstore("cluster", "start", folder, "--hosts", 3, "--json")
+        assert again.json()["tier1"] == shown["tier1"]
+        assert len(again.json()["hosts"]) == 3
+    finally:
+        segmentstore("cluster", "stop", folder)
+
+
+def test_a_cluster_on_this_machine_keeps_what_is_fixed(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    refused = segmentstore("cluster", "stop", folder)
+    assert (refused.code, "there are no local hosts" in refused.err) == (ExitCode.USAGE, True)
+    folder.mkdir()
+    (folder / "hosts.json").write_text('{"version": 1, "ports": [10001], "containers": 4}')
+    refused = segmentstore("cluster", "start", folder, "--containers", 5)
+    assert (refused.code, "the store has 4" in refused.err) == (ExitCode.USAGE, True)
+    (folder / "hosts.json").write_text("{")
+    assert "is damaged" in segmentstore("cluster", "stop", folder).err
