@@ -1,6 +1,7 @@
 """When hosts came and how often they came back: a host that flaps gets no planned move.
 
-Pure. A vanished host is absent at once: its session's timeout was the delay already.
+Pure. A vanished host is absent at once: its session's timeout was the delay already. One that
+leaves in order does not flap, however often it comes back: it says so in its record before.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def noted_arrivals(
     for host_id, record in hosts.items():
         last = before.get(host_id)
         if last is not None and last.is_present and last.started_ms == record.started_ms:
-            after[host_id] = last
+            # Never recent: its return is not counted.
+            after[host_id] = dataclasses.replace(last, seen_ms=0) if record.draining else last
         else:
             returns = last.returns + 1 if last is not None and _is_recent(now_ms, last) else 0
             after[host_id] = Arrival(record.started_ms, now_ms, returns)

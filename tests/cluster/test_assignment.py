@@ -171,6 +171,20 @@ def test_a_host_that_came_back_twice_gets_its_share_again() -> None:
     assert (after.arrivals["h01"].returns, len(after.moves)) == (2, 2)
 
 
+def test_a_host_that_left_in_order_does_not_flap_however_often() -> None:
+    current, records = settled(8, hosts(2))
+    for times in range(1, 6):
+        now_ms = NOW + 1000 * times
+        leaving = {**records, "h01": dataclasses.replace(records["h01"], draining=True)}
+        current = assign(now_ms, 8, leaving, current)
+        alone = reports({"h00": records["h00"]}, current)
+        current = assign(now_ms + 1, 8, alone, current)
+        back = host("h01", started_ms=START_MS + times)
+        current = assign(now_ms + 2, 8, {**alone, "h01": back}, current)
+        assert current.arrivals["h01"].returns == 0
+        records = reports({"h00": records["h00"], "h01": back}, current)
+
+
 def test_a_flapping_host_gets_no_planned_move_until_it_stayed() -> None:
     current, records = flapped(3)
     after = assign(NOW + 10, 4, records, current)
