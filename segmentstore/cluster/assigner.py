@@ -36,6 +36,7 @@ CHECK_S: Final = 2.0
 """What is due by time alone is done after so long: the end of a damping, of a passing over."""
 SETTLE_S: Final = 1.0
 """How long more hosts are waited for while none has a container."""
+_END_S: Final = 2.0
 _AGAIN_S_MIN: Final = 0.1
 _AGAIN_S_MAX: Final = 5.0
 
@@ -99,9 +100,10 @@ class Assigner:
                     self._leads = False
                     self._view.close()
         finally:
-            # What does not succeed ends with the session.
-            with suppress(NodeUnavailableError, NodeRefusedError):
-                await self._nodes.resign()
+            # What does not succeed soon ends with the session.
+            with suppress(NodeUnavailableError, NodeRefusedError, TimeoutError):
+                async with asyncio.timeout(_END_S):
+                    await self._nodes.resign()
 
     async def _lead(self, backoff: Backoff) -> None:
         while self._nodes.leads():

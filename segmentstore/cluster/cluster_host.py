@@ -45,6 +45,7 @@ LEAVE_S_MAX: Final = 20.0
 """How long a host that leaves waits until others have its containers. Those that end a process wait
 for 30 s: Kubernetes, and ourselves behind the end of a program's loop.
 """
+_END_S: Final = 2.0
 _AGAIN_S_MIN: Final = 0.1
 _AGAIN_S_MAX: Final = 5.0
 
@@ -167,8 +168,9 @@ class ClusterHost:
 
     async def _withdraw(self) -> None:
         # What does not succeed soon ends with the session.
-        with suppress(NodeUnavailableError, NodeRefusedError):
-            await self._nodes.withdraw(self._node)
+        with suppress(NodeUnavailableError, NodeRefusedError, TimeoutError):
+            async with asyncio.timeout(_END_S):
+                await self._nodes.withdraw(self._node)
 
     # --- following --------------------------------------------------------------------------------
 

@@ -5,19 +5,26 @@ Each host is a process of a simulated world, in virtual time.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import segmentstore
+from recovery.harness.services.server import free_port
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
 from segmentstore import (
     AppendOutcomeUnknownError,
+    ConfigError,
     ContainerNotServedError,
     ContainerStoppedError,
     NotPrimaryError,
 )
+from segmentstore.config import StoreConfig
 from segmentstore.service import SegmentStore
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import LAZY
@@ -174,6 +181,73 @@ def test_a_stopped_host_does_not_acknowledge_any_more_when_others_serve() -> Non
         assert cluster.read(container) == b"x"
         # It is a host as before.
         cluster.until(lambda: all(len(each) == 2 for each in cluster.served().values()))
+
+
+def test_of_two_processes_with_one_name_the_later_one_is_the_host() -> None:
+    with hosts("twins", "one", "two") as cluster:
+        older = cluster.stores["two"]
+        process = cluster.world.process("two again")
+        cluster.world.clock.jump(1000)
+        cluster.stores["later"] = cluster.world.run_task(
+            process, cluster.world.open_host(process, "two", "/two-again")
+        )
+        cluster.processes["later"] = process
+        cluster.until(lambda: older.served == [])
+        cluster.until_all_served()
+        findings = cluster.world.run_task(cluster.processes["two"], _health(older))
+        assert any("another process has joined as host two" in each for each in findings)
+        cluster.kill("later")
+        cluster.until_all_served()
+        cluster.until(lambda: older.served != [])
+        assert cluster.world.run_task(cluster.processes["two"], _health(older)) == []
+
+
+def test_a_close_does_not_wait_for_a_zookeeper_that_is_away() -> None:
+    with hosts("away", "one", "two") as cluster:
+        now_us = cluster.world.time.now_us
+        cluster.world.bookkeeper.zookeeper.stop(now_us, 60.0)
+        store, process = cluster.stores.pop("two"), cluster.processes.pop("two")
+        closing = process.start(store.close())
+        # LEAVE_S_MAX, and what a log takes to give up.
+        assert cluster.until(closing.done) < 40
+        cluster.world.kill(process)
+        cluster.until_all_served()
+
+
+def test_a_host_does_not_start_or_stop_containers_on_request() -> None:
+    with hosts("request", "one") as cluster:
+        store, process = cluster.stores["one"], cluster.processes["one"]
+        for call in (store.start_container, store.stop_container):
+            with pytest.raises(ConfigError, match="assignment map"):
+                cluster.world.run_task(process, call(0))
+        assert store.served == [*range(CONTAINERS)]
+
+
+def test_a_store_of_one_process_is_no_host(tmp_path: Path) -> None:
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="BookKeeper"):
+            await segmentstore.open(tmp_path / "s", serve="cluster", wire_port=free_port())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({}, "wire_port"),
+        ({"wire_port": 1, "wire_host": "0.0.0.0", "insecure_network": True}, "wire_host"),
+        ({"wire_port": 1, "controller_port": 2}, "controller_port"),
+        ({"wire_port": 1, "wire_hosts": "0=h:1"}, "wire_hosts"),
+        ({"wire_port": 1, "host_id": "a/b"}, "host_id"),
+    ],
+)
+def test_settings_that_no_host_can_have_are_refused(settings: dict[str, Any], wrong: str) -> None:
+    with pytest.raises(ConfigError, match=wrong):
+        StoreConfig(serve="cluster", **settings)
+
+
+async def _health(store: SegmentStore) -> list[str]:
+    return store.stats()["health"]
 
 
 async def _append(store: SegmentStore, name: str, data: bytes) -> int:

@@ -88,8 +88,11 @@ class StoreWorld(World):
         )
         return SegmentStore(parts)
 
-    async def open_host(self, process: SimulatedProcess, host_id: str) -> SegmentStore:
-        """Open the store as a host of its cluster, in a process and a folder of its own.
+    async def open_host(
+        self, process: SimulatedProcess, host_id: str, folder: str = ""
+    ) -> SegmentStore:
+        """Open the store as a host of its cluster, in a process and a folder of its own: by default
+        the one with the name of the host.
 
         The log is on BookKeeper. Raises as `open_store`.
         """
@@ -102,7 +105,7 @@ class StoreWorld(World):
             "host_id": host_id,
         }
         parts = await open_store(
-            f"/{host_id}", settings, {}, process.runtime, ProcessAdapters(self, process)
+            folder or f"/{host_id}", settings, {}, process.runtime, ProcessAdapters(self, process)
         )
         try:
             await join_cluster(parts, process.runtime)
