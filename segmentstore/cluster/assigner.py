@@ -23,7 +23,7 @@ from durablelog.bookkeeper.metadata_node import (
 from segmentstore.cluster.assignment import assign
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
-from segmentstore.cluster.cluster_view import ClusterView
+from segmentstore.cluster.cluster_view import ClusterSeen, ClusterView
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import SegmentStoreError, describe
 from segmentstore.contracts.owned_tasks import own_task
@@ -124,13 +124,18 @@ class Assigner:
 
     async def _assign(self) -> None:
         seen = await self._view.read(records=True)
-        before = AssignmentMap() if seen.stored is None else seen.stored.map
-        if not seen.records.keys() & set(before.owners.values()):
+        if not seen.records.keys() & set(_map_of(seen).owners.values()):
             # Hosts that start together, or whose sessions have ended together, come one by one. The
             # first one alone would be given everything, and have most of it moved again.
             await asyncio.sleep(SETTLE_S)
             seen = await self._view.read(records=True)
+        # Of the version that it is written at: an edit may have come meanwhile.
+        before = _map_of(seen)
         after = assign(self._runtime.clock.time_ms(), self._count, seen.records, before)
         if after is not before:
             self._view.take_map(await self._nodes.write_map(after, seen.stored))
             _log.info("the assignment map has epoch %d", after.epoch)
+
+
+def _map_of(seen: ClusterSeen) -> AssignmentMap:
+    return AssignmentMap() if seen.stored is None else seen.stored.map
