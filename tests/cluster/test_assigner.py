@@ -1,4 +1,4 @@
-"""The leader writes what follows from the map that is there, whoever wrote it."""
+"""The leader writes what follows from the map that is there."""
 
 from __future__ import annotations
 
