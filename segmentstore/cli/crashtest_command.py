@@ -121,7 +121,7 @@ def crashtest_command(
     if not seconds > 0:
         _refuse(f"--seconds must be above 0, and is {seconds:g}")
     workload = workload if workload is not None else DEFAULT_WORKLOAD
-    _check_workload(workload)
+    _check_workload(workload, mode)
     if plan is not None or replay is not None:
         description = _described(mode, workload, replay or "", plan)
         crashtest_show.show_run(description, as_json=as_json)
@@ -198,12 +198,14 @@ def _given(context: typer.Context) -> dict[str, object]:
     }
 
 
-def _check_workload(workload: str) -> None:
-    from recovery.harness.workloads.catalogue import BY_NAME  # noqa: PLC0415 - as above
+def _check_workload(workload: str, mode: Mode) -> None:
+    from recovery.harness.workloads.catalogue import BY_NAME, CLUSTER  # noqa: PLC0415 - as above
 
     if workload not in BY_NAME:
         there = "; ".join(f"{each.name} ({each.description})" for each in BY_NAME.values())
         _refuse(f"no such workload: {workload}; there are {there}")
+    if workload == CLUSTER.name and mode is not Mode.SIMULATE:
+        _refuse(f"--mode {mode} has no workload {workload}: its hosts are simulated")
 
 
 def _read_plan(path: Path) -> Plan:
@@ -213,7 +215,7 @@ def _read_plan(path: Path) -> Plan:
         plan = Plan.from_json(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError) as error:
         _refuse(f"{path} is not a plan: {type(error).__name__}: {error}")
-    _check_workload(plan.workload)
+    _check_workload(plan.workload, Mode.SIMULATE)
     return plan
 
 

@@ -24,9 +24,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from recovery.harness.history import History, Violation
 from recovery.harness.interrupts import stop_asked
 from recovery.harness.reporting.narrate import narrate
-from recovery.harness.runs.plan import Cycle, Plan, draw_plan
+from recovery.harness.runs.dispatch import plan_of, run_plan
+from recovery.harness.runs.plan import Cycle, Plan
 from recovery.harness.runs.run_result import RunResult
-from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.shrink import TRIES_MAX, shrink
 from recovery.harness.runs.simulate import Failure, SimulationSummary, drawn_plans, run_all
 from segmentstore.cli import output
@@ -155,7 +155,18 @@ def _numbers(summary: SimulationSummary, seconds: float, jobs: int) -> dict[str,
         "checks of the tiers": summary.tiers["looks"],
         "objects seen there, orphans among them": f"{summary.tiers['objects']:,}, "
         f"{summary.tiers['orphans']:,}",
+        **_cluster(summary),
         "runs with violations": summary.failed,
+    }
+
+
+def _cluster(summary: SimulationSummary) -> dict[str, object]:
+    """Of hosts; nothing where there was no cluster."""
+    if not summary.cluster:
+        return {}
+    return {
+        **{f"cluster: {name}": number for name, number in sorted(summary.cluster.items())},
+        "longest time without owner, simulated seconds": summary.longest_unserved_s,
     }
 
 
@@ -188,7 +199,7 @@ def _replayable(failure: Failure) -> ShownFailure:
 
 def _shrink(failure: Failure, shown: ShownFailure, folder: Path) -> None:
     plan = shrink(Plan.from_json(failure.plan))
-    result = Scenario(plan).run()
+    result = run_plan(plan)
     if not result.violations:
         shown.lines = [
             "run again alone it breaks no rule: something beside its seed decides, also a fault"
@@ -234,12 +245,12 @@ def _reported_violations(violations: Sequence[Violation]) -> list[str]:
 
 def describe_seed(seed: str, workload: str) -> RunDescription:
     """Run one seed again, and describe it."""
-    return describe_plan(draw_plan(seed, workload))
+    return describe_plan(plan_of(seed, workload))
 
 
 def describe_plan(plan: Plan) -> RunDescription:
     """Run a plan, and describe it."""
-    return _described(plan.seed, Scenario(plan, keep_trace=True).run())
+    return _described(plan.seed, run_plan(plan, keep_trace=True))
 
 
 def _described(name: str, result: RunResult) -> RunDescription:

@@ -10,7 +10,13 @@ from recovery.harness.history import CallKind, CallOutcome
 from recovery.harness.runs.directed import DIRECTIONS
 from recovery.harness.runs.plan import Cycle, Ending, Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
-from recovery.harness.workloads.catalogue import BY_NAME, COMPACTION, FAULTS, WORKLOADS
+from recovery.harness.workloads.catalogue import (
+    BY_NAME,
+    CLUSTER,
+    COMPACTION,
+    FAULTS,
+    WORKLOADS,
+)
 
 
 def test_what_runs_on_the_real_cluster_runs_on_the_model_by_its_name_in_a_plan() -> None:
@@ -35,4 +41,5 @@ def test_what_runs_on_the_real_cluster_runs_on_the_model_by_its_name_in_a_plan()
 
 def test_it_takes_no_share_of_the_runs_that_the_others_divide_among_them() -> None:
     assert FAULTS.name not in WORKLOADS
-    assert dict(BY_NAME) == {**WORKLOADS, FAULTS.name: FAULTS, COMPACTION.name: COMPACTION}
+    others = (FAULTS, COMPACTION, CLUSTER)
+    assert dict(BY_NAME) == {**WORKLOADS, **{each.name: each for each in others}}

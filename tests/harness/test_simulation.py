@@ -13,7 +13,7 @@ from itertools import chain, islice
 import pytest
 
 from recovery.harness.runs.directed import directed_plans
-from recovery.harness.runs.plan import Plan, draw_plan
+from recovery.harness.runs.plan import CLUSTER, Plan, draw_plan
 from recovery.harness.runs.scenario import Scenario
 from recovery.harness.runs.simulate import SimulationSummary, drawn_plans, run_all, run_plans
 from recovery.harness.simulation.fault_points import TABLE, FaultPoints
@@ -29,6 +29,8 @@ FEW_RUNS = 6
 CRASHES = int(os.environ.get("HARNESS_CRASHES", "5200"))
 """More of them, and others: HARNESS_CRASHES=200000 HARNESS_SEED=anything."""
 
+CLUSTERS = 20
+"""Runs of hosts among them: more are in test_cluster_runs.py."""
 TRACES = size("HARNESS_TRACES", 2, 20)
 """Runs that are made twice, of five workloads in turn."""
 
@@ -80,7 +82,8 @@ def test_dozens_of_crashes_lose_nothing() -> None:
 @pytest.mark.timeout(900)
 def test_thousands_of_crashes_lose_nothing_and_meet_every_fault() -> None:
     """On both cores. First what is directed, then what chance draws."""
-    plans = chain(directed_plans(SEED, 2), all_drawn())
+    clusters = islice(drawn_plans(f"{SEED}/cluster", CLUSTER), CLUSTERS)
+    plans = chain(directed_plans(SEED, 2), clusters, all_drawn())
     summary = run_all(plans, more=lambda so_far: so_far.crashes < CRASHES, jobs=2)
     print(
         f"seed {SEED}: {summary.runs} runs, {summary.crashes} crash-recoveries, "

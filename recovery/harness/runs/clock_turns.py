@@ -8,6 +8,7 @@ import asyncio
 import random
 from typing import Final
 
+from recovery.harness.simulation.clock import SimulatedClock
 from recovery.harness.simulation.world import World
 
 _DAY_MS: Final = 86_400_000
@@ -17,12 +18,17 @@ _YEAR_MS: Final = 365 * _DAY_MS
 def turn_clock(world: World, point: str, rng: random.Random) -> None:
     """One of `plan.CLOCK`, now."""
     world.reach(point)
+    turn_one_clock(world.clock, point, rng)
+
+
+def turn_one_clock(clock: SimulatedClock, point: str, rng: random.Random) -> None:
+    """The same of one of several clocks; not counted."""
     if point == "clock.forward":
-        world.clock.jump(rng.randrange(_DAY_MS))
+        clock.jump(rng.randrange(_DAY_MS))
     elif point == "clock.backward":
-        world.clock.jump(-rng.randrange(_DAY_MS))
+        clock.jump(-rng.randrange(_DAY_MS))
     else:
-        world.clock.freeze()
+        clock.freeze()
 
 
 def turn_far_clock(world: World, point: str, rng: random.Random) -> None:

@@ -85,6 +85,8 @@ carry.
 """
 COMPACTION: Final = "compaction"
 """The workload that jobs beside the store take part in."""
+CLUSTER: Final = "cluster"
+"""The workload of clients of several hosts (cluster_plan.py)."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
 CATALOG: Final = ("catalog.rot", "catalog.lost", "catalog.stale")
 FAR_CLOCK: Final = ("clock.years-forward", "clock.years-backward", "clock.ahead-for-a-while")
@@ -154,6 +156,10 @@ class Cycle:
     fills_at: int | None = None
     """Effect before which the disk becomes full: until this process run ends, room is only what the
     store gives up.
+    """
+    fault: str = ""
+    """Of a cluster, where a cycle is a time of so many seconds as `operations` says: what happens
+    at its beginning, the name of a fault point.
     """
 
 

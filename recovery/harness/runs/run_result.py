@@ -40,3 +40,7 @@ class RunResult:
     """`looks` at what lies in the tiers, `objects` listed in all of them, and `orphans` among
     these.
     """
+    cluster: Mapping[str, int] = field(default_factory=dict)
+    """Of a cluster: its `take-overs`, `moves`, `map writes` and `edits`."""
+    longest_unserved_s: float = 0.0
+    """Of a cluster: for which a container had no owner, the faults included."""

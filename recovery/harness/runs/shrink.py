@@ -11,9 +11,9 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from recovery.harness.runs.dispatch import run_plan
 from recovery.harness.runs.plan import Cycle, Plan
 from recovery.harness.runs.run_result import RunResult
-from recovery.harness.runs.scenario import Scenario
 
 TRIES_MAX: Final = 120
 
@@ -25,7 +25,7 @@ def shrink(
 
     Runs at most `tries` plans.
     """
-    run = run if run is not None else lambda smaller: Scenario(smaller).run()
+    run = run if run is not None else run_plan
     wanted = _checkers(run(plan))
     if not wanted:
         return plan

@@ -15,9 +15,9 @@ from multiprocessing import get_context
 from typing import Final
 
 from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
-from recovery.harness.runs.plan import Plan, draw_plan
+from recovery.harness.runs.dispatch import plan_of, run_plan
+from recovery.harness.runs.plan import Plan
 from recovery.harness.runs.run_result import RunResult
-from recovery.harness.runs.scenario import Scenario
 
 BATCH_RUNS: Final = 4
 """Runs handed to a process at a time."""
@@ -59,6 +59,9 @@ class SimulationSummary:
     """`looks` at what lies in the tiers, `objects` seen in all of them, `orphans` and what was
     under way among these.
     """
+    cluster: Counter[str] = field(default_factory=Counter)
+    """Take-overs, moves and others of clusters, as in `RunResult.cluster`."""
+    longest_unserved_s: float = 0.0
     failures: list[Failure] = field(default_factory=list)
     failed: int = 0
 
@@ -76,6 +79,8 @@ class SimulationSummary:
         self.answers.update(result.answers)
         self.windows.update(result.windows)
         self.tiers.update(result.tiers)
+        self.cluster.update(result.cluster)
+        self.longest_unserved_s = max(self.longest_unserved_s, result.longest_unserved_s)
         if result.violations:
             plan = result.plan
             self._fail(
@@ -101,6 +106,8 @@ class SimulationSummary:
         self.answers.update(other.answers)
         self.windows.update(other.windows)
         self.tiers.update(other.tiers)
+        self.cluster.update(other.cluster)
+        self.longest_unserved_s = max(self.longest_unserved_s, other.longest_unserved_s)
         for failure in other.failures:
             self._fail(failure)
         self.failed += other.failed - len(other.failures)
@@ -113,19 +120,19 @@ class SimulationSummary:
 
 def run_seed(seed: str, workload: str, *, keep_trace: bool = False) -> RunResult:
     """One run."""
-    return Scenario(draw_plan(seed, workload), keep_trace=keep_trace).run()
+    return run_plan(plan_of(seed, workload), keep_trace=keep_trace)
 
 
 def drawn_plans(base: str, workload: str) -> Iterator[Plan]:
     """The plans of the seeds `base/0`, `base/1`, ..., without end."""
-    return (draw_plan(f"{base}/{number}", workload) for number in count())
+    return (plan_of(f"{base}/{number}", workload) for number in count())
 
 
 def run_plans(plans: Sequence[Plan]) -> SimulationSummary:
     """Several runs, one after another, in this process."""
     summary = SimulationSummary()
     for plan in plans:
-        summary.take(Scenario(plan).run())
+        summary.take(run_plan(plan))
     gc.collect()
     return summary
 

@@ -8,8 +8,10 @@ Rules of this file:
 - a call that ends in NodeUnavailableError has happened, has not, or happens later, but before any
   later call of this client;
 - what is refused for a version was refused by the service, at that moment;
-- a watched change takes its time to this process, as an answer does. None is missed with a broken
-  connection: all watches are reported behind it.
+- a watched change takes its time to this process, as an answer does, or seconds. None is missed
+  with a broken connection: all watches are reported behind it;
+- a process that is cut off from the service learns of nothing, and its calls end without an answer.
+  Its session ends, unless the cut is a short one.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ from recovery.harness.simulation.bookkeeper_network import LATE, LOST, NetworkCl
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 
 TIMEOUT_S: Final = 10.0
+SLOW_WATCH_S: Final = (0.05, 20.0)
+"""Of a watched change that is late."""
 
 
 class SimulatedNodes(MetadataNodes):
@@ -48,8 +52,11 @@ class SimulatedNodes(MetadataNodes):
         self._closed = False
         self._watches = NodeWatches(self._soon)
         self._held = HeldNodes(
-            servers.tree, lambda: process.dead or process.paused, self._watches.report_all
+            servers.tree,
+            lambda: process.dead or process.paused or self.is_cut_off,
+            self._watches.report_all,
         )
+        self._cut_until_us = 0
         self._checks = SessionChecks(self._check_sessions)
         calls = ElectionCalls(
             enter=self._enter, children=self.children, remove=self.release, watch=self.watch
@@ -115,6 +122,20 @@ class SimulatedNodes(MetadataNodes):
         """
         self._held.lose_session(self._now_s)
 
+    def cut_off(self, seconds: float) -> None:
+        """Nothing passes between this process and the service for so long."""
+        until_us = self._process.world.time.now_us + round(seconds * MICROSECONDS)
+        self._cut_until_us = max(self._cut_until_us, until_us)
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Whether nothing passes now."""
+        return self._process.world.time.now_us < self._cut_until_us
+
+    def heal(self) -> None:
+        """Let everything pass."""
+        self._cut_until_us = 0
+
     async def address(self) -> str:
         return "simulated"
 
@@ -153,14 +174,21 @@ class SimulatedNodes(MetadataNodes):
         """Have a call come to this process from the service."""
         connection, zookeeper = self._connection(), self._servers.zookeeper
         sent_us = max(connection.now_us, zookeeper.stopped_until_us, zookeeper.down_until_us)
-        connection.timeline.at(sent_us + connection.draw_us(), lambda: self._arrives(call))
+        sent_us = max(sent_us, self._cut_until_us)
+        is_late = self._process.world.strikes("node.watch.late")
+        travels_us = connection.draw_us(SLOW_WATCH_S) if is_late else connection.draw_us()
+        connection.timeline.at(sent_us + travels_us, lambda: self._arrives(call))
 
     def _arrives(self, call: Callable[[], None]) -> None:
-        if not self._process.dead and not self._closed:
+        if self._process.dead or self._closed:
+            return
+        if self.is_cut_off:
+            self._soon(call)
+        else:
             self._connection().loop.call_soon(call)
 
     def _check_sessions(self) -> bool:
-        if not self._process.paused:
+        if not self._process.paused and not self.is_cut_off:
             self._held.expire_sessions(self._now_s)
         return not self._process.dead and len(self._watches) > 0
 
@@ -183,6 +211,8 @@ class SimulatedNodes(MetadataNodes):
     async def _call(self, path: str, apply: Callable[[], object]) -> object:
         """Have something done in the service. Raises what it raises, and NodeUnavailableError."""
         self._check_open(path)
+        if self.is_cut_off:
+            await self._time_out(path)
         world, rng = self._process.world, self._process.random
         if world.strikes("node.away"):
             self._servers.zookeeper.stop(world.time.now_us, rng.uniform(*AWAY_S))
@@ -206,6 +236,14 @@ class SimulatedNodes(MetadataNodes):
             world.reach("node.change.conflict")
             raise answer
         return answer
+
+    async def _time_out(self, path: str) -> None:
+        """A call that reaches nobody."""
+        self._process.world.reach("node.cut-off")
+        self._elections.disconnected()
+        await asyncio.sleep(TIMEOUT_S)
+        self._watches.report_all()
+        raise NodeUnavailableError(path, "no connection")
 
     def _check_open(self, path: str) -> None:
         if not path.startswith("/"):

@@ -72,6 +72,8 @@ class StoreWorld(World):
         self.bucket = SimulatedBucket()
         self.ledgers = SimulatedLedgerStore()
         self.bookkeeper = BookKeeperServers()
+        self.nodes: dict[str, SimulatedNodes] = {}
+        """What each process has of ZooKeeper, by its name; of one that opened twice the last."""
         self.neighbour_tag: bytes | None = None
         """Of the other store's objects; None as long as it was never made."""
 
@@ -91,8 +93,8 @@ class StoreWorld(World):
     async def open_host(
         self, process: SimulatedProcess, host_id: str, folder: str = ""
     ) -> SegmentStore:
-        """Open the store as a host of its cluster, in a process and a folder of its own: by default
-        the one with the name of the host.
+        """Open the store as a host of its cluster, in a process and a folder of its own: that of
+        its name unless another one is given.
 
         The log is on BookKeeper. Raises as `open_store`.
         """
@@ -105,7 +107,11 @@ class StoreWorld(World):
             "host_id": host_id,
         }
         parts = await open_store(
-            folder or f"/{host_id}", settings, {}, process.runtime, ProcessAdapters(self, process)
+            folder or f"/{host_id}",
+            settings,
+            {},
+            process.runtime,
+            ProcessAdapters(self, process),
         )
         try:
             await join_cluster(parts, process.runtime)
@@ -158,9 +164,8 @@ class ProcessAdapters:
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
         servers = self._world.bookkeeper
-        return BookKeeperClients(
-            SimulatedLedgers(servers, self._process), SimulatedNodes(servers, self._process)
-        )
+        nodes = self._world.nodes[self._process.name] = SimulatedNodes(servers, self._process)
+        return BookKeeperClients(SimulatedLedgers(servers, self._process), nodes)
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
         if self._world.tier2 == "file":

@@ -257,9 +257,19 @@ COMPACTION: Final = Workload(
 )
 """Its worlds need more than the store: the packages that the jobs are made with."""
 
+CLUSTER: Final = Workload(
+    "cluster",
+    "hosts of a cluster die, hang, leave and are cut off, under writers and readers",
+    (),
+)
+"""Its clients are those of a cluster (cluster_clients.py), and work from the beginning of a run to
+its end. Simulated worlds alone have it.
+"""
+
 BY_NAME: Final[Mapping[str, Workload]] = {
     **WORKLOADS,
     FAULTS.name: FAULTS,
     COMPACTION.name: COMPACTION,
+    CLUSTER.name: CLUSTER,
 }
 """What a plan, or an order to a child, may name."""
