@@ -45,6 +45,7 @@ CASES = {
     "bookkeeper_frames": "bench.bookkeeper_frames",
     "bookkeeper_engine": "bench.bookkeeper_engine",
     "bookkeeper_takeover": "bench.bookkeeper_takeover",
+    "cluster_moves": "bench.cluster_moves",
     "wire_clients": "bench.wire_clients",
     "wire_catch_up": "bench.wire_catch_up",
     "wire_variants": "bench.wire_variants",
