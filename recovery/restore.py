@@ -72,7 +72,7 @@ from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.segment_mapper import container_of
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.store_folder import LOCK_NAME, logs_folder, new_store_id, write_store_file
 from tier2.checkpoint_object import CONTAINERS_MAX
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage

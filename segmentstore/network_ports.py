@@ -13,8 +13,8 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.published_hosts import PublishedAddress, is_wildcard
-from segmentstore.segment_mapper import container_of
 from segmentstore.server.server_context import ServerContext
 from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer

@@ -42,6 +42,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.reports import CatalogExport
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.contracts.segments import (
     Merged,
     SegmentInfo,
@@ -49,7 +50,6 @@ from segmentstore.contracts.segments import (
     may_be_stored,
 )
 from segmentstore.segment_listing import listed_segments, segment_info
-from segmentstore.segment_mapper import container_of
 from segmentstore.sessions import (
     AttributeIterator,
     SegmentReader,

@@ -156,7 +156,7 @@ async def _require_running(store: SegmentStore, names: dict[int, str]) -> None:
 def _name_in_each(store: SegmentStore) -> dict[int, str]:
     """A name that is alive in each container served here."""
     # Not at the top: what is of the engine is loaded by the command that needs it.
-    from segmentstore.segment_mapper import container_of  # noqa: PLC0415
+    from segmentstore.contracts.segment_mapper import container_of  # noqa: PLC0415
 
     missing = dict.fromkeys(store.config.served)
     found: dict[int, str] = {}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.published_hosts import PublishedAddress
-from segmentstore.segment_mapper import container_of
 
 
 class SegmentHosts(Protocol):

@@ -18,13 +18,13 @@ import pytest
 import segmentstore
 from recovery.harness.services.server import free_port
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.controller.host_connection import HostConnection
 from segmentstore.controller.names import ROOT_TABLE, transaction_segment_name
 from segmentstore.controller.remote_actions import RemoteActions
 from segmentstore.controller.segment_actions import HostUnavailableError
 from segmentstore.controller.stream_model import FIXED_ONE
 from segmentstore.published_hosts import PublishedAddress
-from segmentstore.segment_mapper import container_of
 from segmentstore.service import SegmentStore
 from segmentstore.users import PasswordHash, user_line
 from segmentstore.wire.codec import encode

@@ -13,8 +13,8 @@ from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from segmentstore import SegmentStore
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.open_steps import open_store
-from segmentstore.segment_mapper import container_of
 from segmentstore.store_adapters import DefaultAdapters
 from tests.durablelog.bookkeeper.memory_ledgers import MemoryCluster, MemoryLedgerStore
 from tests.store.harness import LAZY

@@ -25,7 +25,7 @@ from segmentstore import (
     SegmentTruncatedError,
     UpdateType,
 )
-from segmentstore.segment_mapper import container_of
+from segmentstore.contracts.segment_mapper import container_of
 
 
 class RefusedError(Exception):

@@ -23,8 +23,8 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.open_steps import open_store
-from segmentstore.segment_mapper import container_of
 from tests.store.harness import LAZY
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage

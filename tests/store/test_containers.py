@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore import ContainerMismatchError
-from segmentstore.segment_mapper import container_of
+from segmentstore.contracts.segment_mapper import container_of
 from tests.store.harness import open_tiny, read_all, run
 
 TRANSACTION = "#transaction." + "0123456789abcdef" * 2

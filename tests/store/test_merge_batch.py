@@ -20,7 +20,7 @@ from segmentstore import (
     TierUnavailableError,
 )
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.segment_mapper import container_of
+from segmentstore.contracts.segment_mapper import container_of
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
 from tests.store.long_segments import SMALL
 from tests.store.test_idle_segments import FEW, active, made, make_idle
