@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 
 from segmentstore.contracts.errors import ConfigError, StoreClosedError
+from segmentstore.contracts.store_hosts import StoreHost, StoreHosts
 from segmentstore.store_parts import StoreParts
 
 
@@ -25,6 +26,13 @@ class StoreContainers(ABC):
     def served(self) -> list[int]:
         """Numbers of the containers that serve here now, ascending. O(containers)."""
         return self._parts.registry.served
+
+    async def fetch_hosts(self) -> StoreHosts:
+        """Which process serves which container, for clients; outside a cluster this one, alone."""
+        self._check_loop()
+        if self._parts.cluster_hosts is not None:
+            return await self._parts.cluster_hosts()
+        return StoreHosts(0, (StoreHost("", 0, tuple(self.served)),))
 
     async def start_container(self, number: int) -> None:
         """Start one of the store's containers here; returns when it serves, at once if it does.

@@ -19,6 +19,7 @@ from segmentstore.config import StoreConfig
 from segmentstore.container import ContainerRegistry, MakeContainer, SegmentContainer
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.store_hosts import StoreHosts
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.part_configs import cache_share
 from segmentstore.stats_types import ClusterStats, ControllerStats, TableStats, WireStats
@@ -59,6 +60,8 @@ class StoreParts:
     endpoint: MetricsEndpoint | None = None
     cluster_stats: Callable[[], ClusterStats] | None = None
     cluster_health: Callable[[], list[str]] | None = None
+    cluster_hosts: Callable[[], Awaitable[StoreHosts]] | None = None
+    """Where clients find the containers of a cluster."""
     wire_stats: Callable[[], WireStats] | None = None
     table_stats: Callable[[], TableStats] | None = None
     controller_stats: Callable[[], ControllerStats] | None = None

@@ -92,7 +92,7 @@ class ClusterHost:
         """As written last."""
         self._written_s = 0.0
         self._map = AssignmentMap()
-        self._hosts_seen = 0
+        self._nodes_seen: dict[str, HostNode] = {}
         self._trouble: str | None = None
         self._is_replaced = False
         self._left = False
@@ -114,9 +114,9 @@ class ClusterHost:
         return self._map
 
     @property
-    def hosts_seen(self) -> int:
-        """How many hosts were registered at the last change."""
-        return self._hosts_seen
+    def nodes_seen(self) -> Mapping[str, HostNode]:
+        """The hosts that were registered at the last change, by id."""
+        return self._nodes_seen
 
     def health(self) -> str | None:
         """What keeps this host from following the map, a sentence for people."""
@@ -208,7 +208,7 @@ class ClusterHost:
         seen = await self._view.read(records=self._draining)
         if seen.stored is not None:
             self._map = seen.stored.map
-        self._hosts_seen = len(seen.nodes)
+        self._nodes_seen = seen.nodes
         self._is_replaced = seen.nodes.get(self.host_id, self._node) > self._node
         assigned = AssignmentMap() if self._is_replaced else self._map
         if not self._draining and self._lacks(assigned):

@@ -13,11 +13,13 @@ from segmentstore.cluster.assigner import Assigner
 from segmentstore.cluster.assignment_map import unowned
 from segmentstore.cluster.cluster_host import ClusterHost
 from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.host_addresses import HostAddresses
 from segmentstore.cluster.host_reports import HostIdentity
 from segmentstore.cluster.load_meter import LoadMeter
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.host_ids import host_id_of
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.store_hosts import StoreHosts
 from segmentstore.stats_types import ClusterStats
 from segmentstore.store_parts import StoreParts
 
@@ -25,9 +27,12 @@ from segmentstore.store_parts import StoreParts
 class Membership:
     """Of one open store, from `join` to `leave`, both once."""
 
-    def __init__(self, host: ClusterHost, assigner: Assigner, containers: int) -> None:
+    def __init__(
+        self, host: ClusterHost, assigner: Assigner, addresses: HostAddresses, containers: int
+    ) -> None:
         self._host = host
         self._assigner = assigner
+        self._addresses = addresses
         self._count = containers
 
     async def join(self) -> None:
@@ -56,13 +61,17 @@ class Membership:
         return {
             "host_id": self._host.host_id,
             "leads": self._assigner.leads,
-            "hosts": self._host.hosts_seen,
+            "hosts": len(self._host.nodes_seen),
             "map_epoch": self._host.assigned.epoch,
             "unassigned": len(self._unassigned()),
             "starts": self._host.starts,
             "start_failures": self._host.start_failures,
             "stops": self._host.stops,
         }
+
+    async def hosts(self) -> StoreHosts:
+        """Where clients find each container, by the map as this host has seen it last."""
+        return await self._addresses.of(self._host.assigned, self._host.nodes_seen)
 
     def _unassigned(self) -> Sequence[int]:
         return unowned(self._count, self._host.assigned)
@@ -84,8 +93,9 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
     meter = LoadMeter(lambda: parts.containers, asyncio.get_running_loop().time)
     host = ClusterHost(nodes, parts.registry, me, meter.load, runtime)
     assigner = Assigner(nodes, host_id, config.containers, runtime)
-    membership = Membership(host, assigner, config.containers)
+    membership = Membership(host, assigner, HostAddresses(nodes), config.containers)
     async with translated():
         await membership.join()
     parts.cluster_stats, parts.cluster_health = membership.statistics, membership.health
+    parts.cluster_hosts = membership.hosts
     parts.undo.push(membership.leave)

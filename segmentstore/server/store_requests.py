@@ -20,8 +20,10 @@ from segmentstore.wire.store_commands import (
     AttributesGiven,
     BytesGiven,
     ChangeSegment,
+    DescribeHosts,
     DescribeSegment,
     DescribeStore,
+    HostsDescribed,
     ListAttributes,
     ListSegments,
     MakeSegment,
@@ -69,6 +71,20 @@ async def _describe_store(context: ServerContext, request: DescribeStore) -> Sto
         config.append_bytes_max,
         config.containers,
         tuple(store.served),
+    )
+
+
+async def _describe_hosts(context: ServerContext, request: DescribeHosts) -> StoreReply:
+    store = context.store
+    epoch, hosts = await store.fetch_hosts()
+    config = store.config
+    return HostsDescribed(
+        request.request_id,
+        store.store_id,
+        config.append_bytes_max,
+        config.containers,
+        epoch,
+        hosts,
     )
 
 
@@ -205,6 +221,7 @@ _ACTIONS: Final[dict[str, Callable[[SegmentStore], Coroutine[Any, Any, object]]]
 
 STORE_HANDLERS: Final[dict[type, StoreHandler]] = {
     ChangeSegment: _change_segment,
+    DescribeHosts: _describe_hosts,
     DescribeSegment: _describe_segment,
     DescribeStore: _describe_store,
     ListAttributes: _list_attributes,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.store_hosts import StoreHost
 from segmentstore.wire.segment_commands import ConditionalAttributeUpdate
 
 EXTENSION_VERSION: Final = 1
@@ -293,6 +294,26 @@ class RowsGiven(NamedTuple):
     rows: Buffer
 
 
+class DescribeHosts(NamedTuple):
+    """Ask which process serves which container. Answered by HostsDescribed."""
+
+    request_id: int
+
+
+class HostsDescribed(NamedTuple):
+    """The store's id and bounds, and who serves its containers, as far as the process knows.
+
+    `epoch`: of the assignment map, 0 outside a cluster.
+    """
+
+    request_id: int
+    store_id: str
+    append_bytes_max: int
+    containers: int
+    epoch: int
+    hosts: tuple[StoreHost, ...]
+
+
 class RequestRefused(NamedTuple):
     """The request failed: the name of an error's class, and the error as JSON."""
 
@@ -322,6 +343,7 @@ StoreRequest = (
     | BeginListing
     | ContinueListing
     | CloseListing
+    | DescribeHosts
 )
 """What a server accepts besides Pravega's requests."""
 StoreReply = (
@@ -332,5 +354,6 @@ StoreReply = (
     | AttributesGiven
     | RequestRefused
     | RowsGiven
+    | HostsDescribed
 )
 """What a client accepts besides Pravega's replies."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from segmentstore.contracts.store_hosts import StoreHost
 from segmentstore.wire.fields import BOOL, DATA, I8, I32, I64, REST, TEXT, UUID, ListOf
 from segmentstore.wire.layouts import Layout
 from segmentstore.wire.segment_commands import ConditionalAttributeUpdate
@@ -23,9 +24,11 @@ from segmentstore.wire.store_commands import (
     CloseListing,
     CloseWriter,
     ContinueListing,
+    DescribeHosts,
     DescribeSegment,
     DescribeStore,
     EventToAppend,
+    HostsDescribed,
     ListAttributes,
     ListSegments,
     MakeSegment,
@@ -46,6 +49,7 @@ from segmentstore.wire.store_commands import (
 
 _UPDATES: Final = ListOf(Layout(ConditionalAttributeUpdate, UUID, I8, I64, I64))
 _SEGMENT: Final = Layout(SegmentEntry, TEXT, I64, I64, I64, I64, I64, I64, I32, BOOL, BOOL)
+_HOST: Final = Layout(StoreHost, TEXT, I32, ListOf(I32))
 
 STORE_REQUESTS: Final[Mapping[int, Layout]] = {
     10001: Layout(DescribeStore, I64),
@@ -68,6 +72,7 @@ STORE_REQUESTS: Final[Mapping[int, Layout]] = {
     10018: Layout(BeginListing, I64, TEXT, TEXT),
     10019: Layout(ContinueListing, I64, I64),
     10020: Layout(CloseListing, I64),
+    10021: Layout(DescribeHosts, I64),
 }
 """What a server accepts of a client that announced them."""
 
@@ -79,6 +84,7 @@ STORE_REPLIES: Final[Mapping[int, Layout]] = {
     10105: Layout(AttributesGiven, I64, BOOL, ListOf(Layout(AttributeEntry, UUID, I64))),
     10106: Layout(RequestRefused, I64, TEXT, REST),
     10107: Layout(RowsGiven, I64, BOOL, REST),
+    10108: Layout(HostsDescribed, I64, TEXT, I64, I32, I64, ListOf(_HOST)),
 }
 """What a client accepts of a server that announced them."""
 

@@ -25,6 +25,7 @@ from segmentstore import (
     NotPrimaryError,
 )
 from segmentstore.config import StoreConfig
+from segmentstore.contracts.store_hosts import StoreHosts
 from segmentstore.service import SegmentStore
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import LAZY
@@ -134,6 +135,30 @@ def test_containers_are_shared_and_rebalanced_when_a_host_joins() -> None:
         for container in range(CONTAINERS):
             cluster.append(container, b" after")
             assert cluster.read(container) == b"before after"
+
+
+def test_any_host_says_where_each_container_is() -> None:
+    with hosts("addresses", "one", "two", "three") as cluster:
+
+        def seen_by(name: str) -> StoreHosts:
+            return cluster.world.run_task(
+                cluster.processes[name], cluster.stores[name].fetch_hosts()
+            )
+
+        cluster.until(lambda: all(len(each) == 2 for each in cluster.served().values()))
+        cluster.until_all_served()
+        seen = seen_by("one")
+        assert seen == seen_by("two") == seen_by("three")
+        assert seen.epoch > 0
+        assert {(each.host, each.port) for each in seen.hosts} == {("127.0.0.1", 1)}
+        assert [list(each.containers) for each in seen.hosts] == [
+            cluster.served()[name] for name in sorted(cluster.stores)
+        ]
+        cluster.kill("two")
+        cluster.until_all_served()
+        later = seen_by("three")
+        assert later.epoch > seen.epoch
+        assert [list(each.containers) for each in later.hosts] == [*cluster.served().values()]
 
 
 def test_a_host_that_leaves_has_its_containers_moved_before_it_ends() -> None:

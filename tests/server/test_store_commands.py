@@ -35,9 +35,11 @@ from segmentstore.wire.store_commands import (
     CancelRead,
     ChangeSegment,
     CloseWriter,
+    DescribeHosts,
     DescribeSegment,
     DescribeStore,
     EventToAppend,
+    HostsDescribed,
     ListAttributes,
     ManageStore,
     NumbersGiven,
@@ -100,6 +102,8 @@ class TestAnnouncement:
                 assert info.length == 3
                 described = await client.ask(DescribeStore(9), StoreDescribed)
                 assert described == (9, store.store_id, 4096, 1, (0,))
+                hosts = await client.ask(DescribeHosts(10), HostsDescribed)
+                assert hosts == (10, store.store_id, 4096, 1, 0, (("", 0, (0,)),))
 
         run(main())
 

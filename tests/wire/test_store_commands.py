@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segmentstore.contracts.store_hosts import StoreHost
 from segmentstore.wire import store_commands
 from segmentstore.wire.codec import HEADER, decode, encode, encode_parts
 from segmentstore.wire.commands import Command, ConditionalAttributeUpdate, Hello, KeepAlive
@@ -29,9 +30,11 @@ from segmentstore.wire.store_commands import (
     CloseListing,
     CloseWriter,
     ContinueListing,
+    DescribeHosts,
     DescribeSegment,
     DescribeStore,
     EventToAppend,
+    HostsDescribed,
     ListAttributes,
     ListSegments,
     MakeSegment,
@@ -82,6 +85,7 @@ COMMANDS: dict[str, Command] = {
     "BeginListing": BeginListing(7, "blocks", "logs/a"),
     "ContinueListing": ContinueListing(8, 7),
     "CloseListing": CloseListing(7),
+    "DescribeHosts": DescribeHosts(7),
     "StoreDescribed": StoreDescribed(1, "6f1c", 8 << 20, 4, (0, 1)),
     "NumbersGiven": NumbersGiven(7, (1234, -1)),
     "BytesGiven": BytesGiven(7, b"hello"),
@@ -91,6 +95,9 @@ COMMANDS: dict[str, Command] = {
     "AttributesGiven": AttributesGiven(7, False, (AttributeEntry(WRITER, 5),)),
     "RequestRefused": RequestRefused(7, "SegmentSealedError", b'{"text": "x", "values": {}}'),
     "RowsGiven": RowsGiven(7, True, b'[["o", 5, "live", "logs/a", 0, 4, 5]]'),
+    "HostsDescribed": HostsDescribed(
+        7, "6f1c", 8 << 20, 4, 9, (StoreHost("h", 9090, (0, 2)), StoreHost("", 0, ()))
+    ),
 }
 
 commands: st.SearchStrategy[Command] = st.sampled_from(list(STORE_COMMANDS.values())).flatmap(
