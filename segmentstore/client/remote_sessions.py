@@ -21,30 +21,22 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     WriterNotOpenError,
 )
-from segmentstore.wire.store_commands import (
-    ANY_SEGMENT,
-    NO_LIMIT,
-    AttributesGiven,
-    BytesGiven,
-    ListAttributes,
-    NumbersGiven,
-    OpenWriter,
-    ReadBytes,
-)
+from segmentstore.wire.store_commands import ANY_SEGMENT, NumbersGiven, OpenWriter
 
 FOLLOW_WAIT_S: Final = 60.0
 CHUNK_BYTES: Final = 1 << 20
 _LAST_KEY: Final = b"\xff" * 16
 SegmentIdOf = Callable[[str], Awaitable[int]]
+ReadBytesOf = Callable[[str, int, int, int, float | None], Awaitable[bytes]]
+"""Of a segment by name and id: offset, length, seconds to wait for some."""
+AttributesOf = Callable[[str, int, bytes, bytes], Awaitable[list[tuple[uuid.UUID, int]]]]
+"""Of a segment by name and id: from one attribute to another, a slice of these."""
 
 
 class _Session:
     """What is bound to one segment of a remote store."""
 
-    def __init__(
-        self, connection: ClientConnection, name: str, id_of: SegmentIdOf, keeps: object
-    ) -> None:
-        self._connection = connection
+    def __init__(self, name: str, id_of: SegmentIdOf, keeps: object) -> None:
         self._name = name
         self._id_of = id_of
         self._id = ANY_SEGMENT
@@ -67,7 +59,7 @@ class RemoteReader(_Session):
 
     def __init__(
         self,
-        connection: ClientConnection,
+        read: ReadBytesOf,
         name: str,
         id_of: SegmentIdOf,
         keeps: object,
@@ -75,7 +67,8 @@ class RemoteReader(_Session):
         *,
         follow: bool,
     ) -> None:
-        super().__init__(connection, name, id_of, keeps)
+        super().__init__(name, id_of, keeps)
+        self._read = read
         self._follow = follow
         self.offset = offset
         self._turn = asyncio.Lock()
@@ -100,30 +93,27 @@ class RemoteReader(_Session):
         wait = FOLLOW_WAIT_S if self._follow else None
         while True:
             try:
-                data = await read_bytes(
-                    self._connection, self._name, segment_id, offset, CHUNK_BYTES, wait
-                )
+                data = await self._read(self._name, segment_id, offset, CHUNK_BYTES, wait)
             except EndOfSegmentError:
                 return b""
             if data or not self._follow:
                 return data
 
 
-class RemoteWriter(_Session):
+class RemoteWriter:
     """Exactly-once appends of one writer id to one segment; see `segmentstore.SegmentWriter`.
 
     Enter it, or `await open()`: before that every append raises WriterNotOpenError.
     """
 
     def __init__(
-        self,
-        connection: ClientConnection,
-        name: str,
-        id_of: SegmentIdOf,
-        keeps: object,
-        writer_id: uuid.UUID,
+        self, connection: ClientConnection, name: str, keeps: object, writer_id: uuid.UUID
     ) -> None:
-        super().__init__(connection, name, id_of, keeps)
+        self._connection = connection
+        self._name = name
+        self._loop = asyncio.get_running_loop()
+        self._birth = forks.Birth()
+        self._keeps = keeps
         self.writer_id = writer_id
         self._writer = 0
         """What the store knows the session by."""
@@ -134,7 +124,7 @@ class RemoteWriter(_Session):
         """Find the writer's last event. Idempotent. Raises SegmentNotFoundError, and as calls of
         the store do.
         """
-        self._check_loop()
+        check_loop(self._loop, self._birth)
         if self._last is None:
             connection = self._connection
             request_id = connection.next_id()
@@ -175,7 +165,7 @@ class RemoteWriter(_Session):
         self, data: bytes | bytearray | memoryview, event_number: int | None = None
     ) -> asyncio.Future[int | None]:
         """Append one event, enqueued when called; see `segmentstore.SegmentWriter.append`."""
-        self._check_loop()
+        check_loop(self._loop, self._birth)
         last = self.last_event_number
         number = last + 1 if event_number is None else event_number
         checked_offset("event_number", number)
@@ -196,14 +186,15 @@ class RemoteAttributes(_Session):
 
     def __init__(
         self,
-        connection: ClientConnection,
+        attributes: AttributesOf,
         name: str,
         id_of: SegmentIdOf,
         keeps: object,
         from_id: uuid.UUID | None,
         to_id: uuid.UUID | None,
     ) -> None:
-        super().__init__(connection, name, id_of, keeps)
+        super().__init__(name, id_of, keeps)
+        self._attributes = attributes
         self._start = bytes(16) if from_id is None else from_id.bytes
         self._last = _LAST_KEY if to_id is None else to_id.bytes
         self._slice: list[tuple[uuid.UUID, int]] = []
@@ -234,28 +225,4 @@ class RemoteAttributes(_Session):
         start = self._start if behind is None else next_key(behind.bytes)
         if start is None or start > self._last:
             return []
-        connection = self._connection
-        request_id = connection.next_id()
-        command = ListAttributes(request_id, segment_id, start, self._last, self._name)
-        reply = await connection.ask(command, request_id, AttributesGiven)
-        return [(uuid.UUID(bytes=key), value) for key, value in reply.attributes]
-
-
-async def read_bytes(
-    connection: ClientConnection,
-    name: str,
-    segment_id: int,
-    offset: int,
-    length_max: int,
-    wait: float | None,
-) -> bytes:
-    """Bytes of a segment. Cancelled, the store stops waiting for some, too."""
-    request_id = connection.next_id()
-    wait_ms = NO_LIMIT if wait is None else int(min(wait * 1000, 2.0**53))
-    command = ReadBytes(request_id, segment_id, offset, length_max, wait_ms, name)
-    try:
-        reply = await connection.ask(command, request_id, BytesGiven)
-    except asyncio.CancelledError:
-        connection.cancel_read(request_id)
-        raise
-    return bytes(reply.data)
+        return await self._attributes(self._name, segment_id, start, self._last)

@@ -24,7 +24,6 @@ from segmentstore.client.remote_sessions import (
     RemoteAttributes,
     RemoteReader,
     RemoteWriter,
-    read_bytes,
 )
 from segmentstore.contracts import forks
 from segmentstore.contracts.attributes import AttributeUpdate
@@ -63,6 +62,7 @@ from segmentstore.wire.store_commands import (
     BytesGiven,
     ChangeSegment,
     DescribeSegment,
+    ListAttributes,
     ListSegments,
     MakeSegment,
     ManageStore,
@@ -70,6 +70,7 @@ from segmentstore.wire.store_commands import (
     MergeSegmentList,
     NumbersGiven,
     ReadAttributes,
+    ReadBytes,
     SegmentsGiven,
     StoreDescribed,
     UpdateAttributes,
@@ -212,7 +213,7 @@ class RemoteStore:
         self._check(name)
         if not isinstance(writer_id, uuid.UUID):
             raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
-        return RemoteWriter(self._connection, name, self._id_of, self, writer_id)
+        return RemoteWriter(self._connection, name, self, writer_id)
 
     # --- reads ------------------------------------------------------------------------------------
 
@@ -224,7 +225,25 @@ class RemoteStore:
         checked_offset("offset", offset)
         checked_offset("max_length", max_length, low=1)
         checked_wait(wait)
-        return await read_bytes(self._connection, name, ANY_SEGMENT, offset, max_length, wait)
+        return await self.read_by_id(name, ANY_SEGMENT, offset, max_length, wait)
+
+    async def read_by_id(
+        self, name: str, segment_id: int, offset: int, length_max: int, wait: float | None
+    ) -> bytes:
+        """As `read`, but only if the segment has this id; ANY_SEGMENT: whichever has the name.
+
+        Cancelled, the store stops waiting for bytes, too.
+        """
+        connection = self._connection
+        request_id = connection.next_id()
+        wait_ms = NO_LIMIT if wait is None else int(min(wait * 1000, 2.0**53))
+        command = ReadBytes(request_id, segment_id, offset, length_max, wait_ms, name)
+        try:
+            reply = await connection.ask(command, request_id, BytesGiven)
+        except asyncio.CancelledError:
+            connection.cancel_read(request_id)
+            raise
+        return bytes(reply.data)
 
     def reader(self, name: str, offset: int = 0, *, follow: bool = False) -> RemoteReader:
         """An async iterator of chunks from `offset`; with `follow` it waits for more until the
@@ -234,7 +253,7 @@ class RemoteStore:
         """
         self._check(name)
         checked_offset("offset", offset)
-        return RemoteReader(self._connection, name, self._id_of, self, offset, follow=follow)
+        return RemoteReader(self.read_by_id, name, self._id_of, self, offset, follow=follow)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -356,7 +375,16 @@ class RemoteStore:
         for argument, bound in (("from_id", from_id), ("to_id", to_id)):
             if bound is not None and not isinstance(bound, uuid.UUID):
                 raise InvalidArgumentError(argument, bound, "it is None or a uuid.UUID")
-        return RemoteAttributes(self._connection, name, self._id_of, self, from_id, to_id)
+        return RemoteAttributes(self.list_by_id, name, self._id_of, self, from_id, to_id)
+
+    async def list_by_id(
+        self, name: str, segment_id: int, start: bytes, last: bytes
+    ) -> list[tuple[uuid.UUID, int]]:
+        """Attributes from `start` to `last` of the segment of this id, a slice of them."""
+        request_id = self._connection.next_id()
+        command = ListAttributes(request_id, segment_id, start, last, name)
+        reply = await self._connection.ask(command, request_id, AttributesGiven)
+        return [(uuid.UUID(bytes=key), value) for key, value in reply.attributes]
 
     # --- the store --------------------------------------------------------------------------------
 
