@@ -65,6 +65,7 @@ from segmentstore.contracts.segments import Merged, SegmentInfo
 
 if TYPE_CHECKING:
     from segmentstore import blocking
+    from segmentstore.client.cluster_store import ClusterStore
     from segmentstore.client.connecting import connect
     from segmentstore.client.remote_store import RemoteStore
     from segmentstore.contracts.collector import tune_gc
@@ -87,6 +88,7 @@ if TYPE_CHECKING:
 _LAZY = {
     "BlockEntry": "segmentstore.contracts.reports",
     "CatalogExport": "segmentstore.contracts.reports",
+    "ClusterStore": "segmentstore.client.cluster_store",
     "FrameEntry": "segmentstore.contracts.reports",
     "GarbageItem": "segmentstore.contracts.reports",
     "GarbageReport": "segmentstore.contracts.reports",
@@ -121,6 +123,7 @@ __all__ = [
     "BadOffsetError",
     "BlockEntry",
     "CatalogExport",
+    "ClusterStore",
     "ConfigError",
     "ContainerMismatchError",
     "ContainerNotServedError",

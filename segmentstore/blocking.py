@@ -30,6 +30,7 @@ from types import TracebackType
 from typing import Self, TypeVar, Unpack, cast
 
 from segmentstore.arguments import snapshot
+from segmentstore.client.cluster_store import ClusterStore
 from segmentstore.client.connecting import connect as connect_async
 from segmentstore.client.remote_store import RemoteStore
 from segmentstore.contracts.attributes import AttributeUpdate
@@ -175,7 +176,7 @@ class SegmentStore:
         if isinstance(store, AsyncSegmentStore):
             parts = store._parts  # noqa: SLF001 - the other half of this class
             registered(parts).watch(self, thread.begin_end)
-        elif isinstance(store, RemoteStore):
+        elif isinstance(store, RemoteStore | ClusterStore):
             store.watch(self, thread.begin_end)
 
     def __enter__(self) -> Self:
@@ -391,9 +392,16 @@ def open(  # noqa: A001 - the public name, as in `segmentstore.open`
     return _opened(StoreThread(lambda: open_async(location, runtime=runtime, **current)))
 
 
-def connect(location: str | os.PathLike[str], *, tls: ssl.SSLContext | None = None) -> SegmentStore:
-    """Connect to a store that another process has open, as `segmentstore.connect` does."""
-    return _opened(StoreThread(lambda: connect_async(location, tls=tls)))
+def connect(
+    location: str | os.PathLike[str],
+    *,
+    tls: ssl.SSLContext | None = None,
+    retry_s: float | None = None,
+) -> SegmentStore:
+    """Connect to a store that another process has open, or to a cluster, as
+    `segmentstore.connect` does.
+    """
+    return _opened(StoreThread(lambda: connect_async(location, tls=tls, retry_s=retry_s)))
 
 
 def _opened(thread: StoreThread) -> SegmentStore:

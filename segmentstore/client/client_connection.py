@@ -45,6 +45,7 @@ from segmentstore.wire.store_commands import (
     AppendEvents,
     CancelRead,
     CloseWriter,
+    ConnectionClosing,
     RequestRefused,
 )
 from segmentstore.wire.store_documents import refusal_error
@@ -99,6 +100,8 @@ class ClientConnection(asyncio.Protocol):
         """Once closing, nothing waits any more."""
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._reason = "the other side has closed it"
+        self.chunks_received = 0
+        """Pieces of data that have come: while it grows, the other side is there."""
 
     # --- the transport's calls --------------------------------------------------------------------
 
@@ -111,6 +114,7 @@ class ClientConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Resolve what whole frames answer."""
+        self.chunks_received += 1
         try:
             for command in self._decoder.feed(data):
                 self._take(command)
@@ -200,6 +204,16 @@ class ClientConnection(asyncio.Protocol):
         """Nobody has it any more. From any thread."""
         self._forgotten.append(writer)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._lost is not None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether something was sent that has no reply."""
+        return bool(self._pending)
+
     def check(self) -> None:
         """Raise why nothing can be asked."""
         if self._lost is not None:
@@ -285,6 +299,9 @@ class ClientConnection(asyncio.Protocol):
             return
         if not self.has_hello.done():
             raise WireError(f"{type(command).__name__} came before Hello")
+        if isinstance(command, ConnectionClosing):
+            self._take_leave()
+            return
         request_id = getattr(command, "request_id", None)
         pending = self._pending.get(request_id) if request_id is not None else None
         if pending is None:
@@ -309,6 +326,19 @@ class ClientConnection(asyncio.Protocol):
         self._decoder.accept({**REPLIES, **STORE_REPLIES}, REPLY_BYTES_MAX)
         self.has_hello.set_result(None)
 
+    def _take_leave(self) -> None:
+        """The store closes. What it has not answered had no effect."""
+        self._reason = "the store was closed"
+        lost = StoreDisconnectedError(self._reason)
+        if self._lost is None:
+            self._lost = lost
+        pending, self._pending = self._pending, {}
+        for each in pending.values():
+            each.fail(lost)
+        self._note_answered()
+        if self._transport is not None:
+            self._transport.close()
+
     # --- the end ----------------------------------------------------------------------------------
 
     async def close(self) -> None:
@@ -332,6 +362,11 @@ class ClientConnection(asyncio.Protocol):
     def _note_answered(self) -> None:
         if not self._pending and not self._answered.done():
             self._answered.set_result(None)
+
+    def give_up(self, reason: str) -> None:
+        """The other side does not answer: close at once, as if it had."""
+        self._reason = reason
+        self.abort()
 
     def abort(self) -> None:
         """Close at once."""

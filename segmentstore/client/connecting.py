@@ -4,83 +4,47 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import ssl
 import weakref
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator, Sequence
 from types import TracebackType
-from typing import Final
+from typing import Any, Final, Generic, TypeVar, overload
 
 from segmentstore.client.client_connection import ClientConnection
+from segmentstore.client.cluster_store import ClusterStore, cluster_store
 from segmentstore.client.remote_store import RemoteStore
+from segmentstore.client.retry_rules import RETRY_S
+from segmentstore.client.store_addresses import StoreAddress, parse_address, parse_addresses
 from segmentstore.contracts.errors import InvalidArgumentError, StoreUnreachableError
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.local_socket import socket_address
+from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import open_or_release
 from segmentstore.wire.store_commands import DescribeStore, StoreDescribed
 
 CONNECT_S: Final = 10.0
 """Longest until the store has said which it is."""
-_ADDRESS: Final = re.compile(
-    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^/:\[\]]+)):(?P<port>\d{1,5})"
-)
+
+S = TypeVar("S", RemoteStore, ClusterStore)
 
 
-class ConnectingStore:
+class ConnectingStore(Generic[S]):
     """A connection about to be made: `store = await it`, or `async with it as store`.
 
     Nothing happens before.
     """
 
-    def __init__(
-        self, location: str, address: tuple[str, int] | None, tls: ssl.SSLContext | None
-    ) -> None:
-        """`address`: None if the location is a folder."""
-        self._location = location
-        self._address = address
-        self._tls = tls
-        self._store: RemoteStore | None = None
+    def __init__(self, open_store: Callable[[], Coroutine[Any, Any, S]]) -> None:
+        self._open: Callable[[], Coroutine[Any, Any, S]] = open_store
+        self._store: S | None = None
 
-    async def _connect(self) -> RemoteStore:
-        return await open_or_release(self._open(), RemoteStore.close, "connect to a store")
+    async def _connect(self) -> S:
+        return await open_or_release(self._open(), _close, "connect to a store")
 
-    async def _open(self) -> RemoteStore:
-        connection = ClientConnection(self._location)
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                await self._reach(connection)
-                store = await store_behind(connection)
-        except TimeoutError:
-            connection.abort()
-            detail = f"there was no answer for {CONNECT_S:g} s"
-            raise StoreUnreachableError(self._location, detail) from None
-        except BaseException:
-            connection.abort()
-            raise
-        # At the end of the process everything is released.
-        weakref.finalize(store, connection.drop).atexit = False
-        return store
-
-    async def _reach(self, connection: ClientConnection) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            if self._address is not None:
-                await loop.create_connection(lambda: connection, *self._address, ssl=self._tls)
-                return
-            with socket_address(self._location) as address:
-                await loop.create_unix_connection(lambda: connection, address)
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            detail = "no process has it open, or with local_server off"
-            if self._address is not None:
-                detail = "nobody listens there"
-            raise StoreUnreachableError(self._location, detail) from error
-        except OSError as error:
-            raise StoreUnreachableError(self._location, str(error)) from error
-
-    def __await__(self) -> Generator[object, None, RemoteStore]:
+    def __await__(self) -> Generator[object, None, S]:
         return self._connect().__await__()
 
-    async def __aenter__(self) -> RemoteStore:
+    async def __aenter__(self) -> S:
         self._store = await self._connect()
         return self._store
 
@@ -92,6 +56,72 @@ class ConnectingStore:
     ) -> None:
         if self._store is not None:
             await self._store.close()
+
+
+async def _close(store: RemoteStore | ClusterStore) -> None:
+    await store.close()
+
+
+async def _connected(
+    location: str, address: StoreAddress | None, tls: ssl.SSLContext | None
+) -> RemoteStore:
+    store = await reached_store(location, address, tls)
+    # At the end of the process everything is released.
+    weakref.finalize(store, store.connection.drop).atexit = False
+    return store
+
+
+async def _cluster(
+    location: str,
+    addresses: Sequence[StoreAddress],
+    tls: ssl.SSLContext | None,
+    retry_s: float,
+    runtime: Runtime,
+) -> ClusterStore:
+    async def reach(address: StoreAddress) -> RemoteStore:
+        return await reached_store(str(address), address, tls)
+
+    return await cluster_store(location, addresses, reach, runtime.random, retry_s)
+
+
+async def reached_store(
+    location: str, address: StoreAddress | None, tls: ssl.SSLContext | None
+) -> RemoteStore:
+    """The store in a folder, or at an address. The caller closes it.
+
+    Raises StoreUnreachableError, AccessRefusedError, StoreDisconnectedError.
+    """
+    connection = ClientConnection(location)
+    try:
+        async with asyncio.timeout(CONNECT_S):
+            await _reach(connection, address, tls)
+            return await store_behind(connection)
+    except TimeoutError:
+        connection.abort()
+        detail = f"there was no answer for {CONNECT_S:g} s"
+        raise StoreUnreachableError(location, detail) from None
+    except BaseException:
+        connection.abort()
+        raise
+
+
+async def _reach(
+    connection: ClientConnection, address: StoreAddress | None, tls: ssl.SSLContext | None
+) -> None:
+    loop, location = asyncio.get_running_loop(), connection.location
+    try:
+        if address is not None:
+            await loop.create_connection(lambda: connection, *address, ssl=tls)
+            return
+        with socket_address(location) as place:
+            await loop.create_unix_connection(lambda: connection, place)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        detail = "no process has it open, or with local_server off"
+        if address is not None:
+            detail = "nobody listens there"
+        raise StoreUnreachableError(location, detail) from error
+    except OSError as error:
+        raise StoreUnreachableError(location, str(error)) from error
 
 
 async def store_behind(connection: ClientConnection) -> RemoteStore:
@@ -106,24 +136,51 @@ async def store_behind(connection: ClientConnection) -> RemoteStore:
     return RemoteStore(connection, described)
 
 
+@overload
 def connect(
-    location: str | os.PathLike[str], *, tls: ssl.SSLContext | None = None
-) -> ConnectingStore:
-    """Connect to a store that another process has open (or this one).
+    location: os.PathLike[str], *, tls: ssl.SSLContext | None = None
+) -> ConnectingStore[RemoteStore]: ...
+@overload
+def connect(
+    location: str | os.PathLike[str],
+    *,
+    tls: ssl.SSLContext | None = None,
+    retry_s: float | None = None,
+) -> ConnectingStore[RemoteStore] | ConnectingStore[ClusterStore]: ...
+def connect(
+    location: str | os.PathLike[str],
+    *,
+    tls: ssl.SSLContext | None = None,
+    retry_s: float | None = None,
+) -> ConnectingStore[RemoteStore] | ConnectingStore[ClusterStore]:
+    """Connect to a store that another process has open (or this one), or several as a cluster.
 
     `location` is the store's folder, on this machine, or "host:port" of its wire server
-    (`wire_port`). A folder whose name looks like an address is written `./name:1`. `tls` encrypts a
-    connection to a port. The result has the API of an open store (`segmentstore.store_api`).
+    (`wire_port`). "host:port,host:port" are hosts of a cluster (`serve="cluster"`), some or all; of
+    one alone: "host:port,". A folder whose name looks like an address is written `./name:1`. `tls`
+    encrypts a connection to a port. The result has the API of an open store
+    (`segmentstore.store_api`).
+
+    Calls of a cluster follow its containers: what was not taken is asked again for `retry_s`
+    seconds, 60 by default, and then raises the last error.
 
     Raises InvalidArgumentError for what is neither. When awaited or entered it raises
     StoreUnreachableError, and AccessRefusedError of a port with tokens. Costs two round trips.
     """
-    address = None
-    if isinstance(location, str) and (match := _ADDRESS.fullmatch(location)) is not None:
-        port = int(match["port"])
-        if not 1 <= port <= 65_535:
-            raise InvalidArgumentError("location", location, "a port is from 1 to 65535")
-        return ConnectingStore(location, (match["ipv6"] or match["host"], port), tls)
+    if isinstance(location, str) and (addresses := parse_addresses(location)) is not None:
+        seconds = RETRY_S if retry_s is None else _checked_seconds(retry_s)
+        return ConnectingStore(lambda: _cluster(location, addresses, tls, seconds, Runtime()))
+    if retry_s is not None:
+        raise InvalidArgumentError("retry_s", retry_s, "only a cluster is asked again")
+    if isinstance(location, str) and (address := parse_address(location)) is not None:
+        return ConnectingStore(lambda: _connected(location, address, tls))
     if tls is not None:
         raise InvalidArgumentError("tls", location, "the socket in a folder is not encrypted")
-    return ConnectingStore(checked_folder(location), address, None)
+    folder = checked_folder(location)
+    return ConnectingStore(lambda: _connected(folder, None, None))
+
+
+def _checked_seconds(value: object) -> float:
+    if not isinstance(value, int | float) or not value >= 0:
+        raise InvalidArgumentError("retry_s", value, "it is a number of seconds, 0 or more")
+    return value

@@ -61,7 +61,10 @@ from segmentstore.wire.store_commands import (
     AttributesGiven,
     BytesGiven,
     ChangeSegment,
+    DescribeHosts,
     DescribeSegment,
+    DescribeStore,
+    HostsDescribed,
     ListAttributes,
     ListSegments,
     MakeSegment,
@@ -151,6 +154,11 @@ class RemoteStore:
             self._connection.close_now()
 
     @property
+    def connection(self) -> ClientConnection:
+        """What it asks through."""
+        return self._connection
+
+    @property
     def store_id(self) -> str:
         """The store's id: a restored store has another one."""
         return self._store_id
@@ -165,6 +173,25 @@ class RemoteStore:
         """The containers of the store that its process does not serve."""
         return sorted(set(range(self._containers)).difference(self._served))
 
+    # --- hosts ------------------------------------------------------------------------------------
+
+    async def fetch_hosts(self) -> HostsDescribed:
+        """Which process serves which container of the store, as this one knows it."""
+        request_id = self._connection.next_id()
+        return await self._connection.ask(DescribeHosts(request_id), request_id, HostsDescribed)
+
+    async def fetch_served(self) -> set[int]:
+        """The containers that the process serves now."""
+        request_id = self._connection.next_id()
+        command = DescribeStore(request_id)
+        return set((await self._connection.ask(command, request_id, StoreDescribed)).served)
+
+    def probe(self) -> None:
+        """Have the process send something, if it is there."""
+        request_id = self._connection.next_id()
+        reply = self._connection.ask(DescribeStore(request_id), request_id, StoreDescribed)
+        reply.add_done_callback(asyncio.Future.exception)
+
     # --- appends ----------------------------------------------------------------------------------
 
     def append(
@@ -177,7 +204,7 @@ class RemoteStore:
         """Append bytes; see `segmentstore.SegmentStore.append`."""
         self._check_loop()
         try:
-            _check_name(name)
+            checked_name(name)
             payload = checked_data(data, self._append_bytes_max)
             if expected_offset is None and attributes == ():
                 return self._connection.append(name, payload)
@@ -287,13 +314,17 @@ class RemoteStore:
             return
         after, more = "", True
         while more:
-            request_id = self._connection.next_id()
-            command = ListSegments(request_id, prefix, after)
-            reply = await self._connection.ask(command, request_id, SegmentsGiven)
-            for entry in reply.segments:
-                yield segment_info(entry)
-            more = reply.more and bool(reply.segments)
-            after = reply.segments[-1].name if more else ""
+            infos, more = await self.list_part(prefix, after)
+            for info in infos:
+                yield info
+            after = infos[-1].name if more else ""
+
+    async def list_part(self, prefix: str, after: str) -> tuple[list[SegmentInfo], bool]:
+        """The segments behind a name, about 1 MiB of them, and whether there are more."""
+        request_id = self._connection.next_id()
+        command = ListSegments(request_id, prefix, after)
+        reply = await self._connection.ask(command, request_id, SegmentsGiven)
+        return [*map(segment_info, reply.segments)], reply.more and bool(reply.segments)
 
     async def seal(self, name: str) -> int:
         """Allow no more appends, ever; gives the final length."""
@@ -310,7 +341,7 @@ class RemoteStore:
     ) -> Merged:
         """Append the whole source to the target and delete the source, as one step."""
         self._check(target)
-        _check_name(source)
+        checked_name(source)
         updates = update_entries(checked_updates(attributes))
         request_id = self._connection.next_id()
         command = MergeSegment(request_id, target, source, updates)
@@ -325,7 +356,7 @@ class RemoteStore:
         if isinstance(sources, str) or not isinstance(sources, Sequence):
             raise InvalidArgumentError("sources", sources, "it is a sequence of names")
         for source in sources:
-            _check_name(source)
+            checked_name(source)
         lengths: list[int] = []
         for first in range(0, max(len(sources), 1), _SOURCES_MAX):
             request_id = self._connection.next_id()
@@ -413,7 +444,7 @@ class RemoteStore:
         """What is in Tier 2 of a segment, or of all, and objects that wait for their deletion."""
         self._check_loop()
         if segment is not None:
-            _check_name(segment)
+            checked_name(segment)
         return listed_rows(self._connection, BLOCKS, segment or "")
 
     def find_garbage(self) -> AsyncGenerator[GarbageItem | Finding, None]:
@@ -461,7 +492,7 @@ class RemoteStore:
 
     def _check(self, name: object) -> None:
         self._check_loop()
-        _check_name(name)
+        checked_name(name)
 
     async def _id_of(self, name: str) -> int:
         return (await self.get_info(name)).segment_id
@@ -482,7 +513,8 @@ class RemoteStore:
         return (await self._connection.ask(command, request_id, BytesGiven)).data
 
 
-def _check_name(name: object) -> None:
+def checked_name(name: object) -> str:
     """Raise InvalidNameError for what cannot be sent; the store decides what a name is."""
-    if not isinstance(name, str) or not 1 <= len(name) <= NAME_BYTES_MAX:
-        check_segment_name(name)
+    if isinstance(name, str) and 1 <= len(name) <= NAME_BYTES_MAX:
+        return name
+    return check_segment_name(name)

@@ -52,6 +52,7 @@ from segmentstore.wire.frame_decoder import FrameDecoder
 from segmentstore.wire.store_commands import (
     EXTENSION_VERSION,
     BeginListing,
+    ConnectionClosing,
     ContinueListing,
     ReadBytes,
 )
@@ -68,6 +69,8 @@ REQUESTS_MAX: Final = 16_384
 """Requests of one connection that are served at a time, waiting reads included."""
 REPLY_BYTES_MAX: Final = 4 << 20
 """Replies that wait for the client; with more its connection is not read."""
+LEAVE_S: Final = 1.0
+"""Longest that a client is waited for that was asked to close."""
 _APPENDS: Final = frozenset({Append, ConditionalAppend, ConditionalBlockEnd})
 _READS: Final = (ReadSegment, ReadBytes, BeginListing, ContinueListing)
 """Nobody waits for them once the connection has ended."""
@@ -111,6 +114,9 @@ class WireConnection(asyncio.Protocol):
         self._writable.set()
         self._is_paused = False
         self._ending = False
+        self._is_announced = False
+        """The client has the commands of our own."""
+        self._lost = asyncio.Event()
         self._backlog: deque[Command | Append] = deque()
         """Commands that wait: the first, an append, for room."""
         self._room: asyncio.Future[None] | None = None
@@ -159,6 +165,7 @@ class WireConnection(asyncio.Protocol):
         """Drop waiting reads; what was begun is finished without a reply."""
         del exc
         self._ending = True
+        self._lost.set()
         self._share.close()
         self._writable.set()
         if self._hello is not None:
@@ -254,6 +261,7 @@ class WireConnection(asyncio.Protocol):
             self._hello = None
         extension = EXTENSION_VERSION if hello.extension else 0
         if extension:
+            self._is_announced = True
             self._decoder.accept(_ALL_REQUESTS, self._store_commands.frame_bytes_max)
         self._send(Hello(VERSION, VERSION_MIN, extension))
         if hello.low_version > VERSION or hello.high_version < VERSION_MIN:
@@ -384,7 +392,19 @@ class WireConnection(asyncio.Protocol):
         # Their reports are written in the next turn of the loop.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
+        if self._is_announced and not transport.is_closing():
+            await self._take_leave(transport)
         transport.close()
+
+    async def _take_leave(self, transport: asyncio.Transport) -> None:
+        """Let the client close first. Closed with requests that were not read, the connection would
+        be reset, and the client might lose our last replies.
+        """
+        self._send(ConnectionClosing())
+        transport.resume_reading()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_S):
+                await self._lost.wait()
 
     def _cancel_read(self, request_id: int) -> None:
         for task, command in self._requests.items():

@@ -301,7 +301,7 @@ class DescribeHosts(NamedTuple):
 
 
 class HostsDescribed(NamedTuple):
-    """The store's id and bounds, and who serves its containers, as far as the process knows.
+    """The store's id and bounds, and the hosts of its containers, as far as the process knows.
 
     `epoch`: of the assignment map, 0 outside a cluster.
     """
@@ -312,6 +312,12 @@ class HostsDescribed(NamedTuple):
     containers: int
     epoch: int
     hosts: tuple[StoreHost, ...]
+
+
+class ConnectionClosing(NamedTuple):
+    """The last that a server says before it closes in order: what it has not answered, it has not
+    begun, but for reads. Answers no request.
+    """
 
 
 class RequestRefused(NamedTuple):
@@ -355,5 +361,6 @@ StoreReply = (
     | RequestRefused
     | RowsGiven
     | HostsDescribed
+    | ConnectionClosing
 )
 """What a client accepts besides Pravega's replies."""

@@ -23,6 +23,7 @@ from segmentstore.wire.store_commands import (
     ChangeSegment,
     CloseListing,
     CloseWriter,
+    ConnectionClosing,
     ContinueListing,
     DescribeHosts,
     DescribeSegment,
@@ -85,6 +86,7 @@ STORE_REPLIES: Final[Mapping[int, Layout]] = {
     10106: Layout(RequestRefused, I64, TEXT, REST),
     10107: Layout(RowsGiven, I64, BOOL, REST),
     10108: Layout(HostsDescribed, I64, TEXT, I64, I32, I64, ListOf(_HOST)),
+    10109: Layout(ConnectionClosing),
 }
 """What a client accepts of a server that announced them."""
 

@@ -44,6 +44,7 @@ from segmentstore.wire.codec import encode
 from segmentstore.wire.commands import Hello
 from segmentstore.wire.store_commands import DescribeStore, NumbersGiven, StoreDescribed
 from segmentstore.wire.tokens import TokenKey
+from tests.client.one_store import connect_one
 from tests.server.wire_client import served
 from tests.store.harness import TINY, WorldDisk, open_tiny, read_all, run, until
 
@@ -85,7 +86,7 @@ class TestSocket:
                 assert not (tmp_path / "s" / STORE_SOCKET_NAME).exists()
                 assert store.stats()["wire"] is None
                 with pytest.raises(StoreUnreachableError, match="local_server off"):
-                    await segmentstore.connect(tmp_path / "s")
+                    await connect_one(tmp_path / "s")
 
         run(main())
 
@@ -93,7 +94,7 @@ class TestSocket:
         async def main() -> None:
             async with open_tiny(tmp_path / "s", local_server=False):
                 (tmp_path / "s" / STORE_SOCKET_NAME).write_bytes(b"left behind")
-            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
                 await store.create_segment("x")
 
         run(main())
@@ -103,7 +104,7 @@ class TestSocket:
             folder = tmp_path.joinpath(*["long" * 20] * 3) / "s"
             assert len(os.fsencode(folder)) > 200
             folder.parent.mkdir(parents=True)
-            async with open_tiny(folder), segmentstore.connect(folder) as store:
+            async with open_tiny(folder), connect_one(folder) as store:
                 await store.create_segment("x")
             assert not (folder / STORE_SOCKET_NAME).exists()
 
@@ -152,9 +153,9 @@ class TestSocket:
                 with monkeypatch.context() as patched:
                     patched.setattr(local_endpoint, "_make_server", broken)
                     with pytest.raises(StoreUnreachableError):
-                        await segmentstore.connect(tmp_path / "s")
+                        await connect_one(tmp_path / "s")
                 await embedded.create_segment("x")
-                async with segmentstore.connect(tmp_path / "s") as store:
+                async with connect_one(tmp_path / "s") as store:
                     assert await store.append("x", b"a") == 0
 
         run(main())
@@ -164,7 +165,7 @@ class TestSocket:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as embedded:
                 places = [tmp_path / "s"] * 10
-                stores = await asyncio.gather(*map(segmentstore.connect, places))
+                stores = await asyncio.gather(*map(connect_one, places))
                 assert connections_of(embedded) == 10
                 await asyncio.gather(*(store.close() for store in stores))
 
@@ -175,11 +176,11 @@ class TestSocket:
 
         async def main() -> None:
             async with open_tiny(tmp_path / "s"):
-                first, second = [await segmentstore.connect(tmp_path / "s") for _ in range(2)]
+                first, second = [await connect_one(tmp_path / "s") for _ in range(2)]
                 with pytest.raises(StoreUnreachableError):
-                    await segmentstore.connect(tmp_path / "s")
+                    await connect_one(tmp_path / "s")
                 await first.close()
-                async with segmentstore.connect(tmp_path / "s"):
+                async with connect_one(tmp_path / "s"):
                     pass
                 await second.close()
 
@@ -190,14 +191,14 @@ class TestPlaces:
     @pytest.mark.parametrize("place", ["", "s3://bucket/x", 7, "a:0", "host:70000"])
     def test_that_are_none(self, place: str) -> None:
         with pytest.raises(InvalidArgumentError):
-            _ = segmentstore.connect(place)
+            _ = connect_one(place)
 
     def test_where_nobody_is(self, tmp_path: Path) -> None:
         async def main() -> None:
             port = free_port()
             for place in (tmp_path / "gone", tmp_path, f"127.0.0.1:{port}", f"[::1]:{port}"):
                 with pytest.raises(StoreUnreachableError) as caught:
-                    await segmentstore.connect(place)
+                    await connect_one(place)
                 assert caught.value.location == str(place)
 
         run(main())
@@ -215,7 +216,7 @@ class TestPlaces:
         async def main() -> None:
             async with impostor(*replies) as place:
                 with pytest.raises(StoreUnreachableError, match=message):
-                    await segmentstore.connect(place)
+                    await connect_one(place)
 
         run(main())
 
@@ -225,7 +226,7 @@ class TestPlaces:
         async def main() -> None:
             async with impostor() as place:
                 with pytest.raises(StoreUnreachableError, match="no answer for"):
-                    await segmentstore.connect(place)
+                    await connect_one(place)
 
         run(main())
 
@@ -235,7 +236,7 @@ class TestPlaces:
             authorization = TokenAuthorization(TokenKey(b"k" * 64), runtime.clock)
             async with served(tmp_path, authorization=authorization) as (_, server):
                 with pytest.raises(AccessRefusedError, match="no token"):
-                    await segmentstore.connect(f"127.0.0.1:{server.port}")
+                    await connect_one(f"127.0.0.1:{server.port}")
 
         run(main())
 
@@ -245,7 +246,7 @@ class TestEnds:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as embedded:
                 await embedded.create_segment("x")
-                store = await segmentstore.connect(tmp_path / "s")
+                store = await connect_one(tmp_path / "s")
                 writer = await store.writer("x", WRITER).open()
                 calls: list[Awaitable[object]] = [
                     store.append("x", b"a"),
@@ -288,7 +289,7 @@ class TestEnds:
             disk = WorldDisk()
             async with (
                 open_tiny(tmp_path / "s", runtime=Runtime(disk=disk)) as embedded,
-                segmentstore.connect(tmp_path / "s") as store,
+                connect_one(tmp_path / "s") as store,
             ):
                 await embedded.create_segment("x")
                 writer = await store.writer("x", WRITER).open()
@@ -306,7 +307,7 @@ class TestEnds:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as embedded:
                 await embedded.create_segment("x")
-                store = await segmentstore.connect(tmp_path / "s")
+                store = await connect_one(tmp_path / "s")
                 assert store.append_bytes_max == embedded.config.append_bytes_max
                 sent = store.append("x", b"a")
                 await asyncio.sleep(0)
@@ -328,7 +329,7 @@ class TestEnds:
         async def main() -> None:
             embedded = await open_tiny(tmp_path / "s")
             await embedded.create_segment("x")
-            store = await segmentstore.connect(tmp_path / "s")
+            store = await connect_one(tmp_path / "s")
             writer = await store.writer("x", WRITER).open()
             # The store has them once a later request is answered.
             calls = [store.append("x", b"<%d>" % number) for number in range(10)]
@@ -357,7 +358,7 @@ class TestEnds:
             async with open_tiny(tmp_path / "s") as embedded:
                 await embedded.create_segment("x")
                 for cut in (cut_after, None):
-                    store = await segmentstore.connect(tmp_path / "s")
+                    store = await connect_one(tmp_path / "s")
                     writer = await store.writer("x", WRITER).open()
                     if cut is not None:
                         cut_sending(store, cut)
@@ -380,7 +381,7 @@ class TestEnds:
             try:
                 assert owner.stdout is not None
                 assert await owner.stdout.readline() == b"open\n"
-                store = await segmentstore.connect(tmp_path / "s")
+                store = await connect_one(tmp_path / "s")
                 await store.create_segment("x")
                 assert await store.append("x", b"kept") == 0
                 waiting = asyncio.ensure_future(store.read("x", 4, 1, 60.0))
@@ -391,10 +392,10 @@ class TestEnds:
                 await store.close()
                 assert (tmp_path / "s" / STORE_SOCKET_NAME).exists()
                 with pytest.raises(StoreUnreachableError):
-                    await segmentstore.connect(tmp_path / "s")
+                    await connect_one(tmp_path / "s")
             finally:
                 await owner.wait()
-            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
                 assert await store.read("x", 0, 10) == b"kept"
 
         run(main())
@@ -403,8 +404,8 @@ class TestEnds:
         async def main() -> None:
             async with (
                 open_tiny(tmp_path / "s"),
-                segmentstore.connect(tmp_path / "s") as store,
-                segmentstore.connect(tmp_path / "s") as other,
+                connect_one(tmp_path / "s") as store,
+                connect_one(tmp_path / "s") as other,
             ):
                 await other.create_segment("x")
                 transport = store._connection._transport
@@ -421,7 +422,7 @@ class TestEnds:
             greeting = (encode(Hello(16, 5, 1)), encode(StoreDescribed(1, "id", 100, 1, (0,))))
             for reply in (NumbersGiven(2, ()), StoreDescribed(2, "id", 100, 1, (0,))):
                 async with impostor(*greeting, encode(reply)) as place:
-                    store = await segmentstore.connect(place)
+                    store = await connect_one(place)
                     with pytest.raises((AppendOutcomeUnknownError, StoreDisconnectedError)):
                         await store.append("x", b"a")
                     await store.close()
@@ -432,7 +433,7 @@ class TestEnds:
 class TestMergesAsEvents:
     def test_are_done_once(self, tmp_path: Path) -> None:
         async def main() -> None:
-            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
                 for name in ("t", "a", "b"):
                     await store.create_segment(name)
                     await store.append(name, name.encode())
@@ -456,7 +457,7 @@ class TestBounds:
         monkeypatch.setattr(client_connection, "UNANSWERED_BYTES_MAX", 1000)
 
         async def main() -> None:
-            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
                 await store.create_segment("x")
                 taken = [store.append("x", bytes(400)) for _ in range(2)]
                 with pytest.raises(TierUnavailableError, match="wait for the store"):
@@ -473,7 +474,7 @@ class TestBounds:
         monkeypatch.setattr("segmentstore.server.store_requests.ATTRIBUTES_AT_ONCE", 1)
 
         async def main() -> None:
-            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
                 names = [f"{number:03}" for number in range(50)]
                 await asyncio.gather(*(store.create_segment(name) for name in names))
                 assert [info.name async for info in store.list_segments()] == names
@@ -482,7 +483,7 @@ class TestBounds:
 
     def test_writers_that_are_collected_are_forgotten(self, tmp_path: Path) -> None:
         async def main() -> None:
-            async with open_tiny(tmp_path / "s"), segmentstore.connect(tmp_path / "s") as store:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
                 await store.create_segment("x")
                 writer = await store.writer("x", WRITER).open()
                 number = writer._writer
@@ -498,7 +499,7 @@ class TestBounds:
     def test_a_dropped_connection_warns_and_is_closed(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with open_tiny(tmp_path / "s") as embedded:
-                store = await segmentstore.connect(tmp_path / "s")
+                store = await connect_one(tmp_path / "s")
                 references = [store]
                 del store
                 with pytest.warns(ResourceWarning, match="dropped without close"):

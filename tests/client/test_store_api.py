@@ -11,6 +11,7 @@ from typing import Any
 
 import segmentstore
 from segmentstore import SegmentStore, StoreApi
+from tests.client.cluster_world import ClusterWorld
 from tests.contracts.store_api_contract import StoreApiContract
 from tests.contracts.store_api_listings_contract import StoreListingsContract
 from tests.contracts.store_api_reads_contract import StoreReadsContract
@@ -18,7 +19,7 @@ from tests.contracts.store_api_world import StoreApiWorld
 from tests.server.test_tls import files_of, trusting
 from tests.server.wire_client import served
 from tests.store.certificates import make_certificates
-from tests.store.harness import open_tiny
+from tests.store.harness import TINY, open_tiny
 
 
 class Embedded(StoreApiWorld):
@@ -63,6 +64,36 @@ class TlsPort(StoreApiWorld):
             segmentstore.connect(f"127.0.0.1:{server.port}", tls=trusting(keys)) as store,
         ):
             yield store, embedded
+
+
+class Cluster(StoreApiWorld):
+    """Two hosts, if there are containers for both; the owner of the first one is the embedded
+    store.
+    """
+
+    @asynccontextmanager
+    async def open_api(
+        self, folder: Path, **options: Any
+    ) -> AsyncIterator[tuple[StoreApi, SegmentStore]]:
+        containers = options.get("containers", 1)
+        world = ClusterWorld(folder, links=False, **{**TINY, "containers": containers, **options})
+        try:
+            names = ("one", "two")[:containers]
+            await world.assign(*names)
+            await world.start(*names)
+            await world.until_served(shared=True)
+            async with world.client() as store:
+                yield store, world.hosts[world.owner(0)].store
+        finally:
+            await world.close()
+
+
+class TestCluster(Cluster, StoreApiContract, StoreReadsContract): ...
+
+
+class TestClusterListings(Cluster, StoreListingsContract):
+    def place_in(self, address: int) -> str:
+        return f"entry {address & 0xFFFFFFFF}"
 
 
 class TestEmbedded(Embedded, StoreApiContract, StoreReadsContract): ...

@@ -35,6 +35,7 @@ from segmentstore.wire.store_commands import (
     CancelRead,
     ChangeSegment,
     CloseWriter,
+    ConnectionClosing,
     DescribeHosts,
     DescribeSegment,
     DescribeStore,
@@ -354,6 +355,7 @@ class TestRequests:
                 await server.close()
                 replies: list[Any] = [first, *[await client.take() for _ in range(10)]]
                 assert {reply.request_id for reply in replies} == set(range(11))
+                assert await client.take() == ConnectionClosing()
                 assert await client.take() is None
                 assert (await store.get_info("x")).sealed
 

@@ -19,6 +19,7 @@ import asyncio
 import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -359,7 +360,7 @@ class StoreClient:
 
     async def _reach(self) -> None:
         async with asyncio.timeout(self._timeout_s):
-            store = await connect(self.folder)
+            store = await connect(Path(self.folder))
         if self.store_id not in {"", store.store_id}:
             store.abort()
             raise StoreNotServedError(self.folder, f"another store is there now: {store.store_id}")

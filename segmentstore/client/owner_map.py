@@ -1,0 +1,51 @@
+"""OwnerMap: which host serves which container of a cluster, as a host has said. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from segmentstore.client.store_addresses import StoreAddress
+from segmentstore.wire.store_commands import HostsDescribed
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerMap:
+    """As of one answer. It may be behind the truth: then the host of a container refuses."""
+
+    store_id: str
+    append_bytes_max: int
+    containers: int
+    """Of the whole store."""
+    epoch: int
+    """A map of a smaller epoch is older."""
+    owners: Mapping[int, StoreAddress]
+    """A container that no known host is to serve is missing."""
+    hosts: tuple[StoreAddress, ...]
+    """All, also those without containers."""
+
+    @classmethod
+    def of(cls, described: HostsDescribed, asked: StoreAddress) -> OwnerMap:
+        """What the host at the address `asked` says."""
+        owners: dict[int, StoreAddress] = {}
+        hosts: dict[StoreAddress, None] = {}
+        for host, port, containers in described.hosts:
+            address = StoreAddress(host, port) if host else asked
+            hosts[address] = None
+            owners.update(dict.fromkeys(containers, address))
+        return cls(
+            described.store_id,
+            described.append_bytes_max,
+            described.containers,
+            described.epoch,
+            owners,
+            tuple(hosts),
+        )
+
+    def by_host(self, containers: set[int]) -> dict[StoreAddress, set[int]]:
+        """These containers by the host that is to serve them, as far as there is one."""
+        found: dict[StoreAddress, set[int]] = {}
+        for number in sorted(containers):
+            if (address := self.owners.get(number)) is not None:
+                found.setdefault(address, set()).add(number)
+        return found
