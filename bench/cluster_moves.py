@@ -50,7 +50,7 @@ _TAKEOVER_S: Final = 3.0
 """Beyond the session timeout."""
 
 
-class Load:
+class PacedAppends:
     """Appends to a segment of each container, and when each was acknowledged."""
 
     def __init__(self, store: StoreApi) -> None:
@@ -120,7 +120,7 @@ async def measure(local: LocalHosts, moves: int) -> CaseResult:
     try:
         nodes = ClusterNodes(client, location.path)
         async with segmentstore.connect(addresses) as store:
-            load = Load(store)
+            load = PacedAppends(store)
             await load.create()
             running = asyncio.create_task(load.run())
             await asyncio.sleep(_QUIET_S)
@@ -139,7 +139,7 @@ async def measure(local: LocalHosts, moves: int) -> CaseResult:
     return _result(floor, sorted(pauses), errors, lost, location.session_timeout_s)
 
 
-async def _move(nodes: ClusterNodes, load: Load, number: int) -> float:
+async def _move(nodes: ClusterNodes, load: PacedAppends, number: int) -> float:
     """Move a container to the next host; the pause."""
     before = await _row(nodes, number)
     hosts = sorted(await nodes.hosts())
@@ -154,7 +154,7 @@ async def _move(nodes: ClusterNodes, load: Load, number: int) -> float:
     return load.longest_pause(number, begun, time.monotonic())
 
 
-async def _kill(local: LocalHosts, nodes: ClusterNodes, load: Load) -> float:
+async def _kill(local: LocalHosts, nodes: ClusterNodes, load: PacedAppends) -> float:
     """Kill a host; the longest pause of its containers."""
     rows = (await read_cluster(nodes, CONTAINERS)).container_rows()
     victim = str(rows[0].host)

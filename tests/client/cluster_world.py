@@ -118,7 +118,7 @@ class ClusterWorld:
             "host_id": name,
         }
         adapters = _Adapters(self, process)
-        folder = str(self.folder / name)
+        folder = str(self.folder / f"{name}-{self._ports}")  # a killed host has its own locked
         parts = await open_store(folder, settings, {}, runtime, adapters)
         store = SegmentStore(parts)
         make = make_server if self.links else None

@@ -173,9 +173,8 @@ def upload_failures(store: SegmentStore) -> int:
 
 
 def data_objects(names: Iterable[str]) -> set[str]:
-    """Without what is kept for a rebuild from Tier 2 alone (the markers of stores, a few copies of
-    checkpoints, snapshots of the metadata, which a run that takes long has, too). Also without
-    probes that were cut off, which are deleted after a day.
+    """Without the engine's own: markers of stores, a few copies of checkpoints, and snapshots of
+    the metadata, which a long run has. Probes that were cut off are deleted after a day.
     """
     data = {name for name in names if not name.startswith(ENGINE_PREFIXES)}
     assert [name for name in data if parse_object_name(name) is None] == []

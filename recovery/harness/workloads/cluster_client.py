@@ -27,8 +27,8 @@ from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import AppendOutcomeUnknownError, ContainerNotServedError
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.contracts.segments import SegmentInfo
-from segmentstore.segment_mapper import container_of
 from segmentstore.service import SegmentStore
 
 LATENCY_S: Final = (0.000_1, 0.002)

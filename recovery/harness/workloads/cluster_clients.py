@@ -28,7 +28,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     TierUnavailableError,
 )
-from segmentstore.segment_mapper import container_of
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.service import SegmentStore
 
 T = TypeVar("T")
