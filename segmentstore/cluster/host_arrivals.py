@@ -29,11 +29,12 @@ def noted_arrivals(
     for host_id, record in hosts.items():
         last = before.get(host_id)
         if last is not None and last.is_present and last.started_ms == record.started_ms:
-            # Never recent: its return is not counted.
-            after[host_id] = dataclasses.replace(last, seen_ms=0) if record.draining else last
+            arrival = last
         else:
             returns = last.returns + 1 if last is not None and _is_recent(now_ms, last) else 0
-            after[host_id] = Arrival(record.started_ms, now_ms, returns)
+            arrival = Arrival(record.started_ms, now_ms, returns)
+        # Never recent: its return is not counted.
+        after[host_id] = dataclasses.replace(arrival, seen_ms=0) if record.draining else arrival
     for host_id, last in before.items():
         if host_id not in hosts and _is_recent(now_ms, last):
             after[host_id] = dataclasses.replace(last, is_present=False)
