@@ -61,7 +61,8 @@ class ClusterRecord:
     disorders: list[Disorder] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """`take-overs`: an owner began behind one that had not released the container. `moves`: behind
-    one that had. `map writes`, `edits`.
+    one that had. `map writes`, `edits`, `kills`. `unknown outcomes`: appends that a host took, and
+    of which it could not say whether they happened.
     """
     longest_unserved_s: float = 0.0
     """For which a container had no host that served it, the faults included."""

@@ -201,3 +201,19 @@ def test_nothing_reaches_a_dead_process_or_a_closed_client(
     other.process.run(other.nodes.create("/n", b""))
     other.process.run(asyncio.sleep(max(SLOW_S)))
     assert (dead.calls.count, closed.calls.count) == called
+
+
+def test_a_process_that_is_cut_off_is_followed_and_comes_back(
+    world: FakeWorld, servers: BookKeeperServers, hosts: list[Host]
+) -> None:
+    first, second, third = hosts
+    first.process.run(first.nodes.hold("/held", b"0"))
+    first.nodes.cut_off(2 * SESSION_S)
+    second.until_leads()
+    assert servers.tree.content("/held") is None
+    with pytest.raises(NodeUnavailableError):
+        first.process.run(first.nodes.read("/n"))
+    first.nodes.heal()
+    first.process.run(asyncio.sleep(2 * CHECK_S))
+    assert servers.tree.content("/held") is not None
+    third.process.run(candidates(third.nodes, LEADER, [b"b", b"c", b"a"]))

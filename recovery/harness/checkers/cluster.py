@@ -7,7 +7,9 @@ file:
 - an owner that was given a change behind an acknowledgement of a later owner never acknowledges it.
   One that was given it before may: then it reached the log before the fence, and the content says
   whether it did;
-- an epoch of a log belongs to one process.
+- an epoch of a log belongs to one process;
+- where nothing but orderly stops and edits happens, each owner has released its containers before
+  the next one starts them, and no append that was taken is in doubt.
 """
 
 from __future__ import annotations
@@ -17,19 +19,28 @@ from typing import Final
 
 from recovery.harness.cluster_record import Acknowledgement, ClusterRecord
 from recovery.harness.history import Observation, Violation
+from segmentstore.cluster.assignment import MOVES_AT_ONCE
 
 OWNERS: Final = "owners"
 MAP: Final = "map"
 READS: Final = "reads"
+HANDOVER: Final = "handover"
 
 
-def check(record: ClusterRecord, observation: Observation | None) -> Iterator[Violation]:
-    """Violations of one run; `observation` is the last one, None: there is none."""
+def check(
+    record: ClusterRecord, observation: Observation | None, *, orderly: bool
+) -> Iterator[Violation]:
+    """Violations of one run; `observation` is the last one, None: there is none.
+
+    `orderly`: nothing died, hung or was cut off in it.
+    """
     yield from _one_owner(record)
     yield from _one_process(record)
     yield from _compare_and_set(record)
     if observation is not None:
         yield from _read_bytes(record, observation)
+    if orderly:
+        yield from _handed_over(record)
     for disorder in record.disorders:
         yield Violation(disorder.kind, disorder.detail)
 
@@ -84,7 +95,19 @@ def _compare_and_set(record: ClusterRecord) -> Iterator[Violation]:
                 f"version {after.version} of the map has epoch {after.map.epoch}{same}, the one "
                 f"before it {before.map.epoch}",
             )
-            return
+            break
+        if len(after.map.moves) > MOVES_AT_ONCE:
+            yield Violation(
+                MAP, f"epoch {after.map.epoch} has {len(after.map.moves)} moves under way"
+            )
+            break
+
+
+def _handed_over(record: ClusterRecord) -> Iterator[Violation]:
+    if fenced := record.counts["take-overs"]:
+        yield Violation(HANDOVER, f"{fenced} containers were fenced, whose owners released them")
+    if unknown := record.counts["unknown outcomes"]:
+        yield Violation(HANDOVER, f"{unknown} appends that a host took are in doubt")
 
 
 def _read_bytes(record: ClusterRecord, observation: Observation) -> Iterator[Violation]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from recovery.harness.mutants.bookkeeper import BOOKKEEPER
+from recovery.harness.mutants.cluster import CLUSTERS
 from recovery.harness.mutants.connect import CONNECT
 from recovery.harness.mutants.consolidation import CONSOLIDATION
 from recovery.harness.mutants.deletion import DELETION
@@ -44,6 +45,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *FULL_DISK,
     *WIRE,
     *CONNECT,
+    *CLUSTERS,
 )
 """In the order of DESIGN 4. Names are unique."""
 

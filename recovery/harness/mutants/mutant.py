@@ -19,13 +19,14 @@ import functools
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from types import CodeType, FunctionType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 from recovery.harness.runs.plan import Plan, Tier1, draw_plan, on_bookkeeper
+from recovery.harness.runs.run_result import RunResult
 from recovery.harness.runs.scenario import Scenario
 
 _FUTURE_FLAGS: Final = __future__.annotations.compiler_flag
@@ -68,6 +69,16 @@ class Edit:
         return found
 
 
+class SimulatedRun(Protocol):
+    """One run of a plan."""
+
+    def run(self) -> RunResult:
+        """Carry it out, and check it. Never raises."""
+
+
+ScenarioOf = Callable[[Plan], SimulatedRun]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunt:
     """Where a mutant is searched for: drawn plans with something held fast."""
@@ -82,7 +93,7 @@ class Hunt:
     rates: Mapping[str, float] = field(default_factory=dict)
     """Of faults; those not named never strike."""
     process_runs: int = 6
-    scenario: type[Scenario] = Scenario
+    scenario: ScenarioOf = Scenario
     cycles: Sequence[Mapping[str, Any]] = ({"ending": "power"},)
     """What is held fast in the first process run, the second one, and so on, and round again."""
 

@@ -19,7 +19,7 @@ from recovery.harness.runs.cluster_persons import Persons
 from recovery.harness.runs.plan import CLOCK
 from recovery.harness.simulation.bookkeeper_nodes import SLOW_WATCH_S
 from recovery.harness.simulation.cluster_world import ClusterWorld, HostProcess
-from recovery.harness.simulation.virtual_loop import MICROSECONDS
+from recovery.harness.simulation.virtual_loop import MICROSECONDS, WedgedError
 
 SHORT_S: Final = (0.5, 8.0)
 LONG_S: Final = (11.0, 45.0)
@@ -27,6 +27,8 @@ LONG_S: Final = (11.0, 45.0)
 AWAY_S: Final = (1.0, 30.0)
 CUT_S: Final = (2.0, 40.0)
 RESTART_S: Final = (0.1, 30.0)
+CLOSED_S: Final = 300.0
+"""Within so long an orderly stop has ended, when all faults are over."""
 
 
 class ClusterFaults:
@@ -92,14 +94,23 @@ class ClusterFaults:
         left_s = max(0, stopped_until_us - self._world.time.now_us) / MICROSECONDS
         self.let_pass(left_s + (SLOW_WATCH_S[1] if late else 0.0))
         self._ahead.clear()
-        leaving = [host for host in self._world.hosts.values() if host.closing is not None]
-        for host in (*self._world.replaced, *leaving):
+        for host in self._world.replaced:
             self._world.kill(host.process)
         self._world.replaced.clear()
         self._world.heal()
+        self._await_closes()
         for name, host in list(self._world.hosts.items()):
             if host.is_dead:
                 self._world.start_host(name, host.folder)
+
+    def _await_closes(self) -> None:
+        leaving = [host for host in self._world.hosts.values() if host.closing is not None]
+        try:
+            self._world.run(lambda: all(host.is_dead for host in leaving), CLOSED_S)
+        except WedgedError:
+            for host in leaving:
+                self._world.unforeseen.append(WedgedError(f"{host.name} does not close"))
+                self._world.kill(host.process)
 
     # --- what happens -----------------------------------------------------------------------------
 

@@ -31,24 +31,24 @@ class Persons:
         self._record = record
         self._random = rng
         self.process: SimulatedProcess = world.process("persons")
-        self._nodes = ClusterNodes(SimulatedNodes(world.bookkeeper, self.process), root)
+        self.nodes = ClusterNodes(SimulatedNodes(world.bookkeeper, self.process), root)
         self._edits: list[asyncio.Task[None]] = []
-        self.map_path = self._nodes.map_path
 
     def edit(self, hosts: Sequence[str]) -> None:
         """Begin one edit of those there are."""
-        self._edits.append(self.process.start(self._edit(self._draw(hosts))))
+        self._edits.append(self.process.start(self.change(self._draw(hosts))))
 
     async def undo_all(self) -> None:
         """Take back everything that persons asked for, and what they still ask for."""
         if self._edits:
             await asyncio.wait(self._edits)
-        await self._edit(_unasked)
+        await self.change(_unasked)
 
-    async def _edit(self, change: Change) -> None:
+    async def change(self, change: Change) -> None:
+        """Make one edit, as often as it takes; one that is refused is none."""
         while True:
             try:
-                await edit_map(self._nodes, change)
+                await edit_map(self.nodes, change)
             except NodeUnavailableError:
                 continue  # it may have happened, and is harmless again
             except (InvalidArgumentError, TierUnavailableError):

@@ -15,6 +15,10 @@ from recovery.harness.simulation.store_world import BOOKKEEPER
 
 HOSTS: Final = "hosts"
 """The setting that says how many there are; none of the store's."""
+PAUSE_S: Final = "client_pause_s"
+"""The setting that says how long a client waits from one call to the next, at most."""
+PAUSES_S: Final = (1.0, 4.0, 10.0)
+"""Mostly long ones: what is tried are the hosts, not the log."""
 
 FAULTS: Final[Mapping[str, int]] = {
     "host.killed": 6,
@@ -33,6 +37,8 @@ FAULTS: Final[Mapping[str, int]] = {
     "host.replaced": 2,
 }
 """What may happen in a cycle, and how often."""
+ORDERLY: Final = frozenset(("host.closed", "host.restarts", "host.edits"))
+"""Those in which nothing dies that has not released what it had."""
 _RATES: Final = ("bookkeeper.", "node.", "object.")
 _NOT_HERE: Final = ("bookkeeper.bookie.wiped", "object.away")
 """What has two tiers away for longer than a bound of this run allows, or for good."""
@@ -41,8 +47,10 @@ LEDGER_BYTES: Final = (4096, 20_000)
 
 
 def draw_cluster_plan(seed: str, *, cycles: int | None = None) -> Plan:
-    """The plan of a seed."""
+    """The plan of a seed; one in eight is orderly."""
     rng = random.Random(f"{seed}/cluster plan")
+    is_calm = rng.random() < 1 / 8
+    faults = {point: often for point, often in FAULTS.items() if not is_calm or point in ORDERLY}
     settings: dict[str, Any] = {
         **draw_settings(rng),
         "containers": rng.randint(2, 8),
@@ -52,6 +60,7 @@ def draw_cluster_plan(seed: str, *, cycles: int | None = None) -> Plan:
         "scrub_bytes_per_s": 0,
         "tier1": f"{BOOKKEEPER}?ledger_bytes={rng.choice(LEDGER_BYTES)}",
         HOSTS: rng.randint(2, 5),
+        PAUSE_S: rng.choice(PAUSES_S),
     }
     return Plan(
         seed=seed,
@@ -59,8 +68,15 @@ def draw_cluster_plan(seed: str, *, cycles: int | None = None) -> Plan:
         tier1="bookkeeper",
         tier2="object",
         settings=settings,
-        rates=_draw_rates(rng),
-        cycles=tuple(_draw_cycle(rng) for _ in range(cycles or rng.randint(5, 12))),
+        rates={} if is_calm else _draw_rates(rng),
+        cycles=tuple(_draw_cycle(rng, faults) for _ in range(cycles or rng.randint(5, 12))),
+    )
+
+
+def is_orderly(plan: Plan) -> bool:
+    """Whether nothing dies, hangs or is cut off in it; what is watched may be reported late."""
+    return plan.rates.keys() <= {"node.watch.late"} and all(
+        cycle.fault in ORDERLY for cycle in plan.cycles
     )
 
 
@@ -75,12 +91,12 @@ def _draw_rates(rng: random.Random) -> dict[str, float]:
         for point, (least, *_) in RATES.items()
         if point.startswith(_RATES) and point not in _NOT_HERE and rng.random() < share
     }
-    if rng.random() < 0.5:
+    if rates and rng.random() < 0.5:
         rates["node.watch.late"] = rng.choice(WATCH_RATES)
     return rates
 
 
-def _draw_cycle(rng: random.Random) -> Cycle:
-    fault = rng.choices(list(FAULTS), list(FAULTS.values()))[0]
+def _draw_cycle(rng: random.Random, faults: Mapping[str, int]) -> Cycle:
+    fault = rng.choices(list(faults), list(faults.values()))[0]
     # Some follow at once: two hosts that die together, a leader in the middle of a move.
     return Cycle(operations=rng.choice((0, 1, 5, 15, 30, 30)), ending="kill", fault=fault)

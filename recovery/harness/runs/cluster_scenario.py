@@ -12,8 +12,10 @@ is read, all hosts die, and are started once more, and everything is read again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from durablelog.bookkeeper.ownership_lease import LEASE_S
 from recovery.harness.checkers.all_checks import evaluate, raised
 from recovery.harness.checkers.cluster import check
 from recovery.harness.cluster_record import ClusterRecord
@@ -21,7 +23,7 @@ from recovery.harness.history import History, Observation, ProcessRun, Violation
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.runs.cluster_faults import ClusterFaults
 from recovery.harness.runs.cluster_persons import Persons
-from recovery.harness.runs.cluster_plan import HOSTS
+from recovery.harness.runs.cluster_plan import HOSTS, PAUSE_S, is_orderly
 from recovery.harness.runs.cluster_watch import ClusterWatch
 from recovery.harness.runs.plan import Plan
 from recovery.harness.runs.quiet import quiet
@@ -36,6 +38,7 @@ from recovery.harness.workloads.cluster_clients import (
     observe_all,
     segment_names,
 )
+from segmentstore.cluster.map_edits import drain, pin
 from segmentstore.cluster.start_failures import PASS_OVER_MS_MAX
 
 if TYPE_CHECKING:
@@ -50,8 +53,6 @@ BALANCED_S: Final = 1500.0
 """Within so long after that the counts differ by at most one: flapping and failures are forgotten
 by then, and moves that hang are given up.
 """
-PAUSES_S: Final = (2.0, 10.0)
-"""Between two of a client's calls, at most: what is tried are the hosts, not the log."""
 _STEP_US: Final = 50_000
 """From one question whether a wait is over to the next."""
 AVAILABILITY: Final = "availability"
@@ -64,6 +65,7 @@ class ClusterScenario:
     def __init__(self, plan: Plan, *, keep_trace: bool = False) -> None:
         self.plan = plan
         settings = dict(plan.settings)
+        self._pause_s: float = settings.pop(PAUSE_S)
         self._names = [f"h{number}" for number in range(settings.pop(HOSTS))]
         self.world = ClusterWorld(
             plan.seed,
@@ -80,6 +82,8 @@ class ClusterScenario:
         self._stores: list[RecordedStore] = []
         self._working = True
         self._served_s = 0.0
+        self._orderly = is_orderly(plan)
+        self._rng = self.world.random("persons asked")
 
     def run(self) -> RunResult:
         """Carry the plan out and check it.
@@ -105,7 +109,7 @@ class ClusterScenario:
     def _run_cluster(self) -> None:
         world = self.world
         persons = Persons(world, self.record, ROOT, world.random("persons"))
-        watch = ClusterWatch(world, self.record, persons.map_path)
+        watch = ClusterWatch(world, self.record, persons.nodes)
         faults = ClusterFaults(world, self.record, persons, world.random("driver"))
         for name in self._names:
             world.start_host(name)
@@ -120,7 +124,9 @@ class ClusterScenario:
             faults.strike(cycle.fault)
             faults.let_pass(cycle.operations)
         faults.heal()
-        self._outlast(persons)
+        self._outlast(persons, faults)
+        if self._orderly or self._rng.random() < 0.3:
+            self._ask(persons)
         world.run(lambda: all(task.done() for task in work))
         for task in work:
             if (error := task.exception()) is not None:
@@ -136,15 +142,42 @@ class ClusterScenario:
         self._wait(self._all_served, SERVED_S, AVAILABILITY, "after all hosts were started again")
         self._observe("seen-again")
 
-    def _outlast(self, persons: Persons) -> None:
+    def _outlast(self, persons: Persons, faults: ClusterFaults) -> None:
         """All faults are over: wait for what must come of itself."""
         self.world.run_task(persons.process, persons.undo_all())
         begun_us = self.world.time.now_us
         bound_s = FAILED_S if self._has_failed_everywhere() else SERVED_S
         self._wait(self._all_served, bound_s, AVAILABILITY, "after the last fault")
         self._served_s = (self.world.time.now_us - begun_us) / MICROSECONDS
+        # One that was fenced while it was cut off, and had nothing to write, learns by its lease.
+        faults.let_pass(LEASE_S)
+        self._wait(self._all_served, FAILED_S, AVAILABILITY, "after fenced owners have learned it")
         self._working = False
         self._wait(self._is_balanced, BALANCED_S, BALANCE, "after every container was served")
+
+    def _ask(self, persons: Persons) -> None:
+        """What a person asks for comes about: a pin, and a drain."""
+        world, rng = self.world, self._rng
+        container = rng.randrange(world.containers)
+        name = rng.choice(self._names)
+        pinned = partial(pin, containers=world.containers, container_id=container, host_id=name)
+        world.run_task(persons.process, persons.change(pinned))
+        self._wait(
+            lambda: world.hosts[name].running(container) is not None,
+            BALANCED_S,
+            "pins",
+            f"container {container} was pinned to {name}",
+        )
+        world.run_task(persons.process, persons.undo_all())
+        name = rng.choice(self._names)
+        world.run_task(persons.process, persons.change(partial(drain, host_id=name)))
+        self._wait(
+            lambda: not world.hosts[name].served and self._all_served(),
+            BALANCED_S,
+            "drains",
+            f"{name} was drained",
+        )
+        world.run_task(persons.process, persons.undo_all())
 
     def _has_failed_everywhere(self) -> bool:
         """Whether some container has failed on every host: the first one has to wait."""
@@ -216,7 +249,7 @@ class ClusterScenario:
             number=number,
             segments=self._segments[role],
             goes_on=lambda: self._working,
-            pause_s=rng.choice(PAUSES_S),
+            pause_s=self._pause_s,
         )
 
     def _observe(self, name: str) -> None:
@@ -255,7 +288,7 @@ class ClusterScenario:
             violations=[
                 *self._violations,
                 *(Violation("errors", f"in the background: {each}") for each in world.unhandled),
-                *check(self.record, last),
+                *check(self.record, last, orderly=self._orderly),
                 *evaluation.violations,
             ],
             crashes=self.record.counts["kills"],

@@ -19,10 +19,14 @@ from recovery.harness.simulation.cluster_world import ClusterWorld, HostProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from recovery.harness.simulation.world import ProcessDiedError
 from segmentstore.cluster.assignment_map import decode_assignment_map
+from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.host_record import HostRecord, ReportedState, decode_host_record
 from segmentstore.container import HostState
 from segmentstore.contracts.errors import SegmentStoreError
 
 INTERVAL_S: Final = 0.5
+REPLACED_S: Final = 60.0
+"""Within so long a process has noticed that another one has its name."""
 _ASKED_FOR: Final = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 
@@ -30,15 +34,20 @@ _ASKED_FOR: Final = (SegmentStoreError, OSError, ProcessDiedError)
 class ClusterWatch:
     """Of one run; a TreeObserver of the nodes."""
 
-    def __init__(self, world: ClusterWorld, record: ClusterRecord, map_path: str) -> None:
+    def __init__(self, world: ClusterWorld, record: ClusterRecord, nodes: ClusterNodes) -> None:
         self._world = world
         self._record = record
-        self._map_path = map_path
+        self._map_path = nodes.map_path
+        self._hosts_path = f"{nodes.hosts_path}/"
         self._owners: dict[int, tuple[HostProcess, int]] = {}
         """By container: which served it last, and in which epoch of its log."""
         self._unserved_since_us = dict.fromkeys(range(world.containers), world.time.now_us)
         self._begun = False
         self._reported: set[int] = set()
+        self._records: dict[str, HostRecord] = {}
+        """As seen last, by the path of the node."""
+        self._replaced_us: dict[HostProcess, int] = {}
+        """Since when one that was replaced has been able to see it."""
         world.bookkeeper.tree.observe(self)
 
     async def run(self, goes_on: Callable[[], bool]) -> None:
@@ -61,13 +70,16 @@ class ClusterWatch:
                 self._record.longest_unserved_s = max(self._record.longest_unserved_s, unserved_s)
             before = self._owners.get(container)
             if before is not None and before[1] != owner[1]:
-                released = _has_released(before[0], container)
+                released = _has_released(*before, container)
                 self._record.counts["moves" if released else "take-overs"] += 1
             self._owners[container] = owner
         self._see_failures()
+        self._see_replaced()
 
     def touched(self, path: str) -> None:
         """As TreeObserver."""
+        if path.startswith(self._hosts_path):
+            self._see_record(path)
         if path != self._map_path:
             return
         content = self._world.bookkeeper.tree.content(path)
@@ -100,14 +112,75 @@ class ClusterWatch:
                     continue
                 self._reported.add(id(cause))
                 detail = f"container {number} of {host.process.name} stopped"
-                self._record.disorders.append(
-                    Disorder("errors", f"{detail}: {type(cause).__name__}: {cause}")
-                )
+                self._disorder("errors", f"{detail}: {type(cause).__name__}: {cause}")
+
+    def _see_replaced(self) -> None:
+        """One whose name another process has starts nothing, once it can know."""
+        now_us = self._world.time.now_us
+        for host in self._world.replaced:
+            nodes = self._world.nodes.get(host.process.name)
+            follower = self._world.hosts[host.name]
+            zookeeper = self._world.bookkeeper.zookeeper
+            if (
+                not host.works
+                or not follower.works
+                or follower.store is None
+                or nodes is None
+                or nodes.is_cut_off
+                or zookeeper.stopped_until_us > now_us
+                or self._world.rates
+            ):
+                self._replaced_us[host] = now_us
+                continue
+            since_us = self._replaced_us.setdefault(host, now_us)
+            kept = [
+                number
+                for number, status in host.statuses().items()
+                if status.state in {HostState.STARTING, HostState.RUNNING}
+            ]
+            if kept and now_us - since_us > REPLACED_S * MICROSECONDS:
+                detail = f"{host.process.name} has been replaced, and has containers {kept}"
+                self._disorder("replaced", detail)
+
+    def _see_record(self, path: str) -> None:
+        """What a host reports was true when it reported it: a start has ended, a stop, too."""
+        content = self._world.bookkeeper.tree.content(path)
+        record = None if content is None else decode_host_record(content.data)
+        before = self._records.pop(path, None)
+        if record is None:
+            return
+        self._records[path] = record
+        hosts = [host for host in self._world.all_processes if host.name == record.host_id]
+        if len(hosts) != 1 or hosts[0].clock.is_frozen:
+            return  # it is not known which one of them it is, or what was when
+        for number, status in hosts[0].statuses().items():
+            report = record.containers.get(number)
+            if (
+                report is not None
+                and report.state is ReportedState.RUNNING
+                and status.state is HostState.STARTING
+                and report.since_ms == status.since_ms
+            ):
+                self._disorder("reports", f"{path} says that {number} runs, which starts")
+            was = None if before is None else before.containers.get(number)
+            if (
+                report is None
+                and was is not None
+                and was.state is ReportedState.RUNNING
+                and status.state is HostState.STOPPING
+            ):
+                self._disorder("reports", f"{path} does not have {number} any more, which stops")
+
+    def _disorder(self, kind: str, detail: str) -> None:
+        self._record.disorders.append(Disorder(kind, detail))
 
 
-def _has_released(host: HostProcess, container: int) -> bool:
+def _has_released(host: HostProcess, epoch: int, container: int) -> bool:
     if not host.works:
         # One that closed in order has released everything before it ended.
         return host.closing is not None and host.closing.done()
+    running = host.running(container)
+    if running is not None and running.epoch != epoch:
+        return True  # it has had it back since, behind others perhaps
     status = host.statuses().get(container)
     return status is not None and status.state in {HostState.STOPPED, HostState.STARTING}

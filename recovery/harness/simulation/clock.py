@@ -30,6 +30,11 @@ class SimulatedClock:
         if self._frozen_at is not None:
             self._frozen_at += milliseconds
 
+    @property
+    def is_frozen(self) -> bool:
+        """Whether it stands still."""
+        return self._frozen_at is not None
+
     def freeze(self) -> None:
         """Stand still until `thaw`."""
         self._frozen_at = self.time_ms()

@@ -150,6 +150,7 @@ class ClusterClient:
             begun = self._history.next_stamp()
             future = append(store)
             assert isinstance(future, asyncio.Future)
+            future.add_done_callback(self._note_unknown)
             if owner is not None:
                 epoch = owner.epoch
                 future.add_done_callback(
@@ -171,6 +172,10 @@ class ClusterClient:
             self._record.acknowledgements.append(
                 Acknowledgement(container, epoch, process, begun, ended)
             )
+
+    def _note_unknown(self, done: asyncio.Future[Any]) -> None:
+        if not done.cancelled() and isinstance(done.exception(), AppendOutcomeUnknownError):
+            self._record.counts["unknown outcomes"] += 1
 
     def _arrive(
         self,
