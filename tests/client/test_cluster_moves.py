@@ -391,7 +391,7 @@ class TestDoubts:
 
         check(tmp_path, body)
 
-    def test_a_condition_that_cannot_have_held_is_told_as_such(self, tmp_path: Path) -> None:
+    def test_a_condition_that_cannot_have_held_is_reported_as_such(self, tmp_path: Path) -> None:
         async def body(world: ClusterWorld, store: ClusterStore) -> None:
             name = name_in(1, world.containers)
             await store.create_segment(name)

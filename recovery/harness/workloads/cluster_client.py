@@ -32,7 +32,7 @@ from segmentstore.contracts.segments import SegmentInfo
 from segmentstore.service import SegmentStore
 
 LATENCY_S: Final = (0.000_1, 0.002)
-PATIENCE_S: Final = (1.0, 6.0)
+GIVE_UP_S: Final = (1.0, 6.0)
 """For which an answer is waited."""
 
 Ask = Callable[[SegmentStore], Awaitable[Any]]
@@ -71,9 +71,9 @@ class ClusterClient:
             host, name, lambda store: store.append(name, data, expected_offset, attributes)
         )
 
-    def writer(self, name: str, writer_id: UUID) -> ClusterWriter:
+    def writer(self, name: str, writer_id: UUID) -> HostsWriter:
         """As `SegmentStore.writer`, of the host that seems to serve now."""
-        return ClusterWriter(self, self._home(name), name, writer_id)
+        return HostsWriter(self, self._home(name), name, writer_id)
 
     async def create_segment(
         self, name: str, attributes: Sequence[AttributeUpdate] = ()
@@ -127,7 +127,7 @@ class ClusterClient:
         """Have something done in a host's process; its answer, or AppendOutcomeUnknownError."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        timer = loop.call_later(self._random.uniform(*PATIENCE_S), _give_up, answer)
+        timer = loop.call_later(self._random.uniform(*GIVE_UP_S), _give_up, answer)
         answer.add_done_callback(lambda _: timer.cancel())
         store = host.store
         if store is not None and not host.is_dead:
@@ -217,7 +217,7 @@ class ClusterClient:
         return host
 
 
-class ClusterWriter:
+class HostsWriter:
     """An exactly-once session with one host, from `open` to its first refusal."""
 
     def __init__(
@@ -232,7 +232,7 @@ class ClusterWriter:
         self.last_event_number = -1
         """The highest number that the segment had, or that was sent."""
 
-    async def open(self) -> ClusterWriter:
+    async def open(self) -> HostsWriter:
         """As `SegmentWriter.open`."""
 
         async def opened(store: SegmentStore) -> tuple[Any, int]:
