@@ -20,7 +20,7 @@ RUNS = size("HARNESS_CLUSTER_RUNS", 2, 40)
 @sized(150)
 @pytest.mark.timeout(300 + 30 * RUNS)
 def test_whatever_happens_to_hosts_nothing_is_lost_and_everything_is_served_again() -> None:
-    summary = run_plans(list(islice(drawn_plans("cluster", CLUSTER), RUNS)))
+    summary = run_plans(list(islice(drawn_plans("owners", CLUSTER), RUNS)))
     assert [failure.violations for failure in summary.failures] == []
     assert summary.cluster["take-overs"] > RUNS
     assert summary.cluster["moves"] > 0
