@@ -34,7 +34,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     describe,
 )
-from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
 
@@ -144,7 +144,7 @@ class ClusterHost:
         """Ask for others to take the containers over, wait for that, and be a host no more.
 
         Waits while another host may take them, LEAVE_S_MAX at most. Containers that are left are
-        stopped by the close of the store. Idempotent.
+        stopped. Idempotent.
         """
         if self._following is None:
             return
@@ -164,6 +164,10 @@ class ClusterHost:
         self._containers.on_change = _nothing
         for task in tuple(self._working):
             await outlast(task)
+        # What nobody took in time: others wait for the record, and would fence it while it drains.
+        # Those that do not stop in order say so when the store closes.
+        left = [n for n, each in self._containers.statuses().items() if each.state in PRESENT]
+        await gather_outcomes(*map(self._containers.stop, left), name="stop container")
         await self._withdraw()
 
     async def _withdraw(self) -> None:
