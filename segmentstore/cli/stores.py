@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -245,5 +247,33 @@ def _is_mounted_read_only(location: str) -> bool:
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on a fresh event loop."""
-    return asyncio.run(work)
+    """Run a coroutine on a fresh event loop. Ctrl-C cancels it, and raises KeyboardInterrupt when
+    it has ended; a second one does so at once.
+
+    `asyncio.run` cancels between any two bytecodes: also in the middle of the completion of the
+    future that it cancels, which fails then, on stderr. Here the loop cancels in a turn of its own.
+    """
+    interrupted = False
+
+    async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            # The next one is Python's own: it ends what does not end by itself.
+            loop.remove_signal_handler(signal.SIGINT)
+            task.cancel()
+
+        is_heeded = signal.getsignal(signal.SIGINT) not in (signal.SIG_IGN, None)
+        if is_heeded and threading.current_thread() is threading.main_thread():
+            loop.add_signal_handler(signal.SIGINT, interrupt)
+        return await work
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
