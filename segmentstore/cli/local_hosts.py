@@ -26,7 +26,7 @@ from durablelog.bookkeeper.bookkeeper_clients import open_nodes, translated
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.addresses import free_ports, port_is_free
 from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
-from durablelog.bookkeeper.cluster.service_process import ServiceProcess
+from durablelog.bookkeeper.cluster.service_process import ServiceProcess, wait_for_any_end
 from durablelog.bookkeeper.cluster.settings import HOST
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cluster.administration import ClusterPicture, read_cluster
@@ -158,20 +158,20 @@ class LocalHosts:
 
     def _wait_until_served(self, kept: KeptHosts, hosts: int) -> ClusterPicture:
         end = time.monotonic() + _SERVES_S
+        started = [self.process_of(number) for number in range(1, hosts + 1)]
         while True:
             seen = self.picture()
             if seen.serving == kept.containers and len(seen.hosts) >= hosts:
                 return seen
-            for number in range(1, len(kept.ports) + 1):
-                process = self.process_of(number)
-                if process.folder.exists() and process.process_id is None:
+            for process in started:
+                if process.process_id is None:
                     raise CommandError(f"{process.name} has ended:\n{process.output()}")
             if time.monotonic() > end:
                 raise CommandError(
                     f"after {_SERVES_S:.0f} s {len(seen.hosts)} of {hosts} hosts serve "
                     f"{seen.serving} of {kept.containers} containers"
                 )
-            time.sleep(_CHECK_S)
+            wait_for_any_end(started, _CHECK_S)
 
     def picture(self) -> ClusterPicture:
         """Hosts and containers as of now. Raises TierUnavailableError."""

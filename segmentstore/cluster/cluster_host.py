@@ -162,12 +162,12 @@ class ClusterHost:
         self._following = None
         self._view.close()
         self._containers.on_change = _nothing
-        for task in tuple(self._working):
-            await outlast(task)
         # What nobody took in time: others wait for the record, and would fence it while it drains.
-        # Those that do not stop in order say so when the store closes.
+        # That cancels what starts. One that does not stop in order says so when the store closes.
         left = [n for n, each in self._containers.statuses().items() if each.state in PRESENT]
         await gather_outcomes(*map(self._containers.stop, left), name="stop container")
+        for task in tuple(self._working):
+            await outlast(task)
         await self._withdraw()
 
     async def _withdraw(self) -> None:
@@ -183,7 +183,7 @@ class ClusterHost:
         backoff = Backoff(self._runtime.random, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)
         while True:
             self._changed.clear()
-            again_s: float | None = loop.time() + CHECK_S
+            again_s = loop.time() + CHECK_S
             try:
                 done = await self._step()
                 self._trouble = None

@@ -311,6 +311,9 @@ def test_a_whole_cluster_is_started_stopped_and_started_again(tmp_path: Path) ->
         again = segmentstore("cluster", "start", folder, "--hosts", 3, "--json")
         assert again.json()["tier1"] == shown["tier1"]
         assert len(again.json()["hosts"]) == 3
+        segmentstore("cluster", "stop", folder)
+        fewer = segmentstore("cluster", "start", folder, "--hosts", 1, "--json")
+        assert [(row["host"], row["running"]) for row in fewer.json()["hosts"]] == [("host-1", 4)]
     finally:
         segmentstore("cluster", "stop", folder)
 
