@@ -49,6 +49,7 @@ OTHER_VARIABLES = frozenset(
         "BOOKKEEPER_CLIENT_SETTINGS",
         "BOOKKEEPER_JARS",
         "BOOKKEEPER_PASSWORD",
+        "GATEWAY",
         "GATEWAY_LOG",
         "GATEWAY_TOKEN",
         "SERVICES",

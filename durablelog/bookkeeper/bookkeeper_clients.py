@@ -149,12 +149,13 @@ async def open_clients(
         GatewayLedgerStore,
         GatewaySettings,
     )
+    from durablelog.bookkeeper.gateway.gateway_settings import ADDRESS_VARIABLE  # noqa: PLC0415
 
     password = await ledger_password(location, environment, runtime)
     settings = GatewaySettings(
         metadata_uri=location.metadata_uri,
         password=password,
-        attach=location.gateway,
+        attach=environment.get(ADDRESS_VARIABLE) or location.gateway,
         given=await client_settings(location, environment, runtime),
     )
     ledgers = GatewayLedgerStore(settings, runtime)

@@ -35,6 +35,11 @@ _DIRECT_MIB: Final = 768
 """Entries live outside the heap: 64 MiB of a store's window, and four readings with four parts
 each.
 """
+_HEAP_MIB_EACH: Final = 64
+_DIRECT_MIB_EACH: Final = 128
+"""More for each further store. 64 MiB of entries have 64 Ki of them at most, with 1 KiB each in the
+heap (`AddConnection.java`).
+"""
 _START_S: Final = 60.0
 _STOP_S: Final = 3.0
 _LOG_BYTES_SHOWN: Final = 2000
@@ -55,12 +60,16 @@ class GatewayProcess:
         *,
         archive: Sequence[str] | None = None,
         timeout_s: float = _STOP_S,
+        stores: int = 1,
+        apart: bool = False,
     ) -> None:
         """Start one; ready when this returns: about 1 s, more on a busy machine.
 
         `archive` are other options of Java about class archives than those that use what is there,
-        `timeout_s` is how long `stop` waits for an orderly end. Raises LedgerError,
-        GatewayMissingError, OSError (no room for its folder, no process more).
+        `timeout_s` is how long `stop` waits for an orderly end. Memory is allowed for so many
+        `stores` under full load. `apart`: in a process group of its own, which a terminal's Ctrl-C
+        does not reach. Raises LedgerError, GatewayMissingError, OSError (no room for its folder, no
+        process more).
         """
         classpath = gateway_classpath()
         program = java()
@@ -78,7 +87,7 @@ class GatewayProcess:
             )
             command = [
                 program,
-                *self._options(),
+                *self._options(stores),
                 *archive,
                 "-cp",
                 classpath,
@@ -91,6 +100,7 @@ class GatewayProcess:
                     stdout=subprocess.PIPE,
                     stderr=errors,
                     env={**os.environ, TOKEN_VARIABLE: token},
+                    process_group=0 if apart else None,
                 )
                 # A forked child that kept the other end of its input would keep it alive.
                 forks.in_child(self, _keep_from_child)
@@ -150,12 +160,12 @@ class GatewayProcess:
         """End it at once, as for one that hangs; `stop` clears up behind it."""
         self._process.kill()
 
-    def _options(self) -> list[str]:
+    def _options(self, stores: int) -> list[str]:
         few = (os.cpu_count() or 1) <= 2
         return [
             *_SAYS_NOTHING,
-            f"-Xmx{_HEAP_MIB}m",
-            f"-XX:MaxDirectMemorySize={_DIRECT_MIB}m",
+            f"-Xmx{_HEAP_MIB + _HEAP_MIB_EACH * (stores - 1)}m",
+            f"-XX:MaxDirectMemorySize={_DIRECT_MIB + _DIRECT_MIB_EACH * (stores - 1)}m",
             *(["-XX:+UseSerialGC"] if few else []),
             "-XX:+ExitOnOutOfMemoryError",
             f"-XX:ErrorFile={self._logs / 'crash.log'}",

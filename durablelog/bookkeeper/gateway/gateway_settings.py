@@ -12,6 +12,10 @@ from durablelog.bookkeeper.client_settings import NONE, ClientSettings
 TOKEN_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_TOKEN"  # noqa: S105
 """The environment variable with the secret of a gateway: a process that attaches to one needs it.
 """
+ADDRESS_VARIABLE: Final = "SEGMENTSTORE_GATEWAY"
+"""The environment variable with the `host:port` of a gateway, for a process that a supervisor
+started beside it: such an address is not kept in `store.toml`.
+"""
 LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
 """The environment variable with a folder where gateways leave their logs; without it they go with
 the gateway.

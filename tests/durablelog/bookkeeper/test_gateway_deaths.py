@@ -279,6 +279,67 @@ def test_a_gateway_elsewhere_is_attached_to_and_outlives_the_store(
     assert failure.value.code == GATEWAY_CLOSED
 
 
+ATTACHED = """
+import asyncio, signal, sys
+from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore, GatewaySettings
+from durablelog.bookkeeper.ledger_store import Replication
+from segmentstore.contracts.runtime import Runtime
+
+async def main():
+    settings = GatewaySettings(metadata_uri=sys.argv[1], password=b"secret", attach=sys.argv[2])
+    store = GatewayLedgerStore(settings, Runtime())
+    await store.open()
+    writer = await store.create(Replication(), {})
+    writer.append([b"x"])
+    print(store._link.session, writer.ledger_id, flush=True)
+    signal.pause()
+
+asyncio.run(main())
+"""
+
+
+def attached_process(cluster: BookKeeperCluster, gateway: OwnGateway) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", ATTACHED, cluster.metadata_uri, f"127.0.0.1:{gateway.process.port}"],
+        cwd=ROOT,
+        env={**os.environ, TOKEN_VARIABLE: gateway.token},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def await_end_of_session(gateway: OwnGateway, session: int, ledger_id: int) -> None:
+    """Raises the error of a call in a session that is over."""
+    while True:
+        gateway.control.call("describe", session, ledger_id, 10_000)
+
+
+def test_a_killed_process_leaves_nothing_in_a_gateway_and_disturbs_no_other(
+    cluster: BookKeeperCluster,
+) -> None:
+    async def scenario(store: GatewayLedgerStore, gateway: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        results = Results(writer)
+        await append_all(writer, results, [[entry(0)]])
+        process = attached_process(cluster, gateway)
+        try:
+            assert process.stdout is not None
+            with process.stdout:
+                session, ledger_id = map(int, process.stdout.readline().split())
+            gateway.control.call("describe", session, ledger_id, 10_000)
+        finally:
+            process.kill()
+            process.wait()
+        with pytest.raises(LedgerError) as failure:
+            await asyncio.to_thread(await_end_of_session, gateway, session, ledger_id)
+        assert failure.value.code == GATEWAY_CLOSED
+        writer.append([entry(1)])
+        assert (await results.until(2))[1].code == OK
+        assert (await store.recover(ledger_id)).state is LedgerState.CLOSED
+
+    run(cluster, scenario)
+
+
 @pytest.mark.parametrize("address", ["", "somewhere", ":1", "host:", "host:port"])
 def test_an_address_that_is_none_is_refused(
     cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch, address: str
