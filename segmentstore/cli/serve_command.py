@@ -6,17 +6,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from segmentstore.cli import output
-from segmentstore.cli.stores import with_own_store
-from segmentstore.config import CLUSTER
-from segmentstore.contracts.errors import ContainerStoppedError, NotPrimaryError, SegmentStoreError
+from segmentstore.cli.host_plans import SETTING, HostsWanted, host_folder, host_plans, ports_of
+from segmentstore.cli.host_supervisor import HostSupervisor
+from segmentstore.cli.stores import logs_of, with_own_store
+from segmentstore.cli.stores import run as run_command
+from segmentstore.config import CLUSTER, FILE_NAME
+from segmentstore.contracts.errors import (
+    ConfigError,
+    ContainerStoppedError,
+    NotPrimaryError,
+    SegmentStoreError,
+)
+from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
+from segmentstore.contracts.processes import end_with_parent
+from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.visible import visible
 
 if TYPE_CHECKING:
@@ -59,6 +72,16 @@ def serve_command(
             "that are assigned to it. It needs --wire.",
         ),
     ] = "",
+    processes: Annotated[
+        int | None,
+        typer.Option(
+            "--processes",
+            metavar="N",
+            help="Run N hosts, ID-1 to ID-N, each a process with a folder of its own below STORE "
+            "and a port of its own, from that of --wire on; one gateway to BookKeeper for all.",
+        ),
+    ] = None,
+    supervisor: Annotated[int, typer.Option("--supervisor", hidden=True)] = 0,
     take_over: output.TakeOverOption = False,
     as_json: output.JsonOption = False,
 ) -> None:
@@ -71,6 +94,25 @@ def serve_command(
     others; on a signal it lets others have them first. Settings come from the environment and
     store.toml, as for every command.
     """
+    if supervisor:
+        end_with_parent(supervisor)
+    options = _port_options("wire", wire) | _port_options("controller", controller)
+    if processes is not None:
+        if not host or not wire or controller:
+            needed = "it needs --host and --wire, and goes without --controller"
+            raise typer.BadParameter(needed, param_hint="--processes")
+        given = {"--create": create, "--take-over": take_over, "--json": as_json}
+        _supervise(
+            HostsWanted(
+                store,
+                host,
+                processes,
+                options["wire_host"],
+                options["wire_port"],
+                tuple(name for name, is_given in given.items() if is_given),
+            )
+        )
+        return
 
     async def run(opened: SegmentStore) -> None:
         config = opened.config
@@ -91,10 +133,38 @@ def serve_command(
         sys.stdout.flush()
         await _until_reported(opened)
 
-    options = _port_options("wire", wire) | _port_options("controller", controller)
     if host:
         options |= {"serve": CLUSTER, "host_id": host}
     with_own_store(store, run, create=create, local_server=True, take_over=take_over, **options)
+
+
+def _supervise(wanted: HostsWanted) -> None:
+    """Run hosts until a signal. Ends with an exit code; raises ConfigError, MissingExtraError,
+    TierUnavailableError.
+    """
+    plans = host_plans(wanted, os.environ, os.getpid())
+    if (Path(wanted.store) / FILE_NAME).exists():
+        detail = f"{wanted.store} is a store itself: name the folder that has one for each host"
+        raise ConfigError(SETTING, detail)
+    logs = [logs_of(host_folder(wanted, number + 1)) for number in range(len(plans))]
+    if not all(each.is_shared for each in logs):
+        detail = (
+            "hosts share a store on BookKeeper: SEGMENTSTORE_TIER1 names one (bookkeeper://...)"
+        )
+        raise ConfigError(SETTING, detail)
+    require_extra("bookkeeper", "a log on BookKeeper")
+    # Not at the top: what is of the engine is loaded by the command that needs it.
+    from durablelog.bookkeeper.cluster.addresses import free_ports  # noqa: PLC0415
+    from segmentstore.cli.host_gateway import HostGateway  # noqa: PLC0415
+
+    (port,) = free_ports(Path(wanted.store), 1, ports_of(wanted, os.environ))
+    runtime = Runtime()
+
+    async def supervised() -> int:
+        gateway = HostGateway(port, len(plans), output.print_error, runtime)
+        return await HostSupervisor(plans, gateway, runtime).run()
+
+    raise typer.Exit(run_command(supervised()))
 
 
 def _port_options(name: str, address: str) -> dict[str, Any]:

@@ -6,9 +6,11 @@ Nothing that must be right depends on it: what keeps two owners apart is the log
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import pathlib
+import signal
 from typing import Final, NamedTuple, Protocol
 
 from segmentstore.contracts import forks
@@ -16,6 +18,8 @@ from segmentstore.contracts import forks
 _HOST_CHARACTERS_MAX: Final = 255
 _PID_NAMESPACE: Final = "/proc/self/ns/pid"
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+_PARENT_DEATH_SIGNAL: Final = 1
+"""Linux's number of this option of prctl."""
 _STARTED: Final = 19
 """Place of the start time in /proc/<pid>/stat, counted from the state behind the name."""
 
@@ -71,6 +75,20 @@ class SystemProcesses:
         if state[0] in {"Z", "X"}:
             return False
         return not identity.started or state[_STARTED] == identity.started
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the system kill this process by SIGKILL when `parent`, the process that started it,
+    ends, in whatever way; at once if it has ended already.
+
+    Children of this process do not inherit that. Raises OSError.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PARENT_DEATH_SIGNAL, int(signal.SIGKILL), 0, 0, 0):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _place() -> str:

@@ -1,0 +1,169 @@
+"""HostSupervisor: runs several hosts on this machine, each a process of `segmentstore serve`, and
+starts again those that end (loop).
+
+Rules of this file:
+
+- it knows nothing of containers, ledgers or clients: a host is a process that says one line when it
+  serves;
+- a host that ends before it has ever served ends all of them, with its exit code: a person has to
+  act. Later ones are started again, after an ever longer pause;
+- SIGINT and SIGTERM are passed on, once. Hosts have a session of their own, so that a terminal's
+  Ctrl-C does not reach them as well;
+- the gateway is kept until the last host has ended, for hosts close their logs through it;
+- when this process is killed, the system kills the hosts, and the gateway ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Final, Protocol
+
+from segmentstore.cli import output
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.host_plans import HostPlan
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.runtime import Runtime
+
+_AGAIN_S_MIN: Final = 1.0
+_AGAIN_S_MAX: Final = 30.0
+_STEADY_S: Final = 60.0
+"""A host that served for so long is started again as after its first end."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_KILLED: Final = 128
+"""As shells report it: this and the signal's number."""
+
+
+class KeptGateway(Protocol):
+    """What all hosts share: `HostGateway`."""
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """What a host needs to find it."""
+
+    async def start(self) -> None:
+        """Return when it is there."""
+
+    async def keep(self) -> None:
+        """Return behind `end`."""
+
+    def end(self) -> None:
+        """No host needs it any more."""
+
+
+class HostSupervisor:
+    """Runs the hosts of `plans`, once."""
+
+    def __init__(self, plans: Sequence[HostPlan], gateway: KeptGateway, runtime: Runtime) -> None:
+        self._plans = plans
+        self._gateway = gateway
+        self._runtime = runtime
+        self._ending = asyncio.Event()
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._failure = int(ExitCode.DONE)
+        """Exit code of the first host that ended before it had ever served."""
+
+    async def run(self) -> int:
+        """Return when all hosts have ended, after a signal; the exit code of the first one that did
+        not end in order.
+
+        Raises what the start of the gateway raises.
+        """
+        loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self.end)
+        try:
+            await self._gateway.start()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._gateway.keep())
+                hosts = [group.create_task(self._keep(plan)) for plan in self._plans]
+                await asyncio.wait(hosts)
+                self._gateway.end()
+            codes = (self._failure, *(host.result() for host in hosts))
+            return next(filter(None, codes), ExitCode.DONE)
+        finally:
+            for number in _SIGNALS:
+                loop.remove_signal_handler(number)
+
+    def end(self) -> None:
+        """Have all hosts drain and end. Idempotent."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        for process in self._running.values():
+            _terminate(process)
+
+    async def _keep(self, plan: HostPlan) -> int:
+        """Run one host, again and again; its exit code behind `end`."""
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(self._runtime.random, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)
+        has_served = False
+        while not self._ending.is_set():
+            began = loop.time()
+            code, serves = await self._run(plan)
+            has_served |= serves
+            if self._ending.is_set():
+                # One that had not come to serve yet is ended by the signal itself.
+                return ExitCode.DONE if code == _KILLED + signal.SIGTERM else code
+            if not has_served:
+                output.print_error(f"host {plan.host_id} ended with {code} before it served")
+                self._failure = self._failure or code or ExitCode.UNAVAILABLE
+                self.end()
+                return code
+            if loop.time() - began >= _STEADY_S:
+                backoff.reset()
+            again_s = backoff.next_s()
+            text = f"host {plan.host_id} ended with {code}: starting it again in {again_s:.1f} s"
+            output.print_error(text)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await self._ending.wait()
+        return ExitCode.DONE
+
+    async def _run(self, plan: HostPlan) -> tuple[int, bool]:
+        """One process of a host, to its end: its exit code, and whether it served."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *plan.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                env={**os.environ, **plan.environment, **self._gateway.environment},
+                start_new_session=True,
+            )
+        except OSError as error:
+            output.print_error(f"host {plan.host_id} cannot be started: {error}")
+            return ExitCode.UNAVAILABLE, False
+        self._running[plan.host_id] = process
+        if self._ending.is_set():
+            _terminate(process)
+        serves = await _relay(process)
+        code = _exit_code(await process.wait())
+        del self._running[plan.host_id]
+        return code, serves
+
+
+def _terminate(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.terminate()
+
+
+async def _relay(process: asyncio.subprocess.Process) -> bool:
+    """Pass on what it prints, until it ends; whether that was anything, which means that it
+    served.
+    """
+    assert process.stdout is not None
+    has_printed = False
+    while line := await process.stdout.readline():
+        has_printed = True
+        # A reader that has left does not end the hosts.
+        with suppress(OSError):
+            os.write(sys.stdout.fileno(), line)
+    return has_printed
+
+
+def _exit_code(returned: int) -> int:
+    return returned if returned >= 0 else _KILLED - returned

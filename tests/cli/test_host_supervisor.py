@@ -1,0 +1,205 @@
+"""The supervisor of `serve --processes`, with small programs as its hosts and a gateway that is a
+stand-in; and what the command refuses before it starts any.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.host_plans import HostPlan
+from segmentstore.cli.host_supervisor import HostSupervisor
+from segmentstore.contracts.runtime import Runtime
+from tests.cli.shell import ROOT, segmentstore
+
+DRAINS = """
+trap 'echo drained >>"$0"; exit 0' TERM
+echo "$SECRET $OWN" >>"$0"
+echo serving
+while :; do sleep 0.05; done
+"""
+"""A host: reports what it is given in a file, serves, and drains by a signal."""
+
+
+class StandInGateway:
+    """Lasts until `end`."""
+
+    environment: Mapping[str, str] = {"SECRET": "x"}
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self._ending = asyncio.Event()
+
+    async def start(self) -> None:
+        self.calls.append("start")
+
+    async def keep(self) -> None:
+        await self._ending.wait()
+
+    def end(self) -> None:
+        self.calls.append("end")
+        self._ending.set()
+
+
+def plan(folder: Path, name: str, program: str) -> HostPlan:
+    return HostPlan(name, ("/bin/sh", "-c", program, str(folder / name)), {"OWN": name})
+
+
+def said(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+async def until_said(path: Path, text: str) -> None:
+    async with asyncio.timeout(240):
+        while True:
+            if text in said(path):
+                return
+            await asyncio.sleep(0.02)
+
+
+def test_hosts_run_until_a_signal_and_drain(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        gateway = StandInGateway()
+        plans = [plan(tmp_path, name, DRAINS) for name in ("a-1", "a-2")]
+        running = asyncio.ensure_future(HostSupervisor(plans, gateway, Runtime()).run())
+        for name in ("a-1", "a-2"):
+            await until_said(tmp_path / name, f"x {name}\n")
+        assert gateway.calls == ["start"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await running == ExitCode.DONE
+        assert gateway.calls == ["start", "end"]
+        assert all(said(tmp_path / name).endswith("drained\n") for name in ("a-1", "a-2"))
+
+    asyncio.run(main())
+    assert capfd.readouterr().out == "serving\n" * 2
+
+
+def test_a_host_that_served_is_started_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        plans = [
+            plan(tmp_path, "a-1", "echo began >>$0; echo serving; exit 5"),
+            plan(tmp_path, "a-2", DRAINS),
+        ]
+        supervisor = HostSupervisor(plans, StandInGateway(), Runtime())
+        running = asyncio.ensure_future(supervisor.run())
+        await until_said(tmp_path / "a-1", "began\n" * 2)
+        await until_said(tmp_path / "a-2", "x a-2\n")
+        supervisor.end()
+        assert await running in (ExitCode.DONE, ExitCode.UNAVAILABLE)
+        assert said(tmp_path / "a-2") == "x a-2\ndrained\n", "it was not disturbed"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("program", "code"), [("exit 2", 2), ("kill -KILL $$", 137), ("exit 0", ExitCode.UNAVAILABLE)]
+)
+def test_a_host_that_never_served_ends_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], program: str, code: int
+) -> None:
+    async def main() -> None:
+        late = "exec sleep 1000"
+        plans = [plan(tmp_path, "a-1", late), plan(tmp_path, "a-2", program)]
+        assert await HostSupervisor(plans, StandInGateway(), Runtime()).run() == code
+
+    asyncio.run(main())
+    assert "host a-2 ended with" in capfd.readouterr().err
+
+
+def test_a_host_that_cannot_be_started_ends_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        plans = [HostPlan("a-1", (str(tmp_path / "none"),), {})]
+        code = await HostSupervisor(plans, StandInGateway(), Runtime()).run()
+        assert code == ExitCode.UNAVAILABLE
+
+    asyncio.run(main())
+    assert "host a-1 cannot be started: " in capfd.readouterr().err
+
+
+def test_the_code_is_that_of_a_host_that_does_not_drain(tmp_path: Path) -> None:
+    async def main() -> None:
+        fails = DRAINS.replace("exit 0", "exit 5")
+        plans = [plan(tmp_path, "a-1", DRAINS), plan(tmp_path, "a-2", fails)]
+        supervisor = HostSupervisor(plans, StandInGateway(), Runtime())
+        running = asyncio.ensure_future(supervisor.run())
+        for name in ("a-1", "a-2"):
+            await until_said(tmp_path / name, "x")
+        supervisor.end()
+        supervisor.end()
+        assert await running == ExitCode.UNAVAILABLE
+
+    asyncio.run(main())
+
+
+def test_a_process_ends_with_its_parent_however_that_ends() -> None:
+    """Also one that asks too late, when another process is its parent."""
+    child = (
+        "import os, signal, sys\n"
+        "from segmentstore.contracts.processes import end_with_parent\n"
+        "end_with_parent(int(sys.argv[1]))\n"
+        "print(os.getpid(), flush=True)\n"
+        "signal.pause()\n"
+    )
+    parent = (
+        "import os, signal, subprocess, sys\n"
+        "subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())])\n"
+        "signal.pause()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent, child], cwd=ROOT, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    with process.stdout:
+        watched = os.pidfd_open(int(process.stdout.readline()))
+    process.kill()
+    process.wait()
+    try:
+        assert select.select([watched], [], [], 60)[0]
+    finally:
+        os.close(watched)
+    orphan = [sys.executable, "-c", child, "1" if os.getpid() != 1 else "2"]
+    ended = subprocess.run(orphan, cwd=ROOT, capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (-signal.SIGKILL, b"")
+
+
+WIRE = ("--wire", "127.0.0.1:9090")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((*WIRE,), "it needs --host and --wire"),
+        (("--host", "a"), "it needs --host and --wire"),
+        (
+            ("--host", "a", *WIRE, "--controller", "127.0.0.1:9190"),
+            "goes without --controller",
+        ),
+        (("--host", "a", *WIRE), "SEGMENTSTORE_TIER1 names one"),
+    ],
+)
+def test_what_is_missing_is_said_before_a_host_starts(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    refused = segmentstore("serve", tmp_path / "s", "--processes", 2, "--create", *options)
+    assert refused.code == ExitCode.USAGE
+    assert why in " ".join(refused.err.replace("│", " ").split())
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_store_has_no_hosts_in_it(tmp_path: Path) -> None:
+    assert segmentstore("create", tmp_path / "s", "x").code == ExitCode.DONE
+    refused = segmentstore("serve", tmp_path / "s", "--processes", 2, "--host", "a", *WIRE)
+    assert (refused.code, "is a store itself" in refused.err) == (ExitCode.USAGE, True)
