@@ -46,6 +46,7 @@ CASES = {
     "bookkeeper_engine": "bench.bookkeeper_engine",
     "bookkeeper_takeover": "bench.bookkeeper_takeover",
     "cluster_moves": "bench.cluster_moves",
+    "cluster_processes": "bench.cluster_processes",
     "wire_clients": "bench.wire_clients",
     "wire_catch_up": "bench.wire_catch_up",
     "wire_variants": "bench.wire_variants",
