@@ -66,8 +66,8 @@ from segmentstore.contracts.segments import Merged, SegmentInfo
 if TYPE_CHECKING:
     from segmentstore import blocking
     from segmentstore.client.cluster_store import ClusterStore
-    from segmentstore.client.connecting import connect
     from segmentstore.client.remote_store import RemoteStore
+    from segmentstore.connecting import connect
     from segmentstore.contracts.collector import tune_gc
     from segmentstore.contracts.events import frame_event, frame_events, split_events
     from segmentstore.contracts.reports import (
@@ -101,7 +101,7 @@ _LAZY = {
     "StoreOptions": "segmentstore.options",
     "StoreStats": "segmentstore.stats_types",
     "blocking": "segmentstore.blocking",
-    "connect": "segmentstore.client.connecting",
+    "connect": "segmentstore.connecting",
     # They load the checksum's package, which takes longer than everything else here.
     "frame_event": "segmentstore.contracts.events",
     "frame_events": "segmentstore.contracts.events",

@@ -31,8 +31,8 @@ from typing import Self, TypeVar, Unpack, cast
 
 from segmentstore.arguments import snapshot
 from segmentstore.client.cluster_store import ClusterStore
-from segmentstore.client.connecting import connect as connect_async
 from segmentstore.client.remote_store import RemoteStore
+from segmentstore.connecting import connect as connect_async
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DeprecatedSettingWarning

@@ -24,6 +24,7 @@ from segmentstore.contracts.errors import ConfigError
 SETTING: Final = "tier1"
 SCHEME: Final = "bookkeeper"
 PREFIX: Final = SCHEME + "://"
+ZOOKEEPER_SCHEME: Final = "zookeeper"
 
 PASSWORD_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - its name
 ZOOKEEPER_AUTH_VARIABLE: Final = "SEGMENTSTORE_ZOOKEEPER_AUTH"
@@ -81,39 +82,24 @@ class BookKeeperLocation:
     @classmethod
     def parse(cls, url: str) -> BookKeeperLocation:
         """What the URL says; ConfigError("tier1", ...) names what is wrong with it."""
-        try:
-            parts = urlsplit(url)
-            pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
-        except ValueError:
-            raise _bad(
-                "the bookkeeper:// URL cannot be taken apart: its query is key=value&key=value"
-            ) from None
-        if parts.scheme != SCHEME:
-            raise _bad("it is not a bookkeeper:// URL")
-        if "@" in parts.netloc:
-            raise _bad(
-                "a bookkeeper:// URL holds no credentials: name files by password_file "
-                "and zookeeper_auth_file,"
-                f" or set {PASSWORD_VARIABLE} and {ZOOKEEPER_AUTH_VARIABLE}"
-            )
-        if parts.fragment:
-            raise _bad("a bookkeeper:// URL has no fragment (#)")
-        given: dict[str, Any] = {}
-        for key, text in pairs:
-            read = _READERS.get(key)
-            if read is None:
-                raise _bad(f"a bookkeeper:// URL has no key {key!r}, only {', '.join(_READERS)}")
-            if key in given:
-                raise _bad(f"the key {key!r} stands twice in the bookkeeper:// URL")
-            given[key] = read(key, text)
+        hosts, path, given = _taken_apart(url, SCHEME, _READERS)
         given["replication"] = _replication(given)
         if "ledgers" in given:
             given["ledgers_root"] = given.pop("ledgers")
-        location = cls(
-            hosts=_hosts(parts.netloc), path=_path("the path", unquote(parts.path)), **given
-        )
+        location = cls(hosts=hosts, path=path, **given)
         location._check()
         return location
+
+    @classmethod
+    def parse_zookeeper(cls, url: str) -> BookKeeperLocation:
+        """The same of `zookeeper://host:2181,host:2181/path`, which names a store's nodes alone.
+
+        How its ledgers are made does not follow from it. The keys are those by which ZooKeeper is
+        reached. Raises ConfigError("tier1", ...).
+        """
+        readers = {key: _READERS[key] for key in _ZOOKEEPER_KEYS}
+        hosts, path, given = _taken_apart(url, ZOOKEEPER_SCHEME, readers)
+        return cls(hosts=hosts, path=path, **given)
 
     def _check(self) -> None:
         if self.path == self.ledgers_root or self.path.startswith(self.ledgers_root + "/"):
@@ -146,6 +132,11 @@ class BookKeeperLocation:
         """Where this is, for messages; it names no files."""
         return f"{PREFIX}{','.join(self.hosts)}{self.path}"
 
+    @property
+    def zookeeper_url(self) -> str:
+        """By which clients find the hosts of the store; it names no files."""
+        return f"{ZOOKEEPER_SCHEME}://{','.join(self.hosts)}{self.path}"
+
 
 def is_bookkeeper_url(tier1: str) -> bool:
     """Whether a `tier1` setting asks for BookKeeper; `BookKeeperLocation.parse` says if it does so
@@ -172,7 +163,39 @@ def check_may_follow(stored: str, wanted: str) -> None:
             )
 
 
-def _hosts(text: str) -> tuple[str, ...]:
+def _taken_apart(
+    url: str, scheme: str, readers: Mapping[str, Callable[[str, str], object]]
+) -> tuple[tuple[str, ...], str, dict[str, Any]]:
+    """ZooKeeper's servers, the path, and the values of the query by key."""
+    try:
+        parts = urlsplit(url)
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
+    except ValueError:
+        raise _bad(
+            f"the {scheme}:// URL cannot be taken apart: its query is key=value&key=value"
+        ) from None
+    if parts.scheme != scheme:
+        raise _bad(f"it is not a {scheme}:// URL")
+    if "@" in parts.netloc:
+        files = [key for key in ("password_file", "zookeeper_auth_file") if key in readers]
+        raise _bad(
+            f"a {scheme}:// URL holds no credentials: name files by {' and '.join(files)},"
+            f" or set {PASSWORD_VARIABLE} and {ZOOKEEPER_AUTH_VARIABLE}"
+        )
+    if parts.fragment:
+        raise _bad(f"a {scheme}:// URL has no fragment (#)")
+    given: dict[str, Any] = {}
+    for key, text in pairs:
+        read = readers.get(key)
+        if read is None:
+            raise _bad(f"a {scheme}:// URL has no key {key!r}, only {', '.join(readers)}")
+        if key in given:
+            raise _bad(f"the key {key!r} stands twice in the {scheme}:// URL")
+        given[key] = read(key, text)
+    return _hosts(parts.netloc, scheme), _path("the path", unquote(parts.path)), given
+
+
+def _hosts(text: str, scheme: str) -> tuple[str, ...]:
     hosts = []
     for part in text.split(","):
         host, port = part, str(PORT_DEFAULT)
@@ -181,7 +204,7 @@ def _hosts(text: str) -> tuple[str, ...]:
         if not _HOST.fullmatch(host) or not _is_port(port):
             raise _bad(
                 f"{part!r} is not ZooKeeper's host or host:port, in "
-                "bookkeeper://host:2181,host:2181/path"
+                f"{scheme}://host:2181,host:2181/path"
             )
         hosts.append(f"{host}:{int(port)}")
     if len(set(hosts)) != len(hosts):
@@ -196,7 +219,7 @@ def _is_port(text: str) -> bool:
 def _path(what: str, text: str) -> str:
     path = text.removesuffix("/")
     if not path:
-        raise _bad(f"{what} is missing: it names the store's node, in bookkeeper://host:2181/path")
+        raise _bad(f"{what} is missing: it names the store's node, as in host:2181/path")
     names = path.split("/")
     if (
         names[0]
@@ -317,3 +340,10 @@ _READERS: Mapping[str, Callable[[str, str], object]] = {
     "acl": _access,
     "session_timeout_s": _number(*SESSION_TIMEOUT_RANGE),
 }
+_ZOOKEEPER_KEYS: Final = (
+    "zookeeper_auth_file",
+    "zookeeper_scheme",
+    "client_settings",
+    "session_timeout_s",
+)
+"""Those that say how ZooKeeper is reached."""

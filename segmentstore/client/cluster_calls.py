@@ -195,6 +195,7 @@ class ClusterCalls:
     async def close(self) -> None:
         """Begin no more tries, and wait for what was sent. Idempotent."""
         self._closing.set()
+        await self.lookup.close()
         await self._hosts.close()
         while self._tasks:
             await asyncio.wait(self._tasks)

@@ -30,7 +30,7 @@ from segmentstore.client.container_appends import ContainerAppends
 from segmentstore.client.host_connections import HostConnections, Reach
 from segmentstore.client.merged_metrics import merged_metrics
 from segmentstore.client.merged_stats import merged_stats
-from segmentstore.client.owner_lookup import OwnerLookup
+from segmentstore.client.owner_lookup import OwnerLookup, Search
 from segmentstore.client.remote_sessions import RemoteAttributes, RemoteReader
 from segmentstore.client.remote_store import RemoteStore, checked_name
 from segmentstore.client.store_addresses import StoreAddress
@@ -479,17 +479,20 @@ async def cluster_store(
     reach: Reach,
     rng: random.Random,
     retry_s: float,
+    search: Search | None = None,
 ) -> ClusterStore:
     """The store of the cluster that the hosts at these addresses belong to.
 
-    Raises StoreUnreachableError, AccessRefusedError.
+    With `search` the addresses are what it has just found, and it is done again when they are of no
+    use any more. Raises StoreUnreachableError, AccessRefusedError.
     """
     hosts = HostConnections(location, reach)
+    lookup = OwnerLookup(seeds, hosts, rng, search)
     try:
-        lookup = OwnerLookup(seeds, hosts, rng)
         await lookup.renew(lookup.generation)
         store = ClusterStore(lookup, hosts, rng, retry_s)
     except BaseException:
+        lookup.abort()
         hosts.abort()
         raise
     # At the end of the process everything is released.

@@ -1,4 +1,4 @@
-"""`segmentstore.connect`: awaited, or entered as an async context manager."""
+"""`segmentstore.connect` without ZooKeeper: awaited, or entered as an async context manager."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 
 from segmentstore.client.client_connection import ClientConnection
 from segmentstore.client.cluster_store import ClusterStore, cluster_store
+from segmentstore.client.owner_lookup import Search
 from segmentstore.client.remote_store import RemoteStore
 from segmentstore.client.retry_rules import RETRY_S
 from segmentstore.client.store_addresses import StoreAddress, parse_address, parse_addresses
@@ -71,17 +72,20 @@ async def _connected(
     return store
 
 
-async def _cluster(
+async def reached_cluster(
     location: str,
     addresses: Sequence[StoreAddress],
     tls: ssl.SSLContext | None,
     retry_s: float,
     runtime: Runtime,
+    search: Search | None = None,
 ) -> ClusterStore:
+    """The store of the hosts at these addresses, as `cluster_store` has it."""
+
     async def reach(address: StoreAddress) -> RemoteStore:
         return await reached_store(str(address), address, tls)
 
-    return await cluster_store(location, addresses, reach, runtime.random, retry_s)
+    return await cluster_store(location, addresses, reach, runtime.random, retry_s, search)
 
 
 async def reached_store(
@@ -153,23 +157,16 @@ def connect(
     tls: ssl.SSLContext | None = None,
     retry_s: float | None = None,
 ) -> ConnectingStore[RemoteStore] | ConnectingStore[ClusterStore]:
-    """Connect to a store that another process has open (or this one), or several as a cluster.
-
-    `location` is the store's folder, on this machine, or "host:port" of its wire server
-    (`wire_port`). "host:port,host:port" are hosts of a cluster (`serve="cluster"`), some or all; of
-    one alone: "host:port,". A folder whose name looks like an address is written `./name:1`. `tls`
-    encrypts a connection to a port. The result has the API of an open store
-    (`segmentstore.store_api`).
-
-    Calls of a cluster follow its containers: what was not taken is asked again for `retry_s`
-    seconds, 60 by default, and then raises the last error.
+    """As `segmentstore.connect`, to a folder or to addresses.
 
     Raises InvalidArgumentError for what is neither. When awaited or entered it raises
     StoreUnreachableError, and AccessRefusedError of a port with tokens. Costs two round trips.
     """
     if isinstance(location, str) and (addresses := parse_addresses(location)) is not None:
-        seconds = RETRY_S if retry_s is None else _checked_seconds(retry_s)
-        return ConnectingStore(lambda: _cluster(location, addresses, tls, seconds, Runtime()))
+        seconds = checked_retry_s(retry_s)
+        return ConnectingStore(
+            lambda: reached_cluster(location, addresses, tls, seconds, Runtime())
+        )
     if retry_s is not None:
         raise InvalidArgumentError("retry_s", retry_s, "only a cluster is asked again")
     if isinstance(location, str) and (address := parse_address(location)) is not None:
@@ -180,7 +177,10 @@ def connect(
     return ConnectingStore(lambda: _connected(folder, None, None))
 
 
-def _checked_seconds(value: object) -> float:
+def checked_retry_s(value: object) -> float:
+    """For how long calls of a cluster are asked again. Raises InvalidArgumentError."""
+    if value is None:
+        return RETRY_S
     if not isinstance(value, int | float) or not value >= 0:
         raise InvalidArgumentError("retry_s", value, "it is a number of seconds, 0 or more")
     return value

@@ -1,11 +1,12 @@
-"""OwnerMap: which host serves which container of a cluster, as a host has said. Pure."""
+"""OwnerMap: which host serves which container of a cluster, as a host or ZooKeeper has it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from segmentstore.client.store_addresses import StoreAddress
+from segmentstore.contracts.store_hosts import FoundStore, StoreHost
 from segmentstore.wire.store_commands import HostsDescribed
 
 
@@ -27,20 +28,22 @@ class OwnerMap:
     @classmethod
     def of(cls, described: HostsDescribed, asked: StoreAddress) -> OwnerMap:
         """What the host at the address `asked` says."""
-        owners: dict[int, StoreAddress] = {}
-        hosts: dict[StoreAddress, None] = {}
-        for host, port, containers in described.hosts:
-            address = StoreAddress(host, port) if host else asked
-            hosts[address] = None
-            owners.update(dict.fromkeys(containers, address))
+        owners, hosts = _addresses(described.hosts, asked)
         return cls(
             described.store_id,
             described.append_bytes_max,
             described.containers,
             described.epoch,
             owners,
-            tuple(hosts),
+            hosts,
         )
+
+    @classmethod
+    def found(cls, store: FoundStore, append_bytes_max: int) -> OwnerMap:
+        """What ZooKeeper says; `append_bytes_max` is known to hosts alone."""
+        owners, hosts = _addresses(store.hosts.hosts, None)
+        epoch = store.hosts.epoch
+        return cls(store.store_id, append_bytes_max, store.containers, epoch, owners, hosts)
 
     def by_host(self, containers: set[int]) -> dict[StoreAddress, set[int]]:
         """These containers by the host that is to serve them, as far as there is one."""
@@ -49,3 +52,16 @@ class OwnerMap:
             if (address := self.owners.get(number)) is not None:
                 found.setdefault(address, set()).add(number)
         return found
+
+
+def _addresses(
+    hosts: Iterable[StoreHost], asked: StoreAddress | None
+) -> tuple[dict[int, StoreAddress], tuple[StoreAddress, ...]]:
+    """The owners and all hosts. One without an address is the one that was `asked`."""
+    owners: dict[int, StoreAddress] = {}
+    found: dict[StoreAddress, None] = {}
+    for host, port, containers in hosts:
+        address = asked if asked is not None and not host else StoreAddress(host, port)
+        found[address] = None
+        owners.update(dict.fromkeys(containers, address))
+    return owners, tuple(found)

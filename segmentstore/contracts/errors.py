@@ -287,9 +287,10 @@ class StoreUnreachableError(SegmentStoreError):
 
 
 class AccessRefusedError(SegmentStoreError):
-    """The port does not let this client do it; nothing was changed.
+    """The port, or ZooKeeper, does not let this client do it; nothing was changed.
 
-    The operator's move: connect through the store's folder, or to a port without tokens.
+    The operator's move: connect through the store's folder, or to a port without tokens; give
+    ZooKeeper's credentials.
     """
 
     def __init__(self, detail: str) -> None:

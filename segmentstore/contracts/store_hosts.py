@@ -21,3 +21,12 @@ class StoreHosts(NamedTuple):
     epoch: int
     """Of the assignment map: grows with each change; 0 of a store without one."""
     hosts: tuple[StoreHost, ...]
+
+
+class FoundStore(NamedTuple):
+    """A store whose hosts were found without asking one of them."""
+
+    store_id: str
+    containers: int
+    """Of the whole store."""
+    hosts: StoreHosts

@@ -10,10 +10,14 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
+
 import segmentstore
+from durablelog.bookkeeper import bookkeeper_clients
 from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
@@ -33,6 +37,7 @@ from segmentstore.client.store_addresses import StoreAddress
 from segmentstore.cluster.administration import edit_map
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.host_search import find_hosts
 from segmentstore.cluster.map_edits import drain, pin
 from segmentstore.cluster.membership import join_cluster
 from segmentstore.config import StoreConfig
@@ -50,6 +55,7 @@ T = TypeVar("T")
 
 ROOT = "/stores/one"
 URL = f"bookkeeper://zoo:2181{ROOT}?ledger_bytes=64KiB"
+ZOOKEEPER_URL = f"zookeeper://zoo:2181{ROOT}"
 _POLL_S = 0.005
 
 
@@ -85,6 +91,7 @@ class ClusterWorld:
         self.hosts: dict[str, ClusterHostProcess] = {}
         self.nodes = ClusterNodes(MemoryNodes(self.tree), ROOT)
         self._ports = 0
+        self.searches: list[float] = []
 
     def runtime(self) -> Runtime:
         if not self.links:
@@ -176,6 +183,34 @@ class ClusterWorld:
         await self.until(lambda: not self.hosts[name].store.served)
 
     # --- clients ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def client_by_zookeeper(self, retry_s: float = 60.0) -> AsyncIterator[ClusterStore]:
+        """A client that finds the hosts by ZooKeeper; `searches` has the times when it did."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bookkeeper_clients, "open_nodes", self._open_nodes)
+            if self.links:
+                location = BookKeeperLocation.parse_zookeeper(ZOOKEEPER_URL)
+                search = partial(find_hosts, location, {}, self.runtime())
+                hosts = (await search()).hosts.hosts
+                addresses = [StoreAddress(each.host, each.port) for each in hosts]
+                rng = random.Random(7)
+                store = await cluster_store(
+                    ZOOKEEPER_URL, addresses, self.reach, rng, retry_s, search
+                )
+            else:
+                connected = await segmentstore.connect(ZOOKEEPER_URL, retry_s=retry_s)
+                assert isinstance(connected, ClusterStore)
+                store = connected
+            async with store:
+                yield store
+
+    async def _open_nodes(
+        self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
+    ) -> MemoryNodes:
+        assert location.path == ROOT
+        self.searches.append(asyncio.get_running_loop().time())
+        return MemoryNodes(self.tree)
 
     @asynccontextmanager
     async def client(self, retry_s: float = 60.0) -> AsyncIterator[ClusterStore]:

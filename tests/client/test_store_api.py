@@ -5,12 +5,12 @@ without TLS.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import segmentstore
-from segmentstore import SegmentStore, StoreApi
+from segmentstore import ClusterStore, SegmentStore, StoreApi
 from tests.client.cluster_world import ClusterWorld
 from tests.contracts.store_api_contract import StoreApiContract
 from tests.contracts.store_api_listings_contract import StoreListingsContract
@@ -82,10 +82,21 @@ class Cluster(StoreApiWorld):
             await world.assign(*names)
             await world.start(*names)
             await world.until_served(shared=True)
-            async with world.client() as store:
+            async with self.client(world) as store:
                 yield store, world.hosts[world.owner(0)].store
         finally:
             await world.close()
+
+    def client(self, world: ClusterWorld) -> AbstractAsyncContextManager[ClusterStore]:
+        """Of a cluster in which each container is served."""
+        return world.client()
+
+
+class ByZookeeper(Cluster):
+    """The hosts are found by ZooKeeper."""
+
+    def client(self, world: ClusterWorld) -> AbstractAsyncContextManager[ClusterStore]:
+        return world.client_by_zookeeper()
 
 
 class TestCluster(Cluster, StoreApiContract, StoreReadsContract): ...
@@ -94,6 +105,9 @@ class TestCluster(Cluster, StoreApiContract, StoreReadsContract): ...
 class TestClusterListings(Cluster, StoreListingsContract):
     def place_in(self, address: int) -> str:
         return f"entry {address & 0xFFFFFFFF}"
+
+
+class TestByZookeeper(ByZookeeper, StoreApiContract): ...
 
 
 class TestEmbedded(Embedded, StoreApiContract, StoreReadsContract): ...
