@@ -16,7 +16,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError, ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
-from segmentstore.cli.stores import require_store, run, through_owner
+from segmentstore.cli.stores import cluster_at, not_served, require_store, run, through_owner
 from segmentstore.config import StoreFile, merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError, TierUnavailableError
@@ -24,7 +24,7 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
-    from segmentstore import RemoteStore
+    from segmentstore import ClusterStore, RemoteStore
     from segmentstore.contracts.reports import CatalogExport
     from tier2.catalog.catalog_snapshots import ListedSnapshot
 
@@ -107,7 +107,7 @@ def export(
 
 
 @app.command()
-def ls(store: output.StoreArgument, as_json: output.JsonOption = False) -> None:
+def ls(store: output.FolderArgument, as_json: output.JsonOption = False) -> None:
     """List the snapshots of a store's catalog, whether anybody has it open or not."""
     listed = run(_list(store))
     rows = [
@@ -136,12 +136,15 @@ def ls(store: output.StoreArgument, as_json: output.JsonOption = False) -> None:
 
 
 def _export_through_owner(location: str) -> list[CatalogExport] | None:
-    """As the process that has all containers does it; None if none listens in the folder."""
+    """As the process that has all containers does it, or the hosts of a cluster; None if none
+    listens in the folder.
+    """
 
-    async def asked(owner: RemoteStore) -> list[CatalogExport] | None:
-        return None if owner.not_served else await owner.export_catalog()
+    async def asked(owner: RemoteStore | ClusterStore) -> list[CatalogExport] | None:
+        return None if not_served(owner) else await owner.export_catalog()
 
-    require_store(location)
+    if cluster_at(location) is None:
+        require_store(location)
     reached = through_owner(location, asked)
     return None if reached is None else reached[0]
 

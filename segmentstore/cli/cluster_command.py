@@ -19,7 +19,7 @@ import typer
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError, ExitCode
-from segmentstore.cli.stores import require_store
+from segmentstore.cli.stores import refuse_cluster, require_store
 from segmentstore.cluster.administration import edit_map, read_cluster
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
@@ -36,7 +36,11 @@ app = typer.Typer(
 
 ClusterArgument = Annotated[
     str,
-    typer.Argument(metavar="STORE", help="Folder of a host, or the bookkeeper:// URL of its log."),
+    typer.Argument(
+        metavar="STORE",
+        help="Folder of a host, zookeeper://HOST:PORT,HOST:PORT/PATH, or the bookkeeper:// URL of "
+        "its log.",
+    ),
 ]
 DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.")]
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Id of the host.")]
@@ -147,7 +151,7 @@ def start(
     picture = local.start(hosts, bookies, containers, output.err().print)
     rows = picture.host_rows()
     if as_json:
-        output.print_json({"tier1": local.url, "hosts": rows})
+        output.print_json({"tier1": local.url, "cluster": local.zookeeper_url, "hosts": rows})
         return
     columns = ("host", "address", "containers", "folder")
     output.out().print(
@@ -160,7 +164,8 @@ def start(
             ],
         )
     )
-    output.out().print(f"segmentstore cluster containers '{local.url}'", soft_wrap=True)
+    for command in ("cluster containers", "ls"):
+        output.out().print(f"segmentstore {command} {local.zookeeper_url}", soft_wrap=True)
 
 
 @app.command()
@@ -236,8 +241,11 @@ def _with_cluster(store: str, work: Callable[[ClusterNodes, int], Awaitable[T]])
     from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation  # noqa: PLC0415
     from durablelog.bookkeeper.store_node import read_identity  # noqa: PLC0415
 
-    # Of a log elsewhere it says that: one process serves all of such a store.
-    location = BookKeeperLocation.parse(store if "://" in store else _tier1_of(store))
+    if store.lower().startswith("zookeeper://"):
+        location = BookKeeperLocation.parse_zookeeper(store)
+    else:
+        # Of a log elsewhere it says that: one process serves all of such a store.
+        location = BookKeeperLocation.parse(store if "://" in store else _tier1_of(store))
 
     async def main() -> T:
         async with translated():
@@ -256,6 +264,7 @@ def _with_cluster(store: str, work: Callable[[ClusterNodes, int], Awaitable[T]])
 def _tier1_of(folder: str) -> str:
     from segmentstore.store_folder import read_store_file  # noqa: PLC0415
 
+    refuse_cluster(folder, "hosts do not say what ZooKeeper has: name zookeeper://HOST:PORT/PATH")
     require_store(folder)
     file = read_store_file(folder, Runtime())
     assert file is not None, folder

@@ -19,7 +19,7 @@ from rich.progress import (
 from segmentstore.cli import output
 from segmentstore.cli.ingest import WRITERS, WRITERS_MAX, IngestProgress, IngestReport, ingest
 from segmentstore.cli.ingest_plan import PlannedFile, plan_files
-from segmentstore.cli.stores import with_store
+from segmentstore.cli.stores import cluster_at, with_store
 from segmentstore.contracts.byte_sizes import format_size
 
 if TYPE_CHECKING:
@@ -45,7 +45,8 @@ def ingest_command(
     A directory's files are named by their path in it. Interrupted and run again, it goes on where
     it was: no line is lost or doubled.
     """
-    planned = plan_files(paths, prefix=prefix, store=Path(store))
+    folder = Path(store) if cluster_at(store) is None else None
+    planned = plan_files(paths, prefix=prefix, store=folder)
 
     async def run(opened: StoreApi) -> IngestReport:
         if as_json:

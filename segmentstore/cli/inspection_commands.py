@@ -232,7 +232,7 @@ def _blocks(metadata: ContainerMetadata, segment: str | None) -> Iterator[BlockE
 
 
 def verify(
-    store: output.StoreArgument,
+    store: output.FolderArgument,
     deep: Annotated[
         bool,
         typer.Option(

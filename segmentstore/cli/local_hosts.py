@@ -71,6 +71,11 @@ class LocalHosts:
         return self.bookkeeper.url()
 
     @property
+    def zookeeper_url(self) -> str:
+        """By which clients find the hosts."""
+        return BookKeeperLocation.parse(self.url).zookeeper_url
+
+    @property
     def kept(self) -> KeptHosts:
         """Its ports. Raises ConfigError if none was started in this folder, or the file is bad."""
         path = self.folder / FILE_NAME

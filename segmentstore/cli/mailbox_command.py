@@ -53,7 +53,7 @@ class MailboxRow(NamedTuple):
 
 
 def mailbox(
-    store: output.StoreArgument,
+    store: output.FolderArgument,
     process: Annotated[
         bool,
         typer.Option(

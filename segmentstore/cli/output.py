@@ -39,7 +39,16 @@ TakeOverOption = Annotated[
     ),
 ]
 
-StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store.")]
+StoreArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="STORE",
+        help="Folder of the store; of a cluster zookeeper://HOST:PORT,HOST:PORT/PATH, or "
+        "HOST:PORT,HOST:PORT of its hosts.",
+    ),
+]
+
+FolderArgument = Annotated[str, typer.Argument(metavar="STORE", help="Folder of the store.")]
 
 SegmentArgument = Annotated[str, typer.Argument(metavar="SEGMENT", help="Name of the segment.")]
 

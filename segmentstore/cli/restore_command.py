@@ -15,7 +15,7 @@ from rich.progress import Progress
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.stores import run
+from segmentstore.cli.stores import refuse_cluster, run
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.runtime import Runtime
 
@@ -104,6 +104,7 @@ async def _restore(tier2: str, new_store: str, tier1: str, **options: Any) -> Re
     from recovery.restore import restore_store  # noqa: PLC0415
     from segmentstore.tier1 import make_log_factory  # noqa: PLC0415
 
+    refuse_cluster(new_store, "a store is restored into a folder: name one; --tier1 says more")
     runtime = Runtime()
     logs = make_log_factory(tier1, new_store, os.environ, runtime)
     await logs.open()

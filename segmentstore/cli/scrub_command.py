@@ -30,7 +30,7 @@ _MEGABYTE = 1_000_000
 
 
 def scrub_command(
-    store: output.StoreArgument,
+    store: output.FolderArgument,
     rate: Annotated[
         float | None,
         typer.Option(min=0.001, metavar="MB/S", help="Read at most so many megabytes a second."),

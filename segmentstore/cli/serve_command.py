@@ -42,7 +42,7 @@ CHECK_S = 2.0
 
 
 def serve_command(
-    store: output.StoreArgument,
+    store: output.FolderArgument,
     create: Annotated[
         bool, typer.Option("--create", help="Make the store if it is not there.")
     ] = False,

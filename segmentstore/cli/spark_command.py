@@ -17,7 +17,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.catalog_command import export_stopped
 from segmentstore.cli.exit_codes import CommandError, sentence
-from segmentstore.cli.stores import require_store
+from segmentstore.cli.stores import refuse_cluster, require_store
 from segmentstore.cli.temporary_owner import TemporaryOwner
 from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import SegmentStoreError
@@ -74,6 +74,8 @@ def run_verb(arguments: list[str]) -> int:
 
         parsed = commands.parse(arguments, program="segmentstore spark")
         location = getattr(parsed, "tier2_url", None)
+        if location is not None:
+            refuse_cluster(location, "jobs work on Tier 2: name its URL, or the folder of a host")
         if location is None or "://" in location:
             return commands.execute(parsed)
         store = _find(location)

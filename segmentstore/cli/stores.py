@@ -1,5 +1,5 @@
-"""How a command comes to a store: through the process that has it open, or by opening it. Every
-command that changes or reads one goes through here.
+"""How a command comes to a store: through the process that has it open, through the hosts of a
+cluster, or by opening it. Every command that changes or reads one goes through here.
 """
 
 from __future__ import annotations
@@ -8,15 +8,17 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import segmentstore
 from segmentstore.cli import output
+from segmentstore.client.store_addresses import parse_address, parse_addresses
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
 from segmentstore.contracts.errors import (
     ContainerNotServedError,
+    InvalidArgumentError,
     NotAStoreError,
     ReadOnlyFileSystemError,
     StoreUnreachableError,
@@ -28,7 +30,7 @@ from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:
     from durablelog.durable_data_log_factory import DurableDataLogFactory
-    from segmentstore import RemoteStore, SegmentStore, StoreApi
+    from segmentstore import ClusterStore, RemoteStore, SegmentStore, StoreApi
 
 T = TypeVar("T")
 
@@ -36,12 +38,34 @@ CACHE_FOLDER = "cache"
 """Throw-away: may be removed while the store is stopped."""
 
 
+_A_FOLDER = "this command works on the files of a store: name the folder of a host, on its machine"
+"""What to do with a cluster that was named where a folder is needed."""
+
+
+def cluster_at(location: str) -> str | None:
+    """What `segmentstore.connect` is given for the cluster that is named; None of a folder.
+
+    One address is a cluster of which one host is known. Raises InvalidArgumentError for addresses
+    that are none.
+    """
+    if location.lower().startswith("zookeeper://") or parse_addresses(location) is not None:
+        return location
+    return f"{location}," if parse_address(location) is not None else None
+
+
+def refuse_cluster(location: str, instead: str = _A_FOLDER) -> None:
+    """Raise InvalidArgumentError if `location` is a cluster; `instead` says what to name."""
+    if cluster_at(location) is not None:
+        raise InvalidArgumentError("STORE", location, f"it is a cluster, and {instead}")
+
+
 def require_store(location: str) -> None:
     """Raise NotAStoreError unless `location` is a store: a command that checks must not make one by
     checking.
 
-    Raises InvalidArgumentError for a URL.
+    Raises InvalidArgumentError for a URL, or a cluster.
     """
+    refuse_cluster(location)
     checked_folder(location, "STORE")
     if not Path(location).is_dir():
         raise NotAStoreError(location, "there is no such folder")
@@ -56,20 +80,31 @@ def with_store(
     create: bool = False,
     take_over: bool = False,
 ) -> T:
-    """Run `action` on the store, and give what it gave: through the process that has the store open
-    and listens, which stderr says, or as `with_own_store`.
+    """Run `action` on the store, and give what it gave.
+
+    It runs through the hosts of a cluster, or the process that has the store open and listens,
+    which stderr says; else as `with_own_store`.
+
+    Raises InvalidArgumentError for `take_over` of a cluster.
     """
-    if not take_over:
+    if take_over:
+        refuse_cluster(location, "its hosts take over by themselves: leave --take-over out")
+    else:
         reached = through_owner(location, action)
         if reached is not None:
             return reached[0]
     return with_own_store(location, action, create=create, take_over=take_over)
 
 
-def through_owner(location: str, action: Callable[[RemoteStore], Awaitable[T]]) -> tuple[T] | None:
-    """Run `action` on the store through the process that has it open, and give what it gave, in a
-    tuple; None if no process listens.
+def through_owner(
+    location: str, action: Callable[[RemoteStore | ClusterStore], Awaitable[T]]
+) -> tuple[T] | None:
+    """Run `action` on the store through the process that has it open, or the hosts of a cluster.
+
+    Gives what it gave, in a tuple; None if no process listens in the folder.
     """
+    if (cluster := cluster_at(location)) is not None:
+        return (run(_through_hosts(cluster, action)),)
     checked_folder(location, "STORE")
     if not (Path(location) / STORE_SOCKET_NAME).is_socket() or _is_mounted_read_only(location):
         return None
@@ -87,6 +122,13 @@ def through_owner(location: str, action: Callable[[RemoteStore], Awaitable[T]]) 
     return run(connected())
 
 
+async def _through_hosts(cluster: str, action: Callable[[ClusterStore], Awaitable[T]]) -> T:
+    store = await segmentstore.connect(cluster)
+    assert isinstance(store, segmentstore.ClusterStore), cluster
+    async with store:
+        return await action(store)
+
+
 def with_own_store(
     location: str,
     action: Callable[[SegmentStore], Awaitable[T]],
@@ -99,8 +141,12 @@ def with_own_store(
 
     `take_over`: also from an owner on BookKeeper that is alive (else as the environment and
     store.toml say). `create` makes a store that is not there. Ctrl-C cancels the action, closes the
-    store and raises KeyboardInterrupt.
+    store and raises KeyboardInterrupt. Raises InvalidArgumentError for a cluster.
     """
+    refuse_cluster(
+        location,
+        "a store is opened in a folder: name one; SEGMENTSTORE_TIER1 says where its log is",
+    )
     if not create:
         require_store(location)
     if _is_mounted_read_only(location):
@@ -121,7 +167,7 @@ def with_readable_store(
     location: str, action: Callable[[StoreApi], Awaitable[T]], *, whole: bool = False
 ) -> T:
     """As `with_store`, for an action that only reads: on a read-only file system it runs on a view
-    of the store.
+    of the store. Of a cluster its hosts are asked.
 
     Nobody can own the store there, so none is asked. On BookKeeper an opening would take the
     containers from their owner. So it runs on a view there, too, without an owner in the folder. It
@@ -129,6 +175,8 @@ def with_readable_store(
     `whole` store, all of them. The folder need not be there, if SEGMENTSTORE_TIER1 names the store.
     stderr says that it is a view.
     """
+    if cluster_at(location) is not None:
+        return with_store(location, action)
     logs = logs_of(location)
     if not logs.is_shared:
         try:
@@ -137,8 +185,8 @@ def with_readable_store(
             pass  # Its move is ours: nothing was opened.
         return _viewed(location, action, "is on a read-only file system")
 
-    async def asked(owner: RemoteStore) -> tuple[T] | None:
-        if whole and owner.not_served:
+    async def asked(owner: RemoteStore | ClusterStore) -> tuple[T] | None:
+        if whole and not_served(owner):
             output.print_error("that process does not serve all containers")
             return None
         try:
@@ -157,12 +205,7 @@ def print_what_is_left_out(store: StoreApi, entries: str) -> None:
     """Print on stderr that entries of containers which the process does not serve are not listed,
     if there are any.
     """
-    if isinstance(store, segmentstore.RemoteStore):
-        left_out = store.not_served
-    else:
-        embedded = cast("SegmentStore", store)
-        left_out = sorted(set(range(embedded.config.containers)).difference(embedded.served))
-    if left_out:
+    if left_out := not_served(store):
         which = ", ".join(map(str, left_out[:20])) + (", ..." if len(left_out) > 20 else "")
         output.print_error(
             f"{entries} of {len(left_out)} containers that this process does not serve are not "
@@ -170,8 +213,20 @@ def print_what_is_left_out(store: StoreApi, entries: str) -> None:
         )
 
 
-def with_served_store(location: str, action: Callable[[RemoteStore], Awaitable[T]]) -> T:
-    """Run `action` on the store through the process that has it open.
+def not_served(store: StoreApi) -> Sequence[int]:
+    """The containers that cannot be asked through this; none of a cluster."""
+    if isinstance(store, segmentstore.ClusterStore):
+        return ()
+    if isinstance(store, segmentstore.RemoteStore):
+        return store.not_served
+    embedded = cast("SegmentStore", store)
+    return sorted(set(range(embedded.config.containers)).difference(embedded.served))
+
+
+def with_served_store(
+    location: str, action: Callable[[RemoteStore | ClusterStore], Awaitable[T]]
+) -> T:
+    """Run `action` on the store through the process that has it open, or the hosts of a cluster.
 
     Raises StoreUnreachableError if none listens there: an opening would take the store.
     """
@@ -194,7 +249,7 @@ def with_output(
     try:
         if not follow:
             with_readable_store(location, action)
-        elif logs_of(location).is_shared:
+        elif cluster_at(location) is None and logs_of(location).is_shared:
             with_served_store(location, action)
         else:
             # A wait for more needs an owner: on a read-only file system none adds any.

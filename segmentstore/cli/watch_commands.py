@@ -13,6 +13,7 @@ from rich.live import Live
 from segmentstore.cli import output
 from segmentstore.cli.standard_streams import OutputBytes
 from segmentstore.cli.stores import (
+    cluster_at,
     require_store,
     with_output,
     with_readable_store,
@@ -143,7 +144,8 @@ def top(
             async for rows, health in moments:
                 live.update(_table(store, rows, health), refresh=True)
 
-    require_store(store)
+    if cluster_at(store) is None:
+        require_store(store)
     try:
         with_served_store(store, run)
     except BrokenPipeError:

@@ -42,8 +42,11 @@ def _advice(scheme: str, path: str) -> str:
         return (
             "it is a folder of this machine, and this is a URL: give the URL to "
             "tier1=... (SEGMENTSTORE_TIER1),"
-            " and name a folder for this process's own files"
+            " and name a folder for this process's own files. Clients of its hosts take it with "
+            "zookeeper:// in front"
         )
+    if scheme == "zookeeper":
+        return "it is a folder of this machine, and this is a cluster: connect to it"
     return (
         f"it is a folder of this machine, and this is a URL: give the {scheme}:// URL to tier2=..."
         " (SEGMENTSTORE_TIER2), and name a folder for the log"

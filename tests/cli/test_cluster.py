@@ -18,7 +18,6 @@ from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import free_port
-from segmentstore import SegmentNotFoundError, connect
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
@@ -86,7 +85,7 @@ def stored(world: BookKeeperWorld) -> AssignmentMap:
 
 
 def test_a_store_without_hosts_serves_nothing(tmp_path: Path, world: BookKeeperWorld) -> None:
-    for store in (tmp_path / "s", URL):
+    for store in (tmp_path / "s", URL, f"zookeeper://zoo:2181{ROOT}"):
         shown = segmentstore("cluster", "status", store, "--json")
         assert shown.code == ExitCode.UNAVAILABLE
         assert shown.json() == {
@@ -210,6 +209,15 @@ class RealHosts:
         line = process.stdout.readline()
         assert b"containers of its cluster" in line, process.communicate()
 
+    @property
+    def zookeeper_url(self) -> str:
+        return BookKeeperLocation.parse(self.url).zookeeper_url
+
+    @property
+    def addresses(self) -> str:
+        """Of the hosts that run."""
+        return ",".join(f"127.0.0.1:{self.ports[name]}" for name in self.processes) + ","
+
     def signal(self, name: str, number: signal.Signals) -> None:
         """Send it, and wait for the end of the process."""
         process = self.processes.pop(name)
@@ -238,28 +246,11 @@ def spread(count: int) -> Callable[[dict[int, str]], bool]:
 
 
 def append_to_each(hosts: RealHosts, data: bytes) -> None:
-    """To a segment of each container, by whichever host has it."""
-
-    async def append(number: int, owner: str) -> None:
-        name = name_in(number, CONTAINERS)
-        async with connect(f"127.0.0.1:{hosts.ports[owner]}") as store:
-            try:
-                await store.append(name, data)
-            except SegmentNotFoundError:
-                await store.create_segment(name)
-                await store.append(name, data)
-
-    for number, owner in hosts.owners().items():
-        asyncio.run(append(number, owner))
-
-
-def read_each(hosts: RealHosts) -> list[bytes]:
-    async def read(number: int, owner: str) -> bytes:
-        async with connect(f"127.0.0.1:{hosts.ports[owner]}") as store:
-            return await store.read(name_in(number, CONTAINERS), 0, 1000)
-
-    owners = sorted(hosts.owners().items())
-    return [asyncio.run(read(number, owner)) for number, owner in owners]
+    """To a segment of each container; the cluster is named by ZooKeeper, and by its hosts."""
+    for number in range(CONTAINERS):
+        place = hosts.zookeeper_url if number % 2 else hosts.addresses
+        done = segmentstore("append", place, name_in(number, CONTAINERS), stdin=data)
+        assert done.code == ExitCode.DONE, done.err
 
 
 @slow(60)
@@ -268,27 +259,43 @@ def test_real_hosts_share_move_and_take_over(
     tmp_path: Path, cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = RealHosts(tmp_path, cluster.zookeeper, monkeypatch)
+    followers: list[subprocess.Popen[bytes]] = []
     try:
         hosts.start("a")
-        hosts.wait(spread(1))
+        # Before any container is served: it waits for that.
         append_to_each(hosts, b"1")
+        for number in range(CONTAINERS):
+            name = name_in(number, CONTAINERS)
+            followers.append(start("cat", hosts.zookeeper_url, name, "--follow"))
         hosts.start("b")
         hosts.wait(spread(2))
         append_to_each(hosts, b"2")
         hosts.signal("a", signal.SIGKILL)
-        hosts.wait(spread(1))
         append_to_each(hosts, b"3")
+        hosts.wait(spread(1))
+        hosts.ports.pop("a")  # it comes back at another one
         hosts.start("a")
         hosts.wait(spread(2))
         append_to_each(hosts, b"4")
-        segmentstore("cluster", "drain", hosts.url, "b")
+        segmentstore("cluster", "drain", hosts.zookeeper_url, "b")
         hosts.wait(spread(1))
-        segmentstore("cluster", "undrain", hosts.url, "b")
+        segmentstore("cluster", "undrain", hosts.zookeeper_url, "b")
         hosts.wait(spread(2))
         hosts.signal("b", signal.SIGTERM)
         hosts.wait(spread(1))
-        assert read_each(hosts) == [b"1234"] * CONTAINERS
+        # No host is where it was when the followers began.
+        append_to_each(hosts, b"5")
+        for number in range(CONTAINERS):
+            name = name_in(number, CONTAINERS)
+            assert segmentstore("seal", hosts.addresses, name).code == ExitCode.DONE
+            assert segmentstore("cat", hosts.zookeeper_url, name).out == b"12345"
+        for follower in followers:
+            out, err = follower.communicate(timeout=240)
+            assert (out, follower.returncode) == (b"12345", ExitCode.DONE), err
     finally:
+        for follower in followers:
+            follower.kill()
+            follower.communicate()
         hosts.end()
 
 
@@ -303,6 +310,7 @@ def test_a_whole_cluster_is_started_stopped_and_started_again(tmp_path: Path) ->
         assert [row["host"] for row in shown["hosts"]] == ["host-1", "host-2"]
         # One that comes later gets its share by planned moves.
         assert sum(row["running"] for row in shown["hosts"]) == 4
+        assert segmentstore("create", shown["cluster"], "x").code == ExitCode.DONE
         store = folder / "host-1" / "store"
         assert segmentstore("cluster", "status", store).code == ExitCode.DONE
         stopped = segmentstore("cluster", "stop", folder)
