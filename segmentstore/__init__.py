@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from segmentstore.connecting import connect
     from segmentstore.contracts.collector import tune_gc
     from segmentstore.contracts.events import frame_event, frame_events, split_events
+    from segmentstore.contracts.health_tree import StoreHealth
     from segmentstore.contracts.reports import (
         BlockEntry,
         CatalogExport,
@@ -99,6 +100,7 @@ _LAZY = {
     "SegmentWriter": "segmentstore.sessions",
     "StoreApi": "segmentstore.store_api",
     "StoreOptions": "segmentstore.options",
+    "StoreHealth": "segmentstore.contracts.health_tree",
     "StoreStats": "segmentstore.stats_types",
     "blocking": "segmentstore.blocking",
     "connect": "segmentstore.connecting",
@@ -159,6 +161,7 @@ __all__ = [
     "StoreApi",
     "StoreClosedError",
     "StoreDisconnectedError",
+    "StoreHealth",
     "StoreInUseError",
     "StoreOptions",
     "StoreStats",

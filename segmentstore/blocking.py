@@ -37,6 +37,7 @@ from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DeprecatedSettingWarning
 from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.reports import (
     BlockEntry,
     CatalogExport,
@@ -362,6 +363,10 @@ class SegmentStore:
     def stats(self) -> StoreStats:
         """Numbers by container and part."""
         return self._thread.run(self._store.fetch_stats)
+
+    def health(self) -> StoreHealth:
+        """How host, containers and parts are, and whether all that is assigned is served."""
+        return self._thread.run(self._store.fetch_health)
 
     def metrics_text(self) -> bytes:
         """The same as Prometheus reads it."""

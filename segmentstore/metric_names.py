@@ -86,6 +86,10 @@ STORE_METRICS = [
         cluster.map_epoch | cluster_map_epoch | How often the assignment map was written.
         cluster.unassigned | cluster_unassigned_containers | \
             Containers of the store that no host is to serve: alert on it.
+        cluster.assigned | cluster_assigned_containers | \
+            Containers that the map gives to this host.
+        cluster.moves_under_way | cluster_moves_under_way | \
+            Planned moves under way in the whole cluster.
         """,
     ),
     *_table(
@@ -110,6 +114,9 @@ STORE_METRICS = [
         cluster.start_failures | cluster_container_start_failures | \
             Starts of containers that failed here.
         cluster.stops | cluster_container_stops | Containers that were released here.
+        cluster.moved_in | cluster_containers_moved_in | Of the starts, those of planned moves.
+        cluster.taken_over | cluster_containers_taken_over | \
+            Of the starts, those of containers that no host had in hand.
         """,
     ),
 ]
@@ -306,6 +313,22 @@ OPERATION_METRICS = [
 ]
 """Of one operation of the provider: `tier2.operations.<operation>.<path>`; label `operation`."""
 
+CLUSTER_TIMES = [
+    *_table(
+        "gauge",
+        """
+        arrival_s | cluster_container_arrival_seconds | \
+            From the map that gave the container to this host until it served.
+        start_s | cluster_container_start_seconds | \
+            Of the arrival, what opening, fencing and replay took.
+        stop_s | cluster_container_stop_seconds | \
+            What the last stop of a container took that is not here any more.
+        """,
+        largest=True,
+    )
+]
+"""Of the last move of each container: `cluster.<path>.<container>`; label `container`."""
+
 LEFT_OUT = frozenset(
     (
         "store_id",  # the label of segmentstore_info
@@ -315,6 +338,9 @@ LEFT_OUT = frozenset(
         "tier2",  # by operation
         "longest_turn_s",  # by part
         "cluster.host_id",  # every number is of this process
+        "cluster.arrival_s",  # by container
+        "cluster.start_s",  # by container
+        "cluster.stop_s",  # by container
         "wire.refusals",  # by reason
         "controller.refusals",  # by method and reason
         "scrub.started_at_ms",

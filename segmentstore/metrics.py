@@ -22,6 +22,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from segmentstore.metric_names import (
+    CLUSTER_TIMES,
     CONTAINER_METRICS,
     LEFT_OUT,
     OPERATION_METRICS,
@@ -124,6 +125,8 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
         for reason, count in _bounded(snapshot["controller"]["refusals"]):
             refusals.add_metric([reason], count)
         yield refusals
+    if snapshot["cluster"] is not None:
+        yield from _move_families(snapshot["cluster"])
     yield from _operation_families(snapshot["tier2"]["operations"])
     yield _by_state(snapshot["container_states"])
     yield from _container_families(snapshot["containers"])
@@ -161,6 +164,21 @@ def _bounded(errors: Mapping[str, int]) -> list[tuple[str, int]]:
     found = sorted(errors.items(), key=lambda item: (-item[1], item[0]))
     rest = sum(count for _, count in found[ERROR_KINDS_MAX:])
     return [*found[:ERROR_KINDS_MAX], *([("other", rest)] if rest else [])]
+
+
+# --- the cluster ----------------------------------------------------------------------------------
+
+
+def _move_families(cluster: Snapshot) -> Iterator[Metric]:
+    for row in CLUSTER_TIMES:
+        family = _family(row, ("container",))
+        seconds: Mapping[int, float] = cluster[row.path]
+        if len(seconds) <= CONTAINERS_MAX:
+            for number, taken in sorted(seconds.items()):
+                family.add_metric([str(number)], taken)
+        else:
+            family.add_metric(["all"], max(seconds.values()))
+        yield family
 
 
 # --- containers -----------------------------------------------------------------------------------

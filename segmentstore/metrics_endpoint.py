@@ -1,4 +1,4 @@
-"""MetricsEndpoint: the port on which Prometheus finds a store's numbers.
+"""MetricsEndpoint: the port on which Prometheus finds a store's numbers, and probes its health.
 
 What is answered is prometheus_client's; the server's thread is a daemon, so a program that forgets
 to close its store still ends. Rules: a thread of the server reads nothing of the store. It asks the
@@ -11,16 +11,23 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.metrics_server import CONNECTIONS_MAX, MetricsServer
+from segmentstore.probe_pages import with_probes
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+T = TypeVar("T")
 
 ANSWER_S = 5.0
 """Longest that a scrape waits for the event loop."""
@@ -42,22 +49,24 @@ class MetricsEndpoint:
         port: int,
         take: Take,
         registry_of: Callable[[Take], CollectorRegistry],
+        health: Callable[[], StoreHealth],
         runtime: Runtime,
     ) -> MetricsEndpoint:
-        """Serve the snapshots that `take` gives on this event loop.
+        """Serve the snapshots that `take` gives on this event loop, and `health` to probes.
 
         Raises ConfigError if the port cannot be opened.
         """
         loop = asyncio.get_running_loop()
 
-        async def taken() -> Mapping[str, Any]:
-            return take()
-
         def ask() -> Mapping[str, Any]:
-            return _ask(loop, taken)
+            return _ask(loop, take)
 
+        def ask_health() -> StoreHealth:
+            return _ask(loop, health)
+
+        app = with_probes(make_wsgi_app(registry_of(ask)), ask_health)
         executor = runtime.executor("metrics", 1)
-        starting = loop.run_in_executor(executor, _start, host, port, registry_of(ask), runtime)
+        starting = loop.run_in_executor(executor, _start, host, port, app, runtime)
         try:
             # Shielded: a caller who gives up must not leave behind a port that nobody knows of.
             serving = await asyncio.shield(starting)
@@ -90,14 +99,14 @@ class _Serving(NamedTuple):
     requests: Executor
 
 
-def _start(host: str, port: int, registry: CollectorRegistry, runtime: Runtime) -> _Serving:
+def _start(host: str, port: int, app: WSGIApplication, runtime: Runtime) -> _Serving:
     requests = runtime.executor("metrics-requests", CONNECTIONS_MAX)
     try:
         server = MetricsServer(host, port, requests, runtime.lock())
     except BaseException:
         requests.shutdown(wait=False)
         raise
-    server.set_app(make_wsgi_app(registry))
+    server.set_app(app)
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
     )
@@ -123,13 +132,15 @@ def _give_up(executor: Executor, starting: asyncio.Future[_Serving]) -> None:
     executor.shutdown(wait=False)
 
 
-def _ask(
-    loop: asyncio.AbstractEventLoop, taken: Callable[[], Coroutine[Any, Any, Mapping[str, Any]]]
-) -> Mapping[str, Any]:
-    """A snapshot, taken on the loop; from another thread.
+def _ask(loop: asyncio.AbstractEventLoop, take: Callable[[], T]) -> T:
+    """What `take` gives on the loop; from another thread.
 
     Raises TimeoutError, RuntimeError (the loop is closed).
     """
+
+    async def taken() -> T:
+        return take()
+
     question = taken()
     try:
         asking = asyncio.run_coroutine_threadsafe(question, loop)

@@ -84,7 +84,7 @@ class OpeningStore:
 
             host, port = parts.config.metrics_host, parts.config.metrics_port
             parts.endpoint = await MetricsEndpoint.open(
-                host, port, store.stats, registry, self._runtime
+                host, port, store.stats, registry, store.health, self._runtime
             )
             parts.undo.push(parts.endpoint.close)
         config = parts.config

@@ -40,6 +40,7 @@ from segmentstore.contracts.errors import (
     WrongEventLoopError,
 )
 from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.reports import CatalogExport
 from segmentstore.contracts.segment_mapper import container_of
@@ -58,6 +59,7 @@ from segmentstore.sessions import (
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
 from segmentstore.store_containers import StoreContainers
+from segmentstore.store_health import store_health
 from segmentstore.store_inspection import StoreInspection
 from segmentstore.store_parts import StoreParts
 
@@ -485,6 +487,19 @@ class SegmentStore(StoreInspection, StoreContainers):
     async def fetch_stats(self) -> StoreStats:
         """`stats()`, as a store in another process has it, too."""
         return self.stats()
+
+    def health(self) -> StoreHealth:
+        """Host, containers and parts as a tree: how each is, why and since when.
+
+        The store is `ready` while all containers that are assigned to this process are served. No
+        request, O(containers): for probes. docs/metrics.md names the parts.
+        """
+        self._birth.check()
+        return store_health(self._parts)
+
+    async def fetch_health(self) -> StoreHealth:
+        """`health()`, as a store in another process has it, too."""
+        return self.health()
 
     async def fetch_metrics_text(self) -> bytes:
         """`metrics_text()`, as a store in another process has it, too."""

@@ -16,6 +16,7 @@ from segmentstore.stats_types import (
     StoreStats,
     Tier2Stats,
 )
+from segmentstore.store_health import health_sentences
 from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
@@ -26,18 +27,7 @@ def store_stats(parts: StoreParts) -> StoreStats:
     """Everything the parts count, as of now. O(containers)."""
     return {
         "store_id": parts.store_id,
-        "health": [
-            *_tier1_and_containers(parts),
-            *parts.registry.health(),
-            *parts.findings,
-            *parts.tier2_start.health(),
-            *parts.markers.health(),
-            *(parts.losses.health() if parts.losses is not None else ()),
-            *(parts.scrub.health() if parts.scrub is not None else ()),
-            *(parts.exporter.health() if parts.exporter is not None else ()),
-            *(parts.cluster_health() if parts.cluster_health is not None else ()),
-            *(parts.controller_health() if parts.controller_health is not None else ()),
-        ],
+        "health": health_sentences(parts),
         "cache": cast("CacheStats", dataclasses.asdict(parts.cache.statistics())),
         "tier2": _tier2_stats(parts.storage),
         "catalog": (
@@ -72,16 +62,6 @@ def _container_states(parts: StoreParts) -> dict[int, ContainerStateStats]:
         }
         for number, status in parts.registry.statuses().items()
     }
-
-
-def _tier1_and_containers(parts: StoreParts) -> list[str]:
-    """What is wrong with a Tier 1 that is shared is said once, not by each container."""
-    said = tuple(parts.logs.health())
-    of_containers = [finding for container in parts.containers for finding in container.health()]
-    return [
-        *(f"tier1: {finding}" for finding in said),
-        *(finding for finding in of_containers if not said or not finding.endswith(said)),
-    ]
 
 
 def _tier2_stats(storage: ObjectStorage) -> Tier2Stats:

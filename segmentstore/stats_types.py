@@ -8,7 +8,7 @@ meanings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from typing import Final, NotRequired, TypedDict
 
 
 class OperationStats(TypedDict):
@@ -259,10 +259,28 @@ class ClusterStats(TypedDict):
     """How often the map was written."""
     unassigned: int
     """Containers of the store that no host is to serve: what to alert on."""
+    assigned: int
+    """Containers that the map gives to this host."""
+    moves_under_way: int
+    """Planned moves, of the whole cluster."""
     starts: int
     """Containers that have begun to serve here."""
     start_failures: int
     stops: int
+    moved_in: int
+    """Of the starts, those behind a planned move."""
+    taken_over: int
+    """Of the starts, those of containers that no host had in hand."""
+    arrival_s: Mapping[int, float]
+    """By container that serves here, from the map that gave it to this host until it served."""
+    start_s: Mapping[int, float]
+    """Of that, what opening, fencing and replay took."""
+    stop_s: Mapping[int, float]
+    """By container that left: what its stop took, until another host could open it."""
+
+
+BY_CONTAINER: Final = ("arrival_s", "start_s", "stop_s")
+"""The keys of ClusterStats that have a number for each container."""
 
 
 class WireStats(TypedDict):

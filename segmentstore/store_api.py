@@ -15,6 +15,7 @@ from typing import Protocol, Self
 from segmentstore.contracts.attributes import AttributeUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.reports import (
     BlockEntry,
     CatalogExport,
@@ -198,6 +199,9 @@ class StoreApi(Protocol):
 
     async def fetch_stats(self) -> StoreStats:
         """Numbers by container and part."""
+
+    async def fetch_health(self) -> StoreHealth:
+        """How host, containers and parts are, and whether all that is assigned is served."""
 
     async def fetch_metrics_text(self) -> bytes:
         """The same as Prometheus reads it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import StoreConfig
 from segmentstore.container import ContainerRegistry, MakeContainer, SegmentContainer
+from segmentstore.contracts.health_tree import PartPath, PartSeen
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.store_hosts import StoreHosts
@@ -60,6 +61,8 @@ class StoreParts:
     endpoint: MetricsEndpoint | None = None
     cluster_stats: Callable[[], ClusterStats] | None = None
     cluster_health: Callable[[], list[str]] | None = None
+    cluster_waits_for: Callable[[], list[str]] | None = None
+    """What keeps a host of a cluster from being ready, a sentence each."""
     cluster_hosts: Callable[[], Awaitable[StoreHosts]] | None = None
     """Where clients find the containers of a cluster."""
     wire_stats: Callable[[], WireStats] | None = None
@@ -68,6 +71,8 @@ class StoreParts:
     controller_health: Callable[[], list[str]] | None = None
     findings: Sequence[str] = ()
     """What is wrong with how the store is kept, a sentence each, for its health."""
+    observations: Mapping[PartPath, PartSeen] = field(default_factory=dict)
+    """Since when each part is as it is."""
     closing: asyncio.Task[None] | None = None
     watch: CancellationWatch | None = None
     registered: object | None = None

@@ -22,6 +22,7 @@ from segmentstore.cli import (
     data_commands,
     doctor_command,
     gc_command,
+    health_command,
     ingest_command,
     inspection_commands,
     mailbox_command,
@@ -84,6 +85,7 @@ app.command(name="merge", rich_help_panel=_SEGMENTS)(segment_commands.merge)
 app.command(name="rm", rich_help_panel=_SEGMENTS)(segment_commands.rm)
 app.command(name="attrs", rich_help_panel=_SEGMENTS)(segment_commands.attrs)
 app.command(name="stats", rich_help_panel=_STORE)(watch_commands.stats)
+app.command(name="health", rich_help_panel=_STORE)(health_command.health_command)
 app.command(name="top", rich_help_panel=_STORE)(watch_commands.top)
 app.command(name="flush", rich_help_panel=_STORE)(segment_commands.flush)
 app.command(name="checkpoint", rich_help_panel=_STORE)(segment_commands.checkpoint)

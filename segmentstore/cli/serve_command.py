@@ -134,6 +134,7 @@ def serve_command(
         await _until_reported(opened)
 
     if host:
+        _log_as(host)
         options |= {"serve": CLUSTER, "host_id": host}
     with_own_store(store, run, create=create, local_server=True, take_over=take_over, **options)
 
@@ -167,6 +168,15 @@ def _supervise(wanted: HostsWanted) -> None:
     raise typer.Exit(run_command(supervised()))
 
 
+def _log_as(host: str) -> None:
+    """Have each line of the log name the host; what concerns a container names that itself."""
+    shown = host.replace("%", "%%")
+    logging.basicConfig(format=f"%(asctime)s %(levelname)s host {shown} %(name)s: %(message)s")
+    # Who leads, and which container begins or ends where.
+    for name in ("segmentstore", "durablelog"):
+        logging.getLogger(name).setLevel(logging.INFO)
+
+
 def _port_options(name: str, address: str) -> dict[str, Any]:
     """The settings that an address stands for; none if it is empty. Raises BadParameter."""
     if not address:
@@ -197,6 +207,8 @@ async def _until_reported(store: SegmentStore) -> None:
                     await asked.wait()
             except TimeoutError:
                 await _require_running(store, names)
+                # So that it knows since when a part is as it is, whenever somebody asks.
+                store.health()
     finally:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(number)

@@ -49,6 +49,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.health_tree import StoreHealth, joined_health
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.reports import (
     BlockEntry,
@@ -403,6 +404,11 @@ class ClusterStore:
         """Numbers by container and part, of all hosts that answer now."""
         self._check_open()
         return merged_stats(await self._calls.each_host(RemoteStore.fetch_stats))
+
+    async def fetch_health(self) -> StoreHealth:
+        """How the hosts that answer now are, with their containers and parts."""
+        self._check_open()
+        return joined_health(await self._calls.each_host(RemoteStore.fetch_health))
 
     async def fetch_metrics_text(self) -> bytes:
         """The numbers of all hosts that answer now as Prometheus reads them, by host."""

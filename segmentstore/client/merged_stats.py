@@ -11,7 +11,12 @@ from typing import Any, Final, cast
 
 from segmentstore.stats_types import StoreStats
 
-_LARGEST: Final = frozenset({"longest_turn_s", "hosts", "map_epoch", "unassigned"})
+_LARGEST: Final = frozenset(
+    {
+        "longest_turn_s", "hosts", "map_epoch", "unassigned", "moves_under_way",
+        "arrival_s", "start_s", "stop_s",
+    }
+)  # fmt: skip
 _BY_CONTAINER: Final = frozenset({"containers", "container_states"})
 _RUNNING: Final = "running"
 

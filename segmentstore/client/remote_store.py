@@ -33,6 +33,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.findings import Finding
+from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.reports import (
     BlockEntry,
@@ -86,12 +87,14 @@ from segmentstore.wire.store_documents import (
     FLUSH_ALL,
     FRAMES,
     GARBAGE,
+    HEALTH,
     METRICS,
     OPERATIONS,
     PROCESS_MAILBOX,
     STATS,
     WAKE_MAILBOX,
     decode_exports,
+    decode_health,
     decode_number,
     decode_stats,
 )
@@ -475,6 +478,10 @@ class RemoteStore:
     async def fetch_stats(self) -> StoreStats:
         """Numbers by container and part."""
         return cast("StoreStats", decode_stats(await self._manage(STATS)))
+
+    async def fetch_health(self) -> StoreHealth:
+        """How host, containers and parts are, and whether all that is assigned is served."""
+        return decode_health(await self._manage(HEALTH))
 
     async def fetch_metrics_text(self) -> bytes:
         """The same as Prometheus reads it."""

@@ -27,7 +27,8 @@ from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.follow_plan import Steps, steps
 from segmentstore.cluster.host_record import HostLoad, HostRecord
 from segmentstore.cluster.host_reports import HostIdentity, is_newer, record_of
-from segmentstore.container import PRESENT, ContainerStatus
+from segmentstore.cluster.move_times import MoveTimes
+from segmentstore.container import PRESENT, ContainerStatus, HostState
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import (
     ContainerNotServedError,
@@ -96,6 +97,7 @@ class ClusterHost:
         self._trouble: str | None = None
         self._is_replaced = False
         self._left = False
+        self.moves = MoveTimes()
         self.starts = 0
         """Containers that have begun to serve here."""
         self.start_failures = 0
@@ -126,6 +128,24 @@ class ClusterHost:
                 "here; give one of them another host_id"
             )
         return self._trouble
+
+    def waits_for(self) -> list[str]:
+        """What keeps this host from serving all that is assigned to it, a sentence each.
+
+        By the map as seen last: a host that ZooKeeper does not answer is ready while it serves.
+        """
+        if self._is_replaced:
+            return [f"another process has joined as host {self.host_id} since"]
+        if self._draining:
+            return [f"host {self.host_id} leaves the cluster"]
+        arrival = self._map.arrivals.get(self.host_id)
+        if arrival is None or arrival.started_ms != self._node.started_ms:
+            return [f"no leader has assigned containers since host {self.host_id} joined"]
+        statuses = self._containers.statuses()
+        return [
+            f"container {number} is assigned to host {self.host_id} and does not serve"
+            for number in self.moves.missing(_running(statuses))
+        ]
 
     async def join(self) -> None:
         """Register, and follow the map from now on.
@@ -215,6 +235,7 @@ class ClusterHost:
         self._nodes_seen = seen.nodes
         self._is_replaced = seen.nodes.get(self.host_id, self._node) > self._node
         assigned = AssignmentMap() if self._is_replaced else self._map
+        self.moves.follow(asyncio.get_running_loop().time(), self.host_id, assigned)
         if not self._draining and self._lacks(assigned):
             # What may be started depends on what others still have.
             seen = await self._view.read(records=True)
@@ -272,6 +293,8 @@ class ClusterHost:
         task.add_done_callback(self._working.discard)
 
     async def _start(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         try:
             await self._containers.start(number)
         except ContainerNotServedError:
@@ -281,18 +304,26 @@ class ClusterHost:
             _log.warning("container %d does not start: %s", number, describe(error))
         else:
             self.starts += 1
+            self.moves.started(number, begun_s, loop.time())
             _log.info("container %d is served by host %s", number, self.host_id)
         self._changed.set()
 
     async def _stop(self, number: int) -> None:
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
         try:
             await self._containers.stop(number)
         except Exception as error:  # noqa: BLE001 - its status has it, and the next step goes on
             _log.warning("container %d does not stop in order: %s", number, describe(error))
         else:
             self.stops += 1
+            self.moves.stopped(number, begun_s, loop.time())
             _log.info("container %d is not served by host %s any more", number, self.host_id)
         self._changed.set()
+
+
+def _running(statuses: Mapping[int, ContainerStatus]) -> list[int]:
+    return [number for number, each in statuses.items() if each.state is HostState.RUNNING]
 
 
 def _nothing() -> None:

@@ -56,17 +56,29 @@ class Membership:
             found.append(f"{len(missing)} containers have no host that may serve them: {numbers}")
         return found
 
+    def waits_for(self) -> list[str]:
+        """What keeps this host from being ready, a sentence each."""
+        return self._host.waits_for()
+
     def statistics(self) -> ClusterStats:
         """Numbers as of now. O(containers of the store)."""
+        moves = self._host.moves
         return {
             "host_id": self._host.host_id,
             "leads": self._assigner.leads,
             "hosts": len(self._host.nodes_seen),
             "map_epoch": self._host.assigned.epoch,
             "unassigned": len(self._unassigned()),
+            "assigned": moves.assigned,
+            "moves_under_way": len(self._host.assigned.moves),
             "starts": self._host.starts,
             "start_failures": self._host.start_failures,
             "stops": self._host.stops,
+            "moved_in": moves.moved_in,
+            "taken_over": moves.taken_over,
+            "arrival_s": moves.arrival_s,
+            "start_s": moves.start_s,
+            "stop_s": moves.stop_s,
         }
 
     async def hosts(self) -> StoreHosts:
@@ -97,5 +109,5 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
     async with translated():
         await membership.join()
     parts.cluster_stats, parts.cluster_health = membership.statistics, membership.health
-    parts.cluster_hosts = membership.hosts
+    parts.cluster_hosts, parts.cluster_waits_for = membership.hosts, membership.waits_for
     parts.undo.push(membership.leave)

@@ -19,6 +19,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from segmentstore.container.container_state import ContainerState
@@ -367,7 +368,8 @@ class ContainerRegistry:
         if entry.container is not container or entry.status.state is not HostState.RUNNING:
             return  # a start or a stop is on its way, and reports it
         self._set(entry, HostState.FAILED, container.failure)
-        task = own_task(_release(container), name=f"stop-{entry.number}", on_failure=_log_end)
+        report = partial(_log_end, entry.number)
+        task = own_task(_release(container), name=f"stop-{entry.number}", on_failure=report)
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
 
@@ -450,5 +452,5 @@ def _already_logged(_: BaseException) -> None:
     """Nobody may be left who waits for it."""
 
 
-def _log_end(error: BaseException) -> None:
-    _log.warning("a container that failed was not all released: %s", describe(error))
+def _log_end(number: int, error: BaseException) -> None:
+    _log.warning("container %d failed, and was not all released: %s", number, describe(error))

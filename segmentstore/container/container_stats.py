@@ -11,7 +11,6 @@ from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport
 from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
-from segmentstore.contracts.errors import describe
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.stats_types import (
     ActiveSegmentsStats,
@@ -60,30 +59,23 @@ def container_stats(
 
 
 def container_health(
-    container_id: int,
     failure: BaseException | None,
     log: DurableDataLog,
     writer: StorageWriter,
     copies: str | None,
     room: str | None,
     processor: OperationProcessor | None,
-) -> list[str]:
-    """One sentence for each thing that is wrong.
+) -> dict[str, str | None]:
+    """What is wrong with each part, a sentence; None while it is well. O(1).
 
     `copies` is what is wrong with those of the metadata in Tier 2, `room` with segments that wait
     for room in memory. `processor` is None unless the container runs.
     """
-    findings = []
-    if failure is not None:
-        findings.append(f"container {container_id} is stopped: {describe(failure)}")
-    parts = (
-        log.health() if failure is None else None,
-        writer.health(),
-        copies,
-        room,
-    )
-    findings += [f"container {container_id}: {each}" for each in parts if each is not None]
     throttled_by = processor.statistics().throttled_by if processor is not None else ""
-    if throttled_by:
-        findings.append(f"container {container_id}: writers are held back by {throttled_by}")
-    return findings
+    return {
+        "log": log.health() if failure is None else None,
+        "storage_writer": writer.health(),
+        "snapshots": copies,
+        "active_segments": room,
+        "processor": f"writers are held back by {throttled_by}" if throttled_by else None,
+    }

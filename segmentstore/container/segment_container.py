@@ -446,11 +446,13 @@ class SegmentContainer(ContainerUpkeep):
             active_segments=len(self.segments),
         )
 
-    def health(self) -> list[str]:
-        """What is wrong, one sentence each; empty when all is well."""
+    def health(self) -> dict[str, str | None]:
+        """What is wrong with each part, a sentence; None while it is well. O(1).
+
+        `failure` has what stopped it.
+        """
         processor = self._processor if self.state is ContainerState.RUNNING else None
         return container_health(
-            self.container_id,
             self.failure,
             self._log,
             self._writer,

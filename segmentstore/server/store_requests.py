@@ -43,6 +43,7 @@ from segmentstore.wire.store_documents import (
     CHECKPOINT,
     EXPORT_CATALOG,
     FLUSH_ALL,
+    HEALTH,
     METRICS,
     PROCESS_MAILBOX,
     STATS,
@@ -216,6 +217,7 @@ _ACTIONS: Final[dict[str, Callable[[SegmentStore], Coroutine[Any, Any, object]]]
     PROCESS_MAILBOX: SegmentStore.process_mailbox,
     WAKE_MAILBOX: _wake_mailbox,
     STATS: SegmentStore.fetch_stats,
+    HEALTH: SegmentStore.fetch_health,
     METRICS: SegmentStore.fetch_metrics_text,
 }
 

@@ -6,12 +6,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.error_records import error_from, error_record
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.findings import Finding, Severity
+from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.reports import (
     BlockEntry,
     CatalogExport,
@@ -19,6 +20,7 @@ from segmentstore.contracts.reports import (
     GarbageItem,
     OperationEntry,
 )
+from segmentstore.stats_types import BY_CONTAINER
 from segmentstore.wire.errors import WireError
 from segmentstore.wire.store_commands import RequestRefused
 
@@ -28,6 +30,7 @@ EXPORT_CATALOG: Final = "export-catalog"
 PROCESS_MAILBOX: Final = "process-mailbox"
 WAKE_MAILBOX: Final = "wake-mailbox"
 STATS: Final = "stats"
+HEALTH: Final = "health"
 METRICS: Final = "metrics"
 """The actions of ManageStore."""
 FRAMES: Final = "frames"
@@ -97,12 +100,27 @@ def decode_stats(data: Buffer) -> dict[str, Any]:
     try:
         stats: dict[str, Any] = _document(data)
         for part in ("container_states", "containers"):
-            stats[part] = {int(key): value for key, value in stats[part].items()}
+            stats[part] = _by_number(stats[part])
+        if stats["cluster"] is not None:
+            for name in BY_CONTAINER:
+                stats["cluster"][name] = _by_number(stats["cluster"][name])
         for operation in stats["tier2"]["operations"].values():
             operation["latency_counts"] = tuple(operation["latency_counts"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise WireError(f"they are no statistics: {error}") from error
     return stats
+
+
+def _by_number(table: Mapping[str, Any]) -> dict[int, Any]:
+    return {int(key): value for key, value in table.items()}
+
+
+def decode_health(data: Buffer) -> StoreHealth:
+    """How hosts are."""
+    health = _document(data)
+    if not isinstance(health, dict) or not health.keys() >= StoreHealth.__annotations__.keys():
+        raise WireError("it is no health")
+    return cast("StoreHealth", health)
 
 
 def refused(request_id: int, error: BaseException) -> RequestRefused:

@@ -109,6 +109,7 @@ def test_the_store(place: str) -> None:
     done("checkpoint", place)
     assert len(done("info", place, "--json").json()["containers"]) == 2
     assert len(done("stats", place, "--json").json()["containers"]) == 2
+    assert done("health", place, "--json").json()["ready"]
     assert b"segmentstore_" in done("stats", place, "--prometheus").out
     (line,) = done("top", place, "--count", 1, "--json").json_lines()
     assert [row["state"] for row in line["containers"]] == ["running"] * 2

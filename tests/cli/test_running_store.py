@@ -76,6 +76,8 @@ def test_the_store_as_a_whole(tmp_path: Path, running: library.blocking.SegmentS
         numbers = through(command, store, "--json").json()
         assert numbers["store_id"] == running.stats()["store_id"]
     assert b"store_id" in through("stats", store).out
+    assert through("health", store, "--json").json()["ready"]
+    assert b"storage_writer" in through("health", store).out
 
 
 def test_a_refusal_of_the_store_is_one_of_the_command(

@@ -23,10 +23,12 @@ from segmentstore import (
     ContainerNotServedError,
     ContainerStoppedError,
     NotPrimaryError,
+    StoreHealth,
 )
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.store_hosts import StoreHosts
 from segmentstore.service import SegmentStore
+from segmentstore.stats_types import ClusterStats
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import LAZY
 
@@ -87,6 +89,14 @@ class Hosts:
             return sorted(numbers) == list(range(self.containers))
 
         return self.until(all_served)
+
+    def health(self, name: str) -> StoreHealth:
+        return self.world.run_task(self.processes[name], self.stores[name].fetch_health())
+
+    def numbers(self, name: str) -> ClusterStats:
+        stats = self.world.run_task(self.processes[name], self.stores[name].fetch_stats())
+        assert stats["cluster"] is not None
+        return stats["cluster"]
 
     def owner(self, container: int) -> str:
         return next(name for name, served in self.served().items() if container in served)
@@ -237,6 +247,39 @@ def test_a_close_does_not_wait_for_a_zookeeper_that_is_away() -> None:
         assert cluster.until(closing.done) < 40
         cluster.world.kill(process)
         cluster.until_all_served()
+
+
+def test_a_host_is_ready_when_it_serves_what_is_assigned_to_it() -> None:
+    with hosts("ready", "one") as cluster:
+        cluster.until(lambda: cluster.health("one")["ready"])
+        cluster.start("two")
+        health = cluster.health("two")
+        assert "no leader has assigned containers" in health["waits_for"][0]
+        # What is given to it, it waits for; in the end all of its share is there.
+        cluster.until(lambda: len(cluster.served()["two"]) == CONTAINERS // 2)
+        cluster.until_all_served()
+        cluster.until(lambda: all(cluster.health(name)["ready"] for name in cluster.stores))
+        (host,) = cluster.health("two")["hosts"]
+        assert host["name"] == "host two"
+        assert {"membership", "tier1", "cache"} <= {each["name"] for each in host["parts"]}
+        numbers = cluster.numbers("two")
+        assert (numbers["moved_in"], numbers["taken_over"]) == (CONTAINERS // 2, 0)
+        assert [*numbers["arrival_s"]] == [*numbers["start_s"]] == cluster.served()["two"]
+        assert [*cluster.numbers("one")["stop_s"]] == cluster.served()["two"]
+        cluster.kill("one")
+        cluster.until_all_served()
+        cluster.until(lambda: cluster.health("two")["ready"])
+        assert cluster.numbers("two")["taken_over"] == CONTAINERS // 2
+
+
+def test_a_host_stays_ready_while_zookeeper_is_away() -> None:
+    with hosts("blind", "one", "two") as cluster:
+        cluster.until(lambda: all(cluster.health(name)["ready"] for name in cluster.stores))
+        cluster.world.bookkeeper.zookeeper.stop(cluster.world.time.now_us, 60.0)
+        cluster.until(lambda: cluster.health("one")["hosts"][0]["state"] == "impaired")
+        assert cluster.health("one")["ready"]
+        assert cluster.health("two")["ready"]
+        cluster.until(lambda: cluster.health("one")["hosts"][0]["state"] == "well")
 
 
 def test_a_host_does_not_start_or_stop_containers_on_request() -> None:

@@ -194,6 +194,10 @@ class StoreReadsContract(StoreApiWorld):
                 assert stats["containers"].keys() == {0, 1}
                 assert stats["store_id"] == store.store_id
                 assert stats["tier2"]["operations"].keys()
+                health = await store.fetch_health()
+                assert health["ready"]
+                (here,) = embedded.health()["hosts"]
+                assert here in health["hosts"]
                 with suppress(MissingExtraError):
                     assert b"segmentstore_" in await store.fetch_metrics_text()
 

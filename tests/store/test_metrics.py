@@ -34,6 +34,7 @@ from segmentstore.config import CLUSTER
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime, thread_executor
 from segmentstore.metric_names import (
+    CLUSTER_TIMES,
     CONTAINER_METRICS,
     LEFT_OUT,
     OPERATION_METRICS,
@@ -45,7 +46,12 @@ from tests.store.bookkeeper_world import BookKeeperWorld
 from tests.store.harness import open_tiny, run, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NAMES: tuple[MetricName, ...] = (*STORE_METRICS, *CONTAINER_METRICS, *OPERATION_METRICS)
+NAMES: tuple[MetricName, ...] = (
+    *STORE_METRICS,
+    *CLUSTER_TIMES,
+    *CONTAINER_METRICS,
+    *OPERATION_METRICS,
+)
 
 
 def parsed(text: bytes) -> dict[str, Metric]:
@@ -167,6 +173,7 @@ def test_buckets_add_up_and_errors_are_bounded() -> None:
         "health": ["x"],
         "tier2": {"operations": {"get": numbers}},
         "longest_turn_s": {},
+        "cluster": None,
         "wire": None,
         "controller": None,
         "container_states": {},
@@ -202,6 +209,7 @@ def test_many_containers_are_summed_up_and_of_some_numbers_the_largest_counts() 
         "health": [],
         "tier2": {"operations": {}},
         "longest_turn_s": {},
+        "cluster": None,
         "wire": None,
         "controller": None,
         "container_states": {
@@ -245,6 +253,19 @@ def test_labels_are_of_small_sets(tmp_path: Path) -> None:
 
 
 # --- nothing is forgotten -------------------------------------------------------------------------
+
+
+def test_moves_have_a_sample_for_each_container_and_of_many_the_longest() -> None:
+    def moved(count: int) -> dict[str, Metric]:
+        times = {number: number / 4 for number in range(count)}
+        cluster = {"arrival_s": times, "start_s": {}, "stop_s": {7: 0.5}}
+        return {family.name: family for family in metrics._move_families(cluster)}
+
+    few = moved(3)
+    assert value(few, "cluster_container_arrival_seconds", container="2") == 0.5
+    assert value(few, "cluster_container_stop_seconds", container="7") == 0.5
+    count = metrics.CONTAINERS_MAX + 1
+    assert value(moved(count), "cluster_container_arrival_seconds") == (count - 1) / 4
 
 
 async def numbers_of_a_host(folder: Path) -> set[str]:
