@@ -24,7 +24,7 @@ GIB ?= 2
 RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
-.PHONY: help run test test-all strace services bookkeeper lint format typecheck imports \
+.PHONY: help run test test-all tools services bookkeeper lint format typecheck imports \
 	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
 	setup clean
@@ -53,23 +53,26 @@ $(STAMP): pyproject.toml constraints.txt
 run: $(STAMP) ## the whole engine on real text, with a kill; FILES="a b" for yours, TIER1=bookkeeper
 	@$(BIN)/python -m segmentstore.cli.main_job --tier1 $(TIER1) $(FILES)
 
-test: strace services lint ## what a change can break: rules, types, the wheel, most tests
+test: tools services lint ## what a change can break: rules, types, the wheel, most tests
 	@$(MAKE) --no-print-directory -j 3 static unit
 
-test-all: strace services wheel-test-all unit-all ## the rest: every crash point, long kills
+test-all: tools services wheel-test-all unit-all ## the rest: every crash point, long kills
 
 static: $(STAMP)
 	@$(MAKE) --no-print-directory --output-sync=target \
 	  $(if $(findstring jobserver,$(MAKEFLAGS)),,-j $(JOBS)) lint typecheck imports wheel-test
 
-strace: # kills at exact system calls are made with it
-	@command -v strace >/dev/null 2>&1 || { \
+tools: # strace kills at exact system calls; systemd-analyze checks the units in deploy
+	@for tool in strace:strace systemd-analyze:systemd; do \
+	  command -v $${tool%:*} >/dev/null 2>&1 && continue; \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
-	    echo "installing strace"; apt-get update -qq && apt-get install -y -qq strace >/dev/null; \
-	  fi; }
-	@command -v strace >/dev/null 2>&1 || { \
-	  echo "make: strace is needed to kill processes at exact system calls and was not found;" \
-	    "install it (Debian: apt-get install strace)" >&2; exit 1; }
+	    echo "installing $${tool#*:}"; apt-get update -qq \
+	      && apt-get install -y -qq --no-install-recommends $${tool#*:} >/dev/null; \
+	  fi; \
+	  command -v $${tool%:*} >/dev/null 2>&1 || { \
+	    echo "make: $${tool%:*} is needed by the tests and was not found;" \
+	      "install it (Debian: apt-get install $${tool#*:})" >&2; exit 1; }; \
+	done
 
 services: $(STAMP) ## the servers that tests run against, in var (docs/testing-services.md)
 	@$(BIN)/python -m recovery.harness.services install

@@ -70,6 +70,23 @@ class StoreContainers(ABC):
         self._check_may_change()
         await self._parts.registry.stop(number)
 
+    async def drain(self) -> list[int]:
+        """Have the other hosts of the cluster take over all containers of this one, one by one.
+
+        For an end of the process that clients hardly notice. It stays registered, is given none
+        any more until it is started again, and answers health and other containers' addresses.
+        Returns the numbers of those that it still serves: because no other host may take them, or
+        ZooKeeper does not answer. Cancelled, it drains on. Raises ConfigError for a store that is
+        no host, StoreClosedError.
+        """
+        self._check_loop()
+        if self._parts.closing is not None:
+            raise StoreClosedError
+        if self._parts.cluster_drain is None:
+            raise ConfigError("serve", "only a host of a cluster has others to take over from it")
+        await self._parts.cluster_drain()
+        return self.served
+
     def _check_may_change(self) -> None:
         if self._parts.closing is not None:
             raise StoreClosedError

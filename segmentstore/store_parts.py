@@ -63,6 +63,8 @@ class StoreParts:
     cluster_health: Callable[[], list[str]] | None = None
     cluster_waits_for: Callable[[], list[str]] | None = None
     """What keeps a host of a cluster from being ready, a sentence each."""
+    cluster_drain: Callable[[], Awaitable[None]] | None = None
+    """Has other hosts take the containers of this one."""
     cluster_hosts: Callable[[], Awaitable[StoreHosts]] | None = None
     """Where clients find the containers of a cluster."""
     wire_stats: Callable[[], WireStats] | None = None

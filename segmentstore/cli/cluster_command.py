@@ -17,13 +17,15 @@ from typing import Annotated, TypeVar
 
 import typer
 
+import segmentstore
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError, ExitCode
-from segmentstore.cli.stores import refuse_cluster, require_store
+from segmentstore.cli.stores import refuse_cluster, require_store, with_served_store
 from segmentstore.cluster.administration import edit_map, read_cluster
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
 from segmentstore.cluster.map_edits import allow, drain, forbid, pin, undrain, unpin
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
@@ -185,6 +187,25 @@ def stop(folder: DirArgument) -> None:
 def drain_command(store: ClusterArgument, host: HostArgument) -> None:
     """Give a host no container, and move those that it has to others."""
     _edit(store, lambda _count, before: drain(before, host))
+
+
+@app.command()
+def leave(store: output.StoreArgument) -> None:
+    """Have other hosts take over all containers of the host that serves this folder, and wait for
+    that. Ends with 5 if it still has some.
+
+    For what ends the process next: it is given no container until it is started again.
+    """
+
+    async def run(opened: segmentstore.RemoteStore | segmentstore.ClusterStore) -> list[int]:
+        assert isinstance(opened, segmentstore.RemoteStore), store
+        return await opened.drain()
+
+    require_store(store)
+    if left := with_served_store(store, run):
+        numbers = ", ".join(map(str, left[:20])) + (", ..." if len(left) > 20 else "")
+        raise TierUnavailableError("tier1", f"no other host takes the containers {numbers}")
+    output.out().print("it serves no container any more")
 
 
 @app.command(name="undrain")

@@ -83,6 +83,7 @@ from segmentstore.wire.store_documents import (
     BLOCKS,
     CHECKPOINT,
     COLLECTED,
+    DRAIN,
     EXPORT_CATALOG,
     FLUSH_ALL,
     FRAMES,
@@ -96,6 +97,7 @@ from segmentstore.wire.store_documents import (
     decode_exports,
     decode_health,
     decode_number,
+    decode_numbers,
     decode_stats,
 )
 from segmentstore.wire.store_values import segment_info, update_entries
@@ -482,6 +484,10 @@ class RemoteStore:
     async def fetch_health(self) -> StoreHealth:
         """How host, containers and parts are, and whether all that is assigned is served."""
         return decode_health(await self._manage(HEALTH))
+
+    async def drain(self) -> list[int]:
+        """Have the other hosts of the cluster take over what this process serves; what is left."""
+        return decode_numbers(await self._manage(DRAIN))
 
     async def fetch_metrics_text(self) -> bytes:
         """The same as Prometheus reads it."""

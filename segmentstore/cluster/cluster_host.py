@@ -88,6 +88,9 @@ class ClusterHost:
         self._changed = asyncio.Event()
         self._view = ClusterView(nodes, self._changed.set)
         self._draining = False
+        self._drained = asyncio.Event()
+        """While it drains: no more can be done about that now."""
+        self._leaving = False
         self._waited_since_s: dict[int, float] = {}
         self._record: HostRecord | None = None
         """As written last."""
@@ -96,7 +99,6 @@ class ClusterHost:
         self._nodes_seen: dict[str, HostNode] = {}
         self._trouble: str | None = None
         self._is_replaced = False
-        self._left = False
         self.moves = MoveTimes()
         self.starts = 0
         """Containers that have begun to serve here."""
@@ -160,6 +162,18 @@ class ClusterHost:
         self._containers.on_change = self._changed.set
         self._following = own_task(self._follow(), name="follow-map", on_failure=self._failed)
 
+    async def drain(self) -> None:
+        """Ask for others to take the containers over, and take none any more; stay registered.
+
+        Returns when no container is left here, no other host may take one, or ZooKeeper does not
+        answer. A host that comes later takes what is left. Cancelled, the host drains on.
+        """
+        self._draining = True
+        if self._following is not None and not self._following.done():
+            self._drained.clear()
+            self._changed.set()
+            await self._drained.wait()
+
     async def leave(self) -> None:
         """Ask for others to take the containers over, wait for that, and be a host no more.
 
@@ -168,11 +182,10 @@ class ClusterHost:
         """
         if self._following is None:
             return
-        self._draining = True
-        self._changed.set()
+        self._leaving = True
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_S_MAX):
-                await asyncio.wait((self._following,))
+                await self.drain()
         await self._end()
 
     async def _end(self) -> None:
@@ -208,14 +221,17 @@ class ClusterHost:
                 done = await self._step()
                 self._trouble = None
                 backoff.reset()
-                if self._left:
+                if self._drained.is_set() and self._leaving:
                     return
                 if done.again_s is not None:
                     again_s = min(done.again_s, loop.time() + CHECK_S)
             except (NodeUnavailableError, NodeRefusedError, SegmentStoreError) as error:
                 self._trouble = f"host {self.host_id} does not follow the map: {error}"
                 if self._draining:
-                    return  # nobody could be asked to take over: others do when we have closed
+                    # Nobody could be asked to take over: others do when we have closed.
+                    self._drained.set()
+                    if self._leaving:
+                        return
                 again_s = loop.time() + backoff.next_s()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(again_s):
@@ -226,6 +242,7 @@ class ClusterHost:
         if not isinstance(error, asyncio.CancelledError):
             self._trouble = f"host {self.host_id} follows the map no more: {describe(error)}"
             _log.error("%s", self._trouble, exc_info=error)
+        self._drained.set()
 
     async def _step(self) -> Steps:
         await self._report()
@@ -252,7 +269,7 @@ class ClusterHost:
         for number in todo.starts:
             self._begin(self._start(number), f"start-container-{number}")
         if self._draining and self._has_left(seen.records):
-            self._left = True
+            self._drained.set()
         return todo
 
     def _lacks(self, assigned: AssignmentMap) -> bool:

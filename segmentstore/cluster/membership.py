@@ -40,6 +40,10 @@ class Membership:
         await self._host.join()
         self._assigner.start()
 
+    async def drain(self) -> None:
+        """Let others have our containers, and stay a host without any."""
+        await self._host.drain()
+
     async def leave(self) -> None:
         """Let others have our containers, as far as there are others, and be no host any more."""
         try:
@@ -110,4 +114,5 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
         await membership.join()
     parts.cluster_stats, parts.cluster_health = membership.statistics, membership.health
     parts.cluster_hosts, parts.cluster_waits_for = membership.hosts, membership.waits_for
+    parts.cluster_drain = membership.drain
     parts.undo.push(membership.leave)

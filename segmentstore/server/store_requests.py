@@ -41,6 +41,7 @@ from segmentstore.wire.store_commands import (
 )
 from segmentstore.wire.store_documents import (
     CHECKPOINT,
+    DRAIN,
     EXPORT_CATALOG,
     FLUSH_ALL,
     HEALTH,
@@ -218,6 +219,7 @@ _ACTIONS: Final[dict[str, Callable[[SegmentStore], Coroutine[Any, Any, object]]]
     WAKE_MAILBOX: _wake_mailbox,
     STATS: SegmentStore.fetch_stats,
     HEALTH: SegmentStore.fetch_health,
+    DRAIN: SegmentStore.drain,
     METRICS: SegmentStore.fetch_metrics_text,
 }
 

@@ -31,6 +31,7 @@ PROCESS_MAILBOX: Final = "process-mailbox"
 WAKE_MAILBOX: Final = "wake-mailbox"
 STATS: Final = "stats"
 HEALTH: Final = "health"
+DRAIN: Final = "drain"
 METRICS: Final = "metrics"
 """The actions of ManageStore."""
 FRAMES: Final = "frames"
@@ -52,6 +53,14 @@ def decode_number(data: Buffer) -> int:
     if type(number) is not int:
         raise WireError("a number was expected")
     return number
+
+
+def decode_numbers(data: Buffer) -> list[int]:
+    """Whole numbers."""
+    numbers = _document(data)
+    if not isinstance(numbers, list) or not all(type(each) is int for each in numbers):
+        raise WireError("numbers were expected")
+    return numbers
 
 
 def decode_rows(listing: str, data: Buffer) -> list[Any]:

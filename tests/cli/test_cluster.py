@@ -277,6 +277,14 @@ def test_real_hosts_share_move_and_take_over(
         hosts.start("a")
         hosts.wait(spread(2))
         append_to_each(hosts, b"4")
+        left = segmentstore("cluster", "leave", hosts.folder / "b")
+        assert left.code == ExitCode.DONE, left.err
+        hosts.wait(spread(1))
+        assert segmentstore("health", hosts.folder / "b").code == ExitCode.UNAVAILABLE
+        assert segmentstore("health", hosts.folder / "a").code == ExitCode.DONE
+        hosts.signal("b", signal.SIGTERM)
+        hosts.start("b")
+        hosts.wait(spread(2))
         segmentstore("cluster", "drain", hosts.zookeeper_url, "b")
         hosts.wait(spread(1))
         segmentstore("cluster", "undrain", hosts.zookeeper_url, "b")

@@ -272,6 +272,21 @@ def test_a_host_is_ready_when_it_serves_what_is_assigned_to_it() -> None:
         assert cluster.numbers("two")["taken_over"] == CONTAINERS // 2
 
 
+def test_a_host_that_is_drained_stays_and_serves_nothing() -> None:
+    with hosts("drained", "one", "two") as cluster:
+        left = cluster.world.run_task(cluster.processes["one"], cluster.stores["one"].drain())
+        assert left == []
+        cluster.until_all_served()
+        assert cluster.served() == {"one": [], "two": [*range(CONTAINERS)]}
+        assert "leaves" in cluster.health("one")["waits_for"][0]
+        # The last one keeps what nobody else may take.
+        left = cluster.world.run_task(cluster.processes["two"], cluster.stores["two"].drain())
+        assert left == [*range(CONTAINERS)]
+        cluster.stop("one")
+        cluster.start("one")
+        cluster.until(lambda: cluster.served()["one"] == [*range(CONTAINERS)])
+
+
 def test_a_host_stays_ready_while_zookeeper_is_away() -> None:
     with hosts("blind", "one", "two") as cluster:
         cluster.until(lambda: all(cluster.health(name)["ready"] for name in cluster.stores))
