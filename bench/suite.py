@@ -47,6 +47,7 @@ CASES = {
     "bookkeeper_takeover": "bench.bookkeeper_takeover",
     "cluster_moves": "bench.cluster_moves",
     "cluster_processes": "bench.cluster_processes",
+    "cluster_scale": "bench.cluster_scale",
     "wire_clients": "bench.wire_clients",
     "wire_catch_up": "bench.wire_catch_up",
     "wire_variants": "bench.wire_variants",
