@@ -11,6 +11,7 @@ import pytest
 from bench import long_segments
 from bench.long_segments import find_attributes, find_chunks, make_attributes, make_chunks
 from segmentstore.container.partial_segments import PartialSegments
+from tests.support.suites import slow
 
 COUNT = 10_000
 """More than the bench's bound of bytes has room for."""
@@ -31,6 +32,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     return found
 
 
+@slow(2)
 def test_a_chunk_that_memory_lacks_comes_with_its_page(
     read: dict[str, int], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from bench.metadata_growth import CHECKPOINTS, engine_round, fill_round, floor_r
 from bench.metadata_plot import COLORS, PLOTS, plot
 from bench.report import CaseResult
 from bench.workspace import BenchError
+from tests.support.suites import slow
 
 SEGMENTS = 500
 """Enough for more metadata than fit a checkpoint by default."""
@@ -53,6 +54,7 @@ def test_a_store_that_writes_no_inline_checkpoints_is_not_measured_as_one(
         engine_round(str(tmp_path), "inline", SEGMENTS, 0)
 
 
+@slow(14)
 def test_a_turn_has_all_figures_as_json(turns: dict[str, dict[str, Any]]) -> None:
     for turn in turns.values():
         assert json.loads(json.dumps(turn)) == turn

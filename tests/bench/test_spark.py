@@ -89,6 +89,7 @@ def test_pages_of_a_listing_follow_one_another_and_end() -> None:
     assert "<Key>" not in pages.answer("/bench?list-type=2&prefix=ff%2F").decode()
 
 
+@slow(2)
 def test_both_listings_give_every_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "")  # both are put back afterwards
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "")

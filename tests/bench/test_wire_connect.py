@@ -6,10 +6,12 @@ from pathlib import Path
 
 from bench import wire_connect
 from bench.child import Measured
+from tests.support.suites import slow
 
 TINY = {"appends": 2_000, "followed": 50, "segments": 20}
 
 
+@slow(2)
 def test_both_sides_have_all_figures(tmp_path: Path) -> None:
     sides = {
         "floor": [wire_connect.floor_round(str(tmp_path), **TINY)],

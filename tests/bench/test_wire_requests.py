@@ -35,6 +35,7 @@ def test_updates_of_a_table_are_counted(ours: OurServer) -> None:
     assert rate.met is None
 
 
+@slow(2)
 def test_an_append_answers_all_reads_that_wait(ours: OurServer, tmp_path: Path) -> None:
     for _ in range(2):
         with held_connections(ours, 30) as holder:

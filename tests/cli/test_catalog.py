@@ -15,6 +15,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore, start
 from tests.cli.test_inspection import snapshot
+from tests.support.suites import slow
 from tier2.catalog.catalog_manifest import Manifest, parse
 from tier2.object_names import SnapshotName, new_copy_id, table_name
 
@@ -54,6 +55,7 @@ def test_a_stopped_store_is_exported_as_its_log_adds_up(store: Path) -> None:
     assert segmentstore("gc", store, "--dry-run", "--json").json()["items"] == []
 
 
+@slow(2)
 def test_every_container_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGMENTSTORE_CONTAINERS", "3")
     for name in "abcdef":

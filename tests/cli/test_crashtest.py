@@ -75,6 +75,7 @@ def test_a_seed_gives_the_same_runs_again() -> None:
     assert first["seed"] == "same"
 
 
+@slow(4)
 def test_without_a_seed_one_is_drawn_and_reported() -> None:
     seeds = {
         segmentstore("crashtest", "--runs", 1, "--jobs", 1, "--json").json()["seed"]
@@ -83,6 +84,7 @@ def test_without_a_seed_one_is_drawn_and_reported() -> None:
     assert len(seeds) == 2
 
 
+@slow(2)
 def test_every_fault_point_is_listed_when_asked_for() -> None:
     shown = lines_of(segmentstore(*SIMULATE, "--seed", "clean", "--points"))
     assert all(any(f" {name} " in line for line in shown) for name in TABLE)
@@ -104,6 +106,7 @@ def test_there_are_exactly_as_many_runs_as_were_asked_for(runs: int) -> None:
     assert numbers["runs"] == runs
 
 
+@slow(2)
 def test_a_run_is_reported_with_its_trace() -> None:
     result = segmentstore("crashtest", "--replay", "clean/0")
     again = segmentstore("crashtest", "--replay", "clean/0")
@@ -134,6 +137,7 @@ def test_a_failure_is_shrunk_and_comes_with_the_commands_that_replay_it(tmp_path
     assert any("VIOLATION" in line for line in lines)
 
 
+@slow(3)
 @pytest.mark.usefixtures("lying_disk")
 def test_a_failure_in_json_has_its_violations_and_its_plan(tmp_path: Path) -> None:
     result = segmentstore(*SIMULATE, "--seed", "lies", "--folder", tmp_path, "--json")
@@ -248,6 +252,7 @@ def test_real_processes_are_killed_and_counted(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@slow(2)
 def test_a_temporary_folder_is_removed_when_nothing_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

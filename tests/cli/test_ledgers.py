@@ -25,6 +25,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.harness import until
+from tests.support.suites import slow
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +142,7 @@ def test_a_ledger_that_is_open_is_said_to_be_so_and_not_fenced(store: Path, tmp_
     asyncio.run(look())
 
 
+@slow(1)
 def test_a_store_is_verified(store: Path) -> None:
     assert segmentstore("flush", store).code == 0
     for options in ((), ("--deep",)):
@@ -191,6 +193,7 @@ def test_a_store_in_a_folder_has_no_ledgers(tmp_path: Path) -> None:
     assert "it has no ledgers" in refused.err
 
 
+@slow(2)
 def test_gc_shows_orphan_ledgers_and_deletes_them(store: Path) -> None:
     text = (store / "store.toml").read_text(encoding="utf-8")
     file = parse_store_file(text)

@@ -18,6 +18,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore
 from tests.cli.test_inspection import snapshot
+from tests.support.suites import slow
 from tier2.block_reader import BlockReader
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import put_message
@@ -95,6 +96,7 @@ def _by_message(shown: Any) -> dict[str, Any]:
     return {row["message"]: row for row in rows}
 
 
+@slow(1)
 def test_an_empty_mailbox(store: Path) -> None:
     before = snapshot(store)
     shown = segmentstore("mailbox", store, "--json")

@@ -47,6 +47,7 @@ def test_all_bytes_equal(text: Path, tmp_path: Path) -> None:
     assert said["log_bytes_after"] < said["log_bytes_before"]
 
 
+@slow(3)
 def test_a_table_for_people(text: Path, tmp_path: Path) -> None:
     done = run(text / "3.txt", "--folder", tmp_path / "run")
     assert done.returncode == ExitCode.DONE

@@ -19,7 +19,7 @@ from recovery.harness.enumeration.workloads import (
 )
 from recovery.harness.history import CallOutcome
 from recovery.harness.mutants.catalogue import MUTANTS
-from tests.support.suites import share, size, sized
+from tests.support.suites import share, size, sized, slow
 
 NEEDS_ITS_SEGMENT = ("append", "batch", "event", "update", "truncate", "seal", "delete", "roll")
 CAP = size("HARNESS_IDLE_CAP", 1, 2)
@@ -34,6 +34,7 @@ def moves(name: str) -> SegmentMoves:
     return recording.moves
 
 
+@slow(1)
 def test_every_change_brings_its_idle_segment_back_and_has_another_one_leave() -> None:
     assert STAGES["idle"].settings["active_segments_max"] == len(OTHERS)
     for operation in (*NEEDS_ITS_SEGMENT, "load", "stream"):
@@ -98,7 +99,7 @@ CAUGHT = {
 }
 
 
-@pytest.mark.parametrize("name", share(CAUGHT, 3, 6))
+@pytest.mark.parametrize("name", share(CAUGHT, 7, 6))
 def test_a_mutant_of_idle_segments_is_caught_in_one_workload(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     workload = EnumeratedWorkload.parse(f"idle/{CAUGHT[name]}")

@@ -31,6 +31,7 @@ from recovery.harness.services.fault_rules import (
     Twice,
     WrongRange,
 )
+from tests.support.suites import slow
 from tier2.request_statistics import Operation
 
 LOST = (http.client.RemoteDisconnected, http.client.IncompleteRead, ConnectionError)
@@ -425,6 +426,7 @@ def test_a_server_that_is_missing_refuses_and_comes_back_at_the_same_place(
         assert ask(proxy, "GET", "/b/o").body == b"x"
 
 
+@slow(2)
 @pytest.mark.filterwarnings("error::ResourceWarning")
 def test_connections_that_come_with_a_refusal_are_closed(proxy: FaultProxy) -> None:
     for _ in range(30):

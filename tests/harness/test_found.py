@@ -21,7 +21,13 @@ from tests.support.suites import slow
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOUND = ROOT / "tests/harness/found"
 NAMES = sorted(path.stem for path in FOUND.glob("*.json"))
-LONG = {"versions-used-up-not-noticed": 8}
+LONG = {
+    "versions-used-up-not-noticed": 8,
+    "acknowledged-without-a-look": 3,
+    "earlier-owners-ledgers-deleted-at-once": 3,
+    "working-directory-of-two-owners": 2,
+    "state-written-over": 2,
+}
 """Seconds of plans that `make test` leaves out."""
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 

@@ -176,6 +176,7 @@ def test_only_who_was_killed_counts_as_killed(
     assert result.kills == sum(killed.values())
 
 
+@slow(1)
 def test_a_store_whose_checker_raises_has_failed_and_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

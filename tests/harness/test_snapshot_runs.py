@@ -13,8 +13,8 @@ from recovery.harness.runs.simulate import run_plans
 from recovery.harness.workloads.catalogue import WORKLOADS
 from tests.support.suites import size, sized
 
-RUNS = size("HARNESS_SNAPSHOT_RUNS", 6, 100)
-DAMAGED_RUNS = size("HARNESS_CATALOG_DAMAGE_RUNS", 3, 40)
+RUNS = size("HARNESS_SNAPSHOT_RUNS", 4, 100)
+DAMAGED_RUNS = size("HARNESS_CATALOG_DAMAGE_RUNS", 2, 40)
 """Each meets every kind of damage several times, and takes longer."""
 WORKLOAD_NAMES = sorted(name for name in WORKLOADS if name != "appends")
 

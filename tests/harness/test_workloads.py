@@ -293,6 +293,7 @@ def test_what_no_client_foresaw_is_raised(
     assert raised.group_contains(error)
 
 
+@slow(2)
 def test_what_is_kept_stays_bounded_over_many_process_runs(tmp_path: Path) -> None:
     history = History()
     rng = random.Random(8)

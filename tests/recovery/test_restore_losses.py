@@ -13,6 +13,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import segmentstore
 from tests.store.harness import open_lazy, run
+from tests.support.suites import slow
 from tier2.object_names import parse_object_name
 
 BUCKET = "losses"
@@ -108,6 +109,7 @@ def test_of_an_object_that_was_cut_the_whole_blocks_are_used(place: Place, tmp_p
     assert segmentstore("verify", tmp_path / "new", "--deep").code == ExitCode.DONE
 
 
+@slow(2)
 def test_a_cut_object_that_no_copy_of_the_metadata_names(place: Place, tmp_path: Path) -> None:
     for entry in place.client.list_objects_v2(
         Bucket=BUCKET, Prefix=f"{tmp_path.name}/checkpoints/"

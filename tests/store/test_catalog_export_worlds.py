@@ -19,6 +19,7 @@ from storagewriter.orphan_rules import UPLOAD_AGE_MS, is_abandoned
 from tests.cli.shell import segmentstore
 from tests.store.harness import TINY, open_lazy, run
 from tests.store.test_catalog_export import tables_of
+from tests.support.suites import share
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_snapshots import list_snapshots, manifest_named, newest_snapshots
@@ -118,7 +119,7 @@ async def retried(call: Any) -> Any:
     return await call()
 
 
-@pytest.mark.parametrize("seed", ["a", "b"])
+@pytest.mark.parametrize("seed", share(["a", "b"], 2, 3))
 def test_owners_that_die_in_the_middle_leave_snapshots_that_are_whole_or_not_there(
     seed: str,
 ) -> None:

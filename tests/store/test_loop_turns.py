@@ -22,7 +22,7 @@ from segmentstore import SegmentStore
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, run, until
-from tests.support.suites import size, sized
+from tests.support.suites import size, sized, slow
 from tests.support.turn_watch import Kind, TurnWatch, described
 
 CALLS_MAX: Final = 20_000
@@ -228,6 +228,7 @@ async def work_on_long_segments(watch: TurnWatch, folder: Path) -> None:
     await store.close()
 
 
+@slow(2)
 def test_no_turn_removes_very_many_chunks(tmp_path: Path) -> None:
     with TurnWatch(CALLBACKS) as watch:
         run(work_on_long_segments(watch, tmp_path / "store"))

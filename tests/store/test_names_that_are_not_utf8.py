@@ -13,6 +13,7 @@ from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tests.cli.shell import segmentstore as command
 from tests.store.harness import TINY, read_all, run
+from tests.support.suites import slow
 from tier2.file_object_storage import FileObjectStorage
 from tier2.locations import check_object_storage_url, open_object_storage
 
@@ -87,6 +88,7 @@ def test_a_storage_shows_its_folder_as_text(tmp_path: Path) -> None:
     assert storage.url == f"file://{tmp_path}/st\\xff"
 
 
+@slow(2)
 def test_commands_name_such_a_folder_without_failing(tmp_path: Path) -> None:
     for location in folders_in(tmp_path):
         run(fill(location))

@@ -14,14 +14,13 @@ from segmentstore import ReadOnlyFileSystemError, SegmentStoreError, TierUnavail
 from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import open_tiny, run
-from tests.support.suites import share
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-@pytest.mark.parametrize(
-    "elsewhere", share([True, False], 2, 40), ids=["tier2-elsewhere", "tier2-on-it"]
-)
+@slow(40)
+@pytest.mark.parametrize("elsewhere", [True, False], ids=["tier2-elsewhere", "tier2-on-it"])
 def test_the_reading_commands_work_on_a_real_read_only_mount(
     tmp_path: Path, elsewhere: bool
 ) -> None:

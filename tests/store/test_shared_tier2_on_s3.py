@@ -15,6 +15,7 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.contracts.errors import ConfigError
 from tests.cli.shell import segmentstore
 from tests.store.harness import open_lazy, read_all, read_store_id, run
+from tests.support.suites import slow
 from tier2.object_names import is_of_store, marker_name, store_tag
 
 BUCKET = "shared"
@@ -56,6 +57,7 @@ async def fill(location: Path, data: bytes, **options: Any) -> None:
         await store.flush()
 
 
+@slow(2)
 def test_a_second_store_is_refused_or_meant_and_both_can_be_distinguished(
     place: Place, tmp_path: Path
 ) -> None:

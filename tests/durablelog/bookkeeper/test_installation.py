@@ -202,6 +202,7 @@ def test_classes_are_compiled_once_for_each_state_of_the_sources(
     }
 
 
+@slow(2)
 def test_sources_that_do_not_compile_leave_no_classes(own_folder: Path, sources: Path) -> None:
     (sources / "segmentstore" / "Gateway.java").write_text("nonsense")
     with pytest.raises(GatewayMissingError, match="compiling the gateway to BookKeeper failed"):

@@ -164,6 +164,7 @@ def test_a_killed_zookeeper_comes_back_and_finds_the_bookies(cluster: BookKeeper
     assert states(cluster) == ["running"] * 4
 
 
+@slow(3)
 def test_what_was_acknowledged_outlives_the_death_of_all_of_it_at_once(
     cluster: BookKeeperCluster,
 ) -> None:

@@ -16,6 +16,7 @@ from segmentstore.contracts.owned_tasks import owned_tasks
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
 from tests.durablelog.bookkeeper.bookkeeper_world import PATH, BookKeeperWorld, run
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import numbers
+from tests.support.suites import slow
 
 ZOOKEEPER_TAKES = 0xFFFFF
 
@@ -56,6 +57,7 @@ def test_what_is_refused_here_is_less_than_zookeeper_refuses() -> None:
     assert ROLL_BYTES_MAX < OPENING_BYTES_MAX < ZOOKEEPER_TAKES - 2 * 1024 - len(PATH)
 
 
+@slow(1)
 def test_a_record_beyond_half_is_said_until_a_truncation_makes_it_small() -> None:
     async def scenario() -> None:
         world = await world_with_ledgers(ROLL_BYTES_MAX // 2 - 1000)
@@ -116,6 +118,7 @@ async def openings_with_a_frame_each(world: BookKeeperWorld, at_most: int) -> tu
     return at_most, ""
 
 
+@slow(2)
 def test_openings_find_room_where_a_roll_does_not_but_not_for_ever() -> None:
     async def scenario() -> None:
         world = await world_with_ledgers(OPENING_BYTES_MAX - 800)

@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from segmentstore.contracts.byte_sizes import MIB
+from tests.support.suites import slow
 from tests.tier2.spark.compaction_place import Place
 from tier2.spark import commands
 from tier2.spark.common.command_options import Exit
@@ -102,6 +103,7 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert ended.value.code == 2
 
 
+@slow(2)
 @pytest.mark.timeout(300)  # a session, and workers, on a machine that does other things too
 class TestOnSpark:
     def test_all_is_committed(

@@ -249,6 +249,7 @@ def test_a_lost_marker_is_a_note(world: World) -> None:
     )
 
 
+@slow(1)
 def test_beside_a_live_owner_its_own_folders_are_as_they_should_be_and_a_lost_copy_is_found(
     tmp_path: Path,
 ) -> None:

@@ -20,6 +20,7 @@ from recovery.harness.services.s3_servers import Moto, S3Server, credentials
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
+from tests.support.suites import slow
 from tier2.locations import PROCESS_MEMORY, open_object_storage
 from tier2.object_names import ENGINE_PREFIXES, object_name
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError, StoredObject
@@ -234,6 +235,7 @@ def test_a_bucket_is_listed_as_its_storage_lists_it(
     check_listings(url)
 
 
+@slow(1)
 def test_all_pages_of_a_listing_are_read_and_etags_are_there(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,7 +21,7 @@ from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY
 from tests.support.loop_clock import LoopClock
-from tests.support.suites import share
+from tests.support.suites import share, slow
 from tests.tier2.spark.reconcile_dry import LocalFrame, LocalSpark, found, handed_to_driver
 from tests.tier2.spark.reconcile_world import DAY_S
 from tier2.mailbox.mailbox import list_messages, put_answer, read_message
@@ -411,6 +411,7 @@ def test_an_owner_that_goes_before_it_answers_is_reported_and_the_next_one_carri
         until_deleted(paths)
 
 
+@slow(3)
 @pytest.mark.spark_versions("orphans")
 def test_by_spark_it_is_the_same(
     spark: SparkSession,

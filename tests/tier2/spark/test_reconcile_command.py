@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.suites import slow
 from tests.tier2.spark.reconcile_world import World
 from tier2.spark.commands import execute, parse
 from tier2.spark.reconcile import found_classes
@@ -38,6 +39,7 @@ def command(*words: str) -> int:
     return execute(parse(["reconcile", *words]))
 
 
+@slow(2)
 def test_nothing_found(spark: SparkSession, world: World, capsys: Captured) -> None:
     world.garbage(0)
     world.snapshot()

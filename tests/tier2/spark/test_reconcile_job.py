@@ -452,6 +452,7 @@ def test_an_owner_that_changes_during_the_run_is_asked_as_the_one_before(tmp_pat
     assert [epoch for epoch, _, _ in result.summary.containers.values()] == [2, 2]
 
 
+@slow(1)
 def test_orphans_are_deleted_by_their_owner(tmp_path: Path, live: blocking.SegmentStore) -> None:
     live.create_segment("a")
     folder, world_random = tier2_of(tmp_path), World(tmp_path / "other").random

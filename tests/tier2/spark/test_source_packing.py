@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from segmentstore.contracts.errors import DataCorruptionError
+from tests.support.suites import slow
 from tests.tier2.spark.source_world import (
     SourceWorld,
     read_batch,
@@ -114,6 +115,7 @@ def flushed(
     return ranges, {0: split_chunks(table)}
 
 
+@slow(1)
 def test_many_small_segments_are_few_partitions() -> None:
     ranges, chunks = flushed(SEGMENTS, 1, 1024, 1000)
     plan = plan_parts(ranges, chunks, options_of())

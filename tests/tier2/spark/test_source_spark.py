@@ -265,6 +265,7 @@ def test_a_stream_of_so_many_rows_says_what_is_left(
     assert left[0]["bytesBehind"] > 0
 
 
+@slow(10)
 @pytest.mark.parametrize("form", share(["lines", "events"], 2, 15))
 def test_a_stream_that_fails_and_goes_on_gives_each_row_once(
     session: SparkSession, world: SourceWorld, tmp_path: Path, form: str

@@ -385,6 +385,7 @@ class TestStream:
         assert stream.committed() == stream.expected
         assert stream.served.names() == ["x"]
 
+    @slow(2)
     def test_another_checkpoint_is_another_query(self, stream: Stream, tmp_path: Path) -> None:
         stream.add("a", 10)
         stream.run()

@@ -49,6 +49,7 @@ def read(session: SparkSession, world: SourceWorld, **options: object) -> DataFr
     return session.read.format("segmentstore").options(**chosen).load(world.url)
 
 
+@slow(3)
 @pytest.mark.spark_versions("where")
 def test_where_reads_only_what_it_lets_through_without_a_setting(
     session: SparkSession, world: SourceWorld, caplog: pytest.LogCaptureFixture
