@@ -75,7 +75,12 @@ def test_what_pravega_reads_of_short_and_long_forms_we_read_alike(
     cut = frame[:4] + len(payload).to_bytes(4, "big") + payload
     theirs = pravega.round_trip(cut)
     if theirs is not None:
-        ours = decode_frame(cut)
+        try:
+            ours = decode_frame(cut)
+        except WireError as error:
+            # Java takes a list of fewer than no items for an empty one.
+            assert "a list of -" in str(error)
+            return
         if isinstance(ours, ErrorMessage) and ours.code != 0:
             # A cut may give any number. Java has one name for all codes that it does not know.
             ours = ours._replace(code=-1)
