@@ -224,6 +224,8 @@ class StoreConfig:
             raise ConfigError("controller_port", "it needs wire_port: clients are sent there")
         if self.wire_hosts:
             published_hosts(self.wire_hosts, self.containers)
+        elif self.joins_cluster:
+            pass  # hosts say where they are
         elif self.controller_port and self.served_count < self.containers:
             raise ConfigError("wire_hosts", "the Controller needs it, since serve has some alone")
         elif self.controller_port and is_wildcard(self.wire_host):
@@ -246,9 +248,14 @@ class StoreConfig:
             raise ConfigError(
                 "serve", '"cluster" needs wire_port, and an address as wire_host: clients go there'
             )
-        for name in ("controller_port", "wire_hosts"):
-            if getattr(self, name):
-                raise ConfigError(name, 'serve="cluster" moves containers, and this names places')
+        if self.wire_hosts:
+            raise ConfigError(
+                "wire_hosts", 'serve="cluster" moves containers, and this names places'
+            )
+        if self.controller_port and is_wildcard(self.controller_host):
+            raise ConfigError(
+                "controller_host", 'serve="cluster" needs an address: the other hosts connect to it'
+            )
 
     def _check_network(self) -> None:
         for given, missing in (

@@ -13,8 +13,6 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.segment_mapper import container_of
-from segmentstore.published_hosts import PublishedAddress, is_wildcard
 from segmentstore.server.server_context import ServerContext
 from segmentstore.server.tls import CertificateFiles
 from segmentstore.server.wire_server import WireServer
@@ -24,6 +22,7 @@ from segmentstore.tables.index_files import make_index_store
 from segmentstore.tables.table_service import TableService
 
 if TYPE_CHECKING:
+    from segmentstore.controller.controller_calls import CallAnswers
     from segmentstore.server.authorization import TokenAuthorization
     from segmentstore.wire.tokens import TokenKey
 
@@ -92,58 +91,27 @@ async def _open_controller(
         UserAuthorizer,
         UsersFile,
     )
-    from segmentstore.controller.controller import Controller  # noqa: PLC0415
-    from segmentstore.controller.controller_hosts import (  # noqa: PLC0415
-        published_addresses,
-        segment_actions,
-    )
+    from segmentstore.controller.cluster_controller import open_seat  # noqa: PLC0415
     from segmentstore.controller.controller_server import ControllerServer  # noqa: PLC0415
-    from segmentstore.controller.host_map import HostsByContainer  # noqa: PLC0415
-    from segmentstore.controller.names import ROOT_TABLE  # noqa: PLC0415
-    from segmentstore.controller.store_tables import StoreTables  # noqa: PLC0415
+    from segmentstore.controller.only_controller import open_only_controller  # noqa: PLC0415
 
     config = parts.config
-    root = container_of(ROOT_TABLE, config.containers)
-    if root not in config.served:
-        raise ConfigError(
-            "controller_port", f"the Controller is with container {root}, which serve leaves out"
-        )
-    addresses = published_addresses(config)
-    actions, remote = segment_actions(
-        store,
-        tables,
-        config,
-        addresses,
-        _token_key(config) if config.token_key_file else None,
-        runtime,
-    )
-    for each in remote:
-        parts.undo.push(each.close)
-    host = config.controller_host
-    controller = Controller(
-        StoreTables(store, tables),
-        actions,
-        HostsByContainer(addresses),
-        (
-            PublishedAddress(
-                addresses[root].host if is_wildcard(host) else host, config.controller_port
-            ),
-        ),
-        runtime,
-    )
-    await controller.start()
-    parts.undo.push(controller.stop)
+    key = _token_key(config) if config.token_key_file else None
     authorizer: UserAuthorizer | None = None
     if config.users_file:
-        authorizer = UserAuthorizer(UsersFile(config.users_file), _token_key(config), runtime)
+        assert key is not None
+        authorizer = UserAuthorizer(UsersFile(config.users_file), key, runtime)
         parts.undo.push(authorizer.close)
+    answers: CallAnswers
+    if config.joins_cluster:
+        answers = open_seat(store, tables, parts, key, authorizer, runtime)
+    else:
+        answers = await open_only_controller(store, tables, parts, key, authorizer, runtime)
     server = ControllerServer(
-        controller,
-        host,
+        answers,
+        config.controller_host,
         config.controller_port,
-        authorizer,
         key_pair=None if certificates is None else certificates.key_pair,
     )
     await server.start()
     parts.undo.push(server.stop)
-    parts.controller_stats, parts.controller_health = server.statistics, server.health

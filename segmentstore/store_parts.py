@@ -20,7 +20,7 @@ from segmentstore.container import ContainerRegistry, MakeContainer, SegmentCont
 from segmentstore.contracts.health_tree import PartPath, PartSeen
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.store_hosts import StoreHosts
+from segmentstore.contracts.store_hosts import HostPlace, StoreHosts
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.part_configs import cache_share
 from segmentstore.stats_types import ClusterStats, ControllerStats, TableStats, WireStats
@@ -67,6 +67,10 @@ class StoreParts:
     """Has other hosts take the containers of this one."""
     cluster_hosts: Callable[[], Awaitable[StoreHosts]] | None = None
     """Where clients find the containers of a cluster."""
+    cluster_owner: Callable[[int], Awaitable[HostPlace | None]] | None = None
+    """Which host is to serve a container; None: none is known."""
+    cluster_places: Callable[[], Awaitable[Sequence[HostPlace]]] | None = None
+    """Of all hosts. All three are None until it has joined."""
     wire_stats: Callable[[], WireStats] | None = None
     table_stats: Callable[[], TableStats] | None = None
     controller_stats: Callable[[], ControllerStats] | None = None

@@ -5,13 +5,13 @@ The address of a registered process does not change, so its record is read once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 
 from durablelog.bookkeeper.metadata_node import NodeRefusedError, NodeUnavailableError
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
-from segmentstore.contracts.store_hosts import StoreHost, StoreHosts
+from segmentstore.contracts.store_hosts import HostPlace, StoreHost, StoreHosts
 
 
 class HostAddresses:
@@ -19,7 +19,7 @@ class HostAddresses:
 
     def __init__(self, nodes: ClusterNodes) -> None:
         self._nodes = nodes
-        self._known: dict[str, tuple[str, int]] = {}
+        self._known: dict[str, HostPlace] = {}
         """By the name of the node."""
 
     async def of(self, assigned: AssignmentMap, nodes: Mapping[str, HostNode]) -> StoreHosts:
@@ -27,7 +27,7 @@ class HostAddresses:
 
         One whose address is not known yet, and cannot be read now, is missing. O(containers).
         """
-        await self._read(nodes.values())
+        found = await self.places(nodes)
         containers: dict[str, list[int]] = {host_id: [] for host_id in nodes}
         for number, host_id in sorted(assigned.owners.items()):
             if host_id in containers:
@@ -35,17 +35,28 @@ class HostAddresses:
         return StoreHosts(
             assigned.epoch,
             tuple(
-                StoreHost(*self._known[node.name], tuple(containers[host_id]))
-                for host_id, node in sorted(nodes.items())
-                if node.name in self._known
+                StoreHost(each.host, each.port, tuple(containers[each.host_id])) for each in found
             ),
         )
 
-    async def _read(self, nodes: Iterable[HostNode]) -> None:
-        names = {node.name for node in nodes}
+    async def places(self, nodes: Mapping[str, HostNode]) -> list[HostPlace]:
+        """Of the registered hosts, in the order of their ids, but for those that `of` misses."""
+        names = {node.name for node in nodes.values()}
         self._known = {name: each for name, each in self._known.items() if name in names}
-        for name in sorted(names - self._known.keys()):
+        found = [await self.place(node) for _, node in sorted(nodes.items())]
+        return [each for each in found if each is not None]
+
+    async def place(self, node: HostNode) -> HostPlace | None:
+        """Of a host; None: it is not known yet, and cannot be read now."""
+        if node.name not in self._known:
             with suppress(NodeUnavailableError, NodeRefusedError):
-                record = await self._nodes.read_record(name)
+                record = await self._nodes.read_record(node.name)
                 if record is not None:
-                    self._known[name] = (record.host, record.port)
+                    self._known[node.name] = HostPlace(
+                        node.host_id,
+                        record.host,
+                        record.port,
+                        record.controller_host,
+                        record.controller_port,
+                    )
+        return self._known.get(node.name)

@@ -98,12 +98,23 @@ class HostRecord:
     draining: bool = False
     """The host itself is about to leave: it gets no container, and its own are moved."""
     load: HostLoad = HostLoad()
+    controller_host: str = ""
+    """With `controller_port`: where clients reach its Controller."""
+    controller_port: int = 0
+    """0: it has none."""
     containers: Mapping[int, ContainerReport] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_host_id("host_id", self.host_id)
         check_text("host", self.host, 1)
         check_number("port", self.port, 1, 65535)
+        check_number("controller_port", self.controller_port, 0, 65535)
+        if self.controller_port:
+            check_text("controller_host", self.controller_host, 1)
+        elif self.controller_host != "":
+            raise InvalidArgumentError(
+                "controller_host", self.controller_host, "it is empty without controller_port"
+            )
         check_text("version", self.version, 0)
         check_number("started_ms", self.started_ms, 0, NUMBER_MAX)
         check_number("capacity", self.capacity, 1, CAPACITY_MAX)
@@ -124,7 +135,7 @@ def encode_host_record(record: HostRecord) -> bytes:
             entry.append(cause)
             left -= len(cause)
         containers[str(container_id)] = entry
-    fields = {
+    fields: dict[str, object] = {
         "version": VERSION,
         "host_id": record.host_id,
         "host": record.host,
@@ -141,6 +152,8 @@ def encode_host_record(record: HostRecord) -> bytes:
         },
         "containers": containers,
     }
+    if record.controller_port:
+        fields["controller"] = [record.controller_host, record.controller_port]
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
 
 
@@ -154,6 +167,7 @@ def decode_host_record(data: bytes) -> HostRecord | None:
         if fields["version"] != VERSION:
             return None
         load = fields["load"]
+        controller = fields.get("controller", ["", 0])
         return HostRecord(
             host_id=fields["host_id"],
             host=fields["host"],
@@ -168,12 +182,14 @@ def decode_host_record(data: bytes) -> HostRecord | None:
                 load["unflushed_bytes"],
                 load["active_segments"],
             ),
+            controller_host=controller[0],
+            controller_port=controller[1],
             containers={
                 int(number): _decode_report(*entry)
                 for number, entry in fields["containers"].items()
             },
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
 

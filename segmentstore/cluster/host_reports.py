@@ -25,6 +25,9 @@ class HostIdentity(NamedTuple):
     """Of the software."""
     capacity: int
     """Its weight: of two hosts, one with twice the capacity has twice the containers."""
+    controller_host: str = ""
+    controller_port: int = 0
+    """Of its Controller; 0: it has none."""
 
 
 def record_of(
@@ -45,6 +48,8 @@ def record_of(
         capacity=me.capacity,
         draining=draining,
         load=load,
+        controller_host=me.controller_host,
+        controller_port=me.controller_port,
         containers={
             number: ContainerReport(
                 ReportedState(status.state.value),

@@ -19,7 +19,7 @@ from segmentstore.cluster.load_meter import LoadMeter
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.host_ids import host_id_of
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.store_hosts import StoreHosts
+from segmentstore.contracts.store_hosts import HostPlace, StoreHosts
 from segmentstore.stats_types import ClusterStats
 from segmentstore.store_parts import StoreParts
 
@@ -89,6 +89,16 @@ class Membership:
         """Where clients find each container, by the map as this host has seen it last."""
         return await self._addresses.of(self._host.assigned, self._host.nodes_seen)
 
+    async def owner(self, container: int) -> HostPlace | None:
+        """Where the host is that is to serve a container, by the same map; None: none is known."""
+        host_id = self._host.assigned.owners.get(container)
+        node = self._host.nodes_seen.get(host_id) if host_id is not None else None
+        return None if node is None else await self._addresses.place(node)
+
+    async def places(self) -> Sequence[HostPlace]:
+        """Of all hosts that are registered."""
+        return await self._addresses.places(self._host.nodes_seen)
+
     def _unassigned(self) -> Sequence[int]:
         return unowned(self._count, self._host.assigned)
 
@@ -104,7 +114,13 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
     nodes = ClusterNodes(*coordination)
     host_id = config.host_id or host_id_of(runtime.processes.me().host, config.wire_port)
     me = HostIdentity(
-        host_id, config.wire_host, config.wire_port, version("segmentstore"), config.host_capacity
+        host_id,
+        config.wire_host,
+        config.wire_port,
+        version("segmentstore"),
+        config.host_capacity,
+        config.controller_host if config.controller_port else "",
+        config.controller_port,
     )
     meter = LoadMeter(lambda: parts.containers, asyncio.get_running_loop().time)
     host = ClusterHost(nodes, parts.registry, me, meter.load, runtime)
@@ -115,4 +131,5 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
     parts.cluster_stats, parts.cluster_health = membership.statistics, membership.health
     parts.cluster_hosts, parts.cluster_waits_for = membership.hosts, membership.waits_for
     parts.cluster_drain = membership.drain
+    parts.cluster_owner, parts.cluster_places = membership.owner, membership.places
     parts.undo.push(membership.leave)

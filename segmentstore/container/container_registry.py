@@ -121,8 +121,9 @@ class ContainerRegistry:
         self._releasing: set[asyncio.Task[None]] = set()
         self.on_change: Callable[[], object] = _nothing
         """Called behind each change of a status, on the loop."""
-        self._on_start: Callable[[SegmentContainer], object] = _nothing
-        self._on_stop: Callable[[int], object] = _nothing
+        self._watchers: list[
+            tuple[Callable[[SegmentContainer], object], Callable[[int], object]]
+        ] = []
         self._closed = False
 
     def watch(
@@ -131,7 +132,7 @@ class ContainerRegistry:
         """Call `on_start` with each container that serves, now and later, in the turn in which it
         begins to; `on_stop` with the number of one that was withdrawn since.
         """
-        self._on_start, self._on_stop = on_start, on_stop
+        self._watchers.append((on_start, on_stop))
         for container in self.containers:
             on_start(container)
 
@@ -280,7 +281,8 @@ class ContainerRegistry:
         self._by_id[entry.number] = entry.container
         self._list()
         self._set(entry, HostState.RUNNING)
-        self._on_start(entry.container)
+        for on_start, _ in self._watchers:
+            on_start(entry.container)
 
     # --- stops ------------------------------------------------------------------------------------
 
@@ -402,7 +404,8 @@ class ContainerRegistry:
         """No call finds it from now on."""
         if self._by_id.pop(entry.number, None) is not None:
             self._list()
-            self._on_stop(entry.number)
+            for _, on_stop in self._watchers:
+                on_stop(entry.number)
 
     def _list(self) -> None:
         self.homes.clear()

@@ -15,6 +15,17 @@ class StoreHost(NamedTuple):
     """That it is to serve, ascending. It may not do so yet, or not any more."""
 
 
+class HostPlace(NamedTuple):
+    """Where a host of a cluster is reached."""
+
+    host_id: str
+    host: str
+    port: int
+    controller_host: str
+    controller_port: int
+    """Of its Controller; 0: it has none."""
+
+
 class StoreHosts(NamedTuple):
     """All of a store. A container of which no process is known is in none of them."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 from segmentstore.contracts.runtime import Runtime
@@ -20,7 +20,6 @@ from segmentstore.controller.stream_model import StreamSegment
 from segmentstore.controller.stream_retention import PERIOD_S, RetentionTask
 from segmentstore.controller.streams import PENDING_STREAM, Streams
 from segmentstore.controller.transactions import Transactions
-from segmentstore.published_hosts import PublishedAddress
 
 
 class Controller:
@@ -35,13 +34,11 @@ class Controller:
         tables: MetadataTables,
         actions: SegmentActions,
         hosts: SegmentHosts,
-        addresses: Sequence[PublishedAddress],
         runtime: Runtime,
         retention_period_s: float = PERIOD_S,
     ) -> None:
-        """`hosts` says where segments are, `addresses` where Controllers are."""
+        """`hosts` says where segments are, and Controllers."""
         self.hosts = hosts
-        self.addresses = addresses
         self.deadlines = Deadlines(runtime.random)
         self._rows = ControllerRows(tables)
         locks = NameLocks()
@@ -76,6 +73,19 @@ class Controller:
     async def stop(self) -> None:
         """Begin nothing more, and wait for what has begun by itself. Rows say what is left."""
         await self.deadlines.stop()
+
+    def cut_off(self) -> None:
+        """Cancel what has begun by itself, and begin nothing more: the next Controller finishes it.
+        `stop` then waits for the end of it.
+        """
+        self.deadlines.cut_off()
+
+    async def confirm(self) -> None:
+        """Return when no other Controller can have written a row before this call.
+
+        Raises NotPrimaryError, AppendOutcomeUnknownError and others: there may be one.
+        """
+        await self._rows.confirm()
 
     async def create_transaction(
         self, stream: ScopedName, lease_ms: int

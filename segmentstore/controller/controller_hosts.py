@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.permission import Permission
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.controller.host_map import HostsByContainer
-from segmentstore.controller.remote_actions import ActionsByHost, RemoteActions
+from segmentstore.controller.remote_actions import RemoteActions
+from segmentstore.controller.routed_actions import ActionsByHost
 from segmentstore.controller.segment_actions import SegmentActions
 from segmentstore.controller.store_actions import StoreActions
 from segmentstore.published_hosts import PublishedAddress, published_hosts
@@ -48,15 +49,24 @@ def segment_actions(
     if not others:
         return here, ()
 
+    connect = connector(config, key, runtime)
+    remote = {each: connect(each) for each in others}
+    by_address: dict[PublishedAddress, SegmentActions] = dict.fromkeys(ours, here)
+    return ActionsByHost(HostsByContainer(addresses), by_address | remote), [*remote.values()]
+
+
+def connector(
+    config: StoreConfig, key: TokenKey | None, runtime: Runtime
+) -> Callable[[PublishedAddress], RemoteActions]:
+    """What makes the actions on segments at an address; nothing connects before the first one."""
+
     def token() -> str:
         if key is None:
             return ""
         now_s = runtime.clock.time_ms() // 1000
         return key.sign("controller", {"prn::*": Permission.READ_UPDATE}, now_s)
 
-    remote = {each: RemoteActions(each, token, _client_tls(config)) for each in others}
-    by_address: dict[PublishedAddress, SegmentActions] = dict.fromkeys(ours, here)
-    return ActionsByHost(HostsByContainer(addresses), by_address | remote), [*remote.values()]
+    return lambda address: RemoteActions(address, token, _client_tls(config))
 
 
 def _client_tls(config: StoreConfig) -> ssl.SSLContext | None:

@@ -124,6 +124,10 @@ class ControllerRows:
                 ROOT_TABLE, f"format {found.value['format']}, this version has {FORMAT}"
             )
 
+    async def confirm(self) -> None:
+        """Return when no other process can have written a row before this call."""
+        await self._tables.confirm(ROOT_TABLE)
+
     async def get(self, key: str) -> FoundRow | None:
         (row,) = await self._tables.get(ROOT_TABLE, (key.encode(),))
         return _found(row) if row else None

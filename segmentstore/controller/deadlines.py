@@ -69,14 +69,23 @@ class Deadlines:
 
     async def stop(self) -> None:
         """Begin no more actions, and wait for those that have begun."""
+        self._clear()
+        if self._running:
+            await asyncio.wait(self._running)
+
+    def cut_off(self) -> None:
+        """Begin no more actions, and cancel those that have begun; `stop` waits for their end."""
+        self._clear()
+        for task in self._running:
+            task.cancel()
+
+    def _clear(self) -> None:
         self._stopped = True
         self._deadlines.clear()
         self._failing.clear()
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
-        if self._running:
-            await asyncio.wait(self._running)
 
     def _schedule(
         self,

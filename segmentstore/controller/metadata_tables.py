@@ -45,5 +45,8 @@ class MetadataTables(Protocol):
     async def remove(self, table: str, keys: Sequence[bytes]) -> None:
         """Remove all or none, whatever they have."""
 
+    async def confirm(self, table: str) -> None:
+        """Return when the table cannot have been changed by another process before this call."""
+
     async def scan(self, table: str, after: bytes, limit: int) -> list[MetadataRow]:
         """The first rows, `limit` at most, with keys behind `after`."""

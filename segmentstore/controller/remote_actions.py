@@ -15,12 +15,7 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
 )
 from segmentstore.controller.host_connection import HostConnection
-from segmentstore.controller.host_map import SegmentHosts
-from segmentstore.controller.segment_actions import (
-    HostUnavailableError,
-    SegmentActions,
-    SegmentState,
-)
+from segmentstore.controller.segment_actions import HostUnavailableError, SegmentState
 from segmentstore.controller.stream_model import ScalingPolicy
 from segmentstore.published_hosts import PublishedAddress
 from segmentstore.wire.commands import (
@@ -157,45 +152,3 @@ class RemoteActions:
     def _refused(self, reply: Command) -> NoReturn:
         host, port = self._address
         raise HostUnavailableError(f"{host}:{port}", f"it answers {reply}")
-
-
-class ActionsByHost:
-    """`SegmentActions` of segments on several addresses."""
-
-    def __init__(
-        self, hosts: SegmentHosts, actions: dict[PublishedAddress, SegmentActions]
-    ) -> None:
-        """`actions` has all addresses that `hosts` gives."""
-        self._hosts = hosts
-        self._actions = actions
-
-    async def create(self, name: str, policy: ScalingPolicy, rollover_bytes: int) -> None:
-        await self._of(name).create(name, policy, rollover_bytes)
-
-    async def create_table(self, name: str, key_length: int) -> None:
-        await self._of(name).create_table(name, key_length)
-
-    async def seal(self, name: str) -> None:
-        await self._of(name).seal(name)
-
-    async def delete(self, name: str) -> None:
-        await self._of(name).delete(name)
-
-    async def delete_table(self, name: str) -> None:
-        await self._of(name).delete_table(name)
-
-    async def truncate(self, name: str, offset: int) -> None:
-        await self._of(name).truncate(name, offset)
-
-    async def merge_batch(self, target: str, sources: Sequence[str]) -> None:
-        # Segments of transactions are in the container of their stream's segment.
-        await self._of(target).merge_batch(target, sources)
-
-    async def info(self, name: str) -> SegmentState | None:
-        return await self._of(name).info(name)
-
-    async def update_policy(self, name: str, policy: ScalingPolicy) -> None:
-        await self._of(name).update_policy(name, policy)
-
-    def _of(self, name: str) -> SegmentActions:
-        return self._actions[self._hosts.address_of(name)]

@@ -77,7 +77,7 @@ async def _is_cut_valid(controller: Controller, request: Any, _: str) -> Any:
 async def _uri(controller: Controller, request: Any, _: str) -> Any:
     """Also of segments that are not there: clients ask before they create some."""
     name = segment_name(stream_of(request.stream_info), request.segment_id)
-    return _node(controller.hosts.address_of(name))
+    return _node(await controller.hosts.address_of(name))
 
 
 async def _delegation_token(_: Controller, __: Any, token: str) -> Any:
@@ -85,7 +85,8 @@ async def _delegation_token(_: Controller, __: Any, token: str) -> Any:
 
 
 async def _servers(controller: Controller, _: Any, __: str) -> Any:
-    return response("ServerResponse", servers=[_node(each) for each in controller.addresses])
+    servers = [_node(each) for each in await controller.hosts.controllers()]
+    return response("ServerResponse", servers=servers)
 
 
 async def _ignored(_: Controller, __: Any, ___: str) -> Any:

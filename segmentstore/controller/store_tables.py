@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
+from typing import Final
 
+from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
 from segmentstore.contracts.errors import SegmentExistsError
 from segmentstore.controller.metadata_tables import ANY_VERSION, MetadataRow, RowConflictError
 from segmentstore.service import SegmentStore
 from segmentstore.tables.errors import BadKeyVersionError, KeyNotFoundError
 from segmentstore.tables.page_tokens import encode_token
 from segmentstore.tables.table_service import TableService
+
+_CONFIRMED: Final = AttributeUpdate(
+    uuid.UUID("c6c0d6a1-6a52-4f0a-8f6c-3d7f9a5b1e42"), UpdateType.REPLACE, 1
+)
+"""Of the table's segment; means nothing."""
 
 
 class StoreTables:
@@ -37,6 +45,10 @@ class StoreTables:
 
     async def remove(self, table: str, keys: Sequence[bytes]) -> None:
         await self._tables.remove(table, [(key, ANY_VERSION) for key in keys])
+
+    async def confirm(self, table: str) -> None:
+        # A change that the log acknowledges: nobody had fenced it when the change was sent.
+        await self._store.update_attributes(table, (_CONFIRMED,))
 
     async def scan(self, table: str, after: bytes, limit: int) -> list[MetadataRow]:
         # A token says behind which key to go on; that key need not be there.

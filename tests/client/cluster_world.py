@@ -42,6 +42,8 @@ from segmentstore.cluster.map_edits import drain, pin
 from segmentstore.cluster.membership import join_cluster
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.controller.cluster_controller import open_seat
+from segmentstore.controller.controller_seat import ControllerSeat
 from segmentstore.network_ports import make_server, open_ports
 from segmentstore.open_steps import open_store
 from segmentstore.server.wire_server import WireServer
@@ -68,6 +70,8 @@ class ClusterHostProcess:
         self.address = address
         self.process = MemoryProcess()
         self.links: list[MemoryLink] = []
+        self.seat: ControllerSeat | None = None
+        """What answers calls of the Controller's service, if it is reached by links."""
         self.is_down = False
 
     def cut(self) -> None:
@@ -80,9 +84,12 @@ class ClusterHostProcess:
 class ClusterWorld:
     """The services, and the hosts by name."""
 
-    def __init__(self, folder: Path, *, links: bool = True, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, *, links: bool = True, controllers: bool = False, **options: Any
+    ) -> None:
         self.folder = folder
         self.links = links
+        self.controllers = controllers
         self.options = {**LAZY, "containers": 4, **options}
         self.containers: int = self.options["containers"]
         self.ledgers = MemoryCluster()
@@ -120,6 +127,7 @@ class ClusterWorld:
             "tier2": "memory://cluster",
             "wire_port": port,
             "local_server": False,
+            "controller_port": 0 if not self.controllers else 1 if self.links else free_port(),
             **self.options,
             "serve": "cluster",
             "host_id": name,
@@ -132,6 +140,8 @@ class ClusterWorld:
         server = make(store, parts, runtime) if make else await open_ports(store, parts, runtime)
         host = self.hosts[name] = ClusterHostProcess(store, server, StoreAddress("127.0.0.1", port))
         host.process = process
+        if self.links and self.controllers:
+            host.seat = open_seat(store, server.context.tables, parts, None, None, runtime)
         await join_cluster(parts, runtime)
 
     async def stop(self, name: str) -> None:
@@ -278,14 +288,15 @@ def run_cluster(
     folder: Path,
     body: Callable[[ClusterWorld], Coroutine[Any, Any, T]],
     *names: str,
+    shared: bool = True,
     **options: Any,
 ) -> T:
-    """Run a test on these hosts, which share the containers, in virtual time."""
+    """Run a test on these hosts, in virtual time. They share the containers, or one has them."""
 
     async def main() -> T:
         world = ClusterWorld(folder, **options)
         await world.start(*names)
-        await world.until_served(shared=True)
+        await world.until_served(shared=shared)
         try:
             result = await body(world)
             await world.close()

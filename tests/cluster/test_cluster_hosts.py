@@ -319,7 +319,10 @@ def test_a_store_of_one_process_is_no_host(tmp_path: Path) -> None:
     [
         ({}, "wire_port"),
         ({"wire_port": 1, "wire_host": "0.0.0.0", "insecure_network": True}, "wire_host"),
-        ({"wire_port": 1, "controller_port": 2}, "controller_port"),
+        (
+            {"wire_port": 1, "controller_port": 2, "controller_host": "0.0.0.0"},
+            "controller_host",
+        ),
         ({"wire_port": 1, "wire_hosts": "0=h:1"}, "wire_hosts"),
         ({"wire_port": 1, "host_id": "a/b"}, "host_id"),
     ],

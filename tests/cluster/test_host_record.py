@@ -31,6 +31,8 @@ RECORD = HostRecord(
     "0.1.0",
     1_760_000_000_000,
     load=HostLoad(1, 2, 3, 4),
+    controller_host="10.0.0.1",
+    controller_port=9091,
     containers={
         7: ContainerReport(ReportedState.RUNNING, 1_760_000_000_500),
         8: ContainerReport(ReportedState.FAILED, 1_760_000_000_600, "no log"),
@@ -81,7 +83,8 @@ def test_the_format_page_has_these_bytes() -> None:
         '{"version":1,"host_id":"host-1","host":"10.0.0.1","port":9090,"software":"0.1.0",'
         '"started_ms":1760000000000,"capacity":100,"draining":false,"load":{"bytes_in_per_s":1,'
         '"bytes_out_per_s":2,"unflushed_bytes":3,"active_segments":4},"containers":'
-        '{"7":["running",1760000000500],"8":["failed",1760000000600,"no log"]}}'
+        '{"7":["running",1760000000500],"8":["failed",1760000000600,"no log"]},'
+        '"controller":["10.0.0.1",9091]}'
     )
 
 
@@ -99,6 +102,14 @@ def test_later_software_may_add_fields_states_and_what_it_says_of_a_container() 
             8: ContainerReport(ReportedState.STARTING, 1_760_000_000_600, "no log"),
         },
     )
+
+
+def test_a_host_without_a_controller_says_nothing_of_one() -> None:
+    alone = dataclasses.replace(RECORD, controller_host="", controller_port=0)
+    fields = fields_of(RECORD)
+    assert fields.pop("controller") == ["10.0.0.1", 9091]
+    assert fields_of(alone) == fields
+    assert decode_host_record(json.dumps(fields).encode()) == alone
 
 
 def test_a_record_of_a_later_version_is_not_read() -> None:
@@ -136,6 +147,9 @@ def test_a_host_whose_ten_thousand_containers_all_failed_fits_a_node() -> None:
         ("port", 0),
         ("port", 65536),
         ("port", True),
+        ("controller_host", ""),
+        ("controller_port", 0),
+        ("controller_port", 65536),
         ("version", "v" * 256),
         ("started_ms", -1),
         ("capacity", 0),

@@ -28,8 +28,8 @@ LEASE_MS: Final = 10_000
 
 def make_controller(process: FakeProcess, seed: int = 1) -> Controller:
     runtime = Runtime(clock=LoopClock(), random=random.Random(seed))
-    hosts = HostsByContainer({0: ADDRESS})
-    return Controller(FakeTables(process), FakeActions(process), hosts, [ADDRESS], runtime)
+    hosts = HostsByContainer({0: ADDRESS}, [ADDRESS])
+    return Controller(FakeTables(process), FakeActions(process), hosts, runtime)
 
 
 @asynccontextmanager

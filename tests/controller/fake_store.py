@@ -127,6 +127,11 @@ class FakeTables:
             self._disk.rows.pop(key, None)
         self._process.end_change()
 
+    async def confirm(self, table: str) -> None:
+        self._check(table)
+        await asyncio.sleep(0)
+        self._process.check()
+
     async def scan(self, table: str, after: bytes, limit: int) -> list[MetadataRow]:
         self._check(table)
         await asyncio.sleep(0)

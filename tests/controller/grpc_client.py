@@ -10,6 +10,7 @@ import grpc
 
 from segmentstore.controller.authorization import Authorizer
 from segmentstore.controller.controller import Controller
+from segmentstore.controller.controller_calls import ControllerCalls
 from segmentstore.controller.controller_server import METHODS, SERVICE, ControllerServer
 from segmentstore.controller.messages import MESSAGES
 from tests.controller.controller_world import make_controller
@@ -44,11 +45,13 @@ class Served:
         self,
         controller: Controller,
         server: ControllerServer,
+        calls: ControllerCalls,
         disk: FakeDisk,
         client: GrpcClient,
     ) -> None:
         self.controller = controller
         self.server = server
+        self.calls = calls
         self.disk = disk
         self.client = client
         self.call = client.call
@@ -64,7 +67,8 @@ async def served(
     process = process or FakeProcess(FakeDisk())
     controller = make_controller(process)
     await controller.start()
-    server = ControllerServer(controller, "127.0.0.1", 0, authorizer, key_pair)
+    calls = ControllerCalls(controller, authorizer)
+    server = ControllerServer(calls, "127.0.0.1", 0, key_pair)
     await server.start()
     address = f"127.0.0.1:{server.port}"
     if key_pair is None:
@@ -74,7 +78,8 @@ async def served(
         opened = grpc.aio.secure_channel(address, trusted)
     async with opened as channel:
         try:
-            yield Served(controller, server, process.disk, GrpcClient(channel))
+            yield Served(controller, server, calls, process.disk, GrpcClient(channel))
         finally:
             await server.stop()
+            await calls.stop()
             await controller.stop()

@@ -386,7 +386,7 @@ def test_errors_of_the_store_are_retried_and_bugs_are_logged_once(
                 async with answered(CODE.INTERNAL):
                     await service.call("checkScopeExists", scope="s")
             process.error = None
-            assert service.server.statistics() == {
+            assert service.calls.statistics() == {
                 "calls": 7,
                 "calls_in_flight": 0,
                 "transactions_open": 0,
@@ -410,7 +410,7 @@ async def turns_until(condition: Callable[[], bool]) -> None:
 def test_a_call_whose_client_hangs_up_is_carried_out() -> None:
     async def main() -> None:
         async with with_stream() as service:
-            streams, calls = service.controller.streams, service.server.calls
+            streams, calls = service.controller.streams, service.calls.calls
             async with streams.locked(STREAM):
                 whole = [{"low": 0.0, "high": 1.0}]
                 call = asyncio.ensure_future(

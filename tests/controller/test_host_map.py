@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from segmentstore.contracts.errors import InvalidArgumentError
@@ -11,14 +13,18 @@ from segmentstore.published_hosts import PublishedAddress
 FIRST, SECOND = PublishedAddress("127.0.0.1", 1), PublishedAddress("127.0.0.1", 2)
 
 
+def address(hosts: HostsByContainer, segment: str) -> PublishedAddress:
+    return asyncio.run(hosts.address_of(segment))
+
+
 def test_a_segment_is_where_its_container_is() -> None:
     alone = HostsByContainer({0: FIRST})
-    assert alone.address_of("myscope/mystream") == FIRST
+    assert address(alone, "myscope/mystream") == FIRST
     # Of four containers it is in number 1, and `a` is in number 0.
     hosts = HostsByContainer({0: SECOND, 1: FIRST, 2: SECOND, 3: SECOND})
-    assert hosts.address_of("myscope/mystream") == FIRST
-    assert hosts.address_of("myscope/mystream.#epoch.7") == FIRST
-    assert hosts.address_of("a") == SECOND
+    assert address(hosts, "myscope/mystream") == FIRST
+    assert address(hosts, "myscope/mystream.#epoch.7") == FIRST
+    assert address(hosts, "a") == SECOND
 
 
 def test_every_container_has_an_address() -> None:

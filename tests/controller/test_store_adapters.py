@@ -197,7 +197,6 @@ def test_a_controller_on_the_store_itself() -> None:
             StoreTables(store, tables),
             StoreActions(store, tables, clock),
             HostsByContainer({0: ADDRESS}),
-            [ADDRESS],
             Runtime(clock=clock),
         )
         await controller.start()

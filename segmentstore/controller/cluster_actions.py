@@ -1,0 +1,84 @@
+"""ClusterActions: what the Controller of a cluster does to segments, which move between hosts.
+
+An action that meets a move is repeated at the next owner: each may be. One that meets the end of a
+host takes longer than REPEATED_S, and fails. Its change is then finished by a later call, or by
+itself (`Deadlines`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
+    ContainerStoppedError,
+    NotPrimaryError,
+)
+from segmentstore.controller.host_map import SegmentHosts
+from segmentstore.controller.remote_actions import RemoteActions
+from segmentstore.controller.routed_actions import RoutedActions
+from segmentstore.controller.segment_actions import HostUnavailableError, SegmentActions
+from segmentstore.published_hosts import PublishedAddress
+
+T = TypeVar("T")
+
+REPEATED_S: Final = 10.0
+"""From its first failure on. Clients wait meanwhile, and repeat the call behind it."""
+_AGAIN_S_MIN: Final = 0.05
+_AGAIN_S_MAX: Final = 1.0
+_MOVED: Final = (
+    AppendOutcomeUnknownError,
+    ContainerStoppedError,
+    HostUnavailableError,
+    NotPrimaryError,
+)
+
+
+class ClusterActions(RoutedActions):
+    """Of one Controller; `close` it at its end."""
+
+    def __init__(
+        self,
+        here: SegmentActions,
+        is_here: Callable[[str], bool],
+        hosts: SegmentHosts,
+        connect: Callable[[PublishedAddress], RemoteActions],
+        rng: random.Random,
+    ) -> None:
+        """`is_here` says whether this process serves a segment now, `hosts` who else does."""
+        self._here = here
+        self._is_here = is_here
+        self._hosts = hosts
+        self._connect = connect
+        self._rng = rng
+        self._remote: dict[PublishedAddress, RemoteActions] = {}
+
+    async def close(self) -> None:
+        """Close the connections, which fails what waits for an answer. Idempotent."""
+        for each in self._remote.values():
+            await each.close()
+
+    async def _act(self, name: str, act: Callable[[SegmentActions], Awaitable[T]]) -> T:
+        backoff = Backoff(self._rng, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)
+        end_s: float | None = None
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                return await act(await self._of(name))
+            except _MOVED:
+                end_s = end_s or loop.time() + REPEATED_S
+                if loop.time() >= end_s:
+                    raise
+            await asyncio.sleep(backoff.next_s())
+
+    async def _of(self, name: str) -> SegmentActions:
+        if self._is_here(name):
+            return self._here
+        address = await self._hosts.address_of(name)
+        if address not in self._remote:
+            self._remote[address] = self._connect(address)
+        return self._remote[address]
