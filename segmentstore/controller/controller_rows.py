@@ -13,7 +13,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.controller.metadata_tables import ANY_VERSION, MetadataRow, MetadataTables
+from segmentstore.controller.metadata_tables import (
+    ANY_VERSION,
+    NO_ROW,
+    MetadataRow,
+    MetadataTables,
+    RowConflictError,
+)
 from segmentstore.controller.names import ROOT_TABLE, ScopedName
 from segmentstore.controller.stream_history import StreamHistory
 from segmentstore.controller.stream_model import EpochRecord, StreamRecord
@@ -21,6 +27,9 @@ from segmentstore.controller.stream_model import EpochRecord, StreamRecord
 FORMAT: Final = 1
 _PAGE: Final = 200
 _FORMAT_KEY: Final = "controller"
+_NUMBERS_KEY: Final = "numbers"
+_NUMBERS_MAX: Final = 1 << 30
+"""Clients have 31 bits for a number, and a stream gets more of them as it is scaled."""
 
 
 class RowPut(NamedTuple):
@@ -164,6 +173,24 @@ class ControllerRows:
         """Remove all rows below a prefix that ends in `/`."""
         while page := await self.page(prefix, "", _PAGE):
             await self.remove(row.key for row in page)
+
+    # --- numbers of segments ----------------------------------------------------------------------
+
+    async def first_number(self) -> int:
+        """The number of the first segment of something new: no segment of a deleted stream or table
+        had it. So what is still on its way to those is harmless. Behind 2^30 numbers it is 0.
+        """
+        row = await self.get(_NUMBERS_KEY)
+        first: int = row.value["next"] if row else 0
+        return first if first <= _NUMBERS_MAX else 0
+
+    async def use_numbers(self, end: int) -> None:
+        """Numbers below `end` are not given to anything new from now on."""
+        while (row := await self.get(_NUMBERS_KEY)) is None or row.value["next"] < end:
+            try:
+                await self.put(RowPut(_NUMBERS_KEY, {"next": end}, row.version if row else NO_ROW))
+            except RowConflictError:
+                continue  # another deletion was first
 
     # --- streams ----------------------------------------------------------------------------------
 

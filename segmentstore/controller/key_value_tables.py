@@ -87,8 +87,9 @@ class KeyValueTables:
         async with self._held(table) as row:
             if row is not None:
                 raise RefusedRequestError(Reason.TABLE_EXISTS, f"the table {table} exists")
+            first = await self._rows.first_number()
             async with self._streams.scope_held(table.scope):
-                await self._begin(table, configuration, _CREATING)
+                await self._begin(table, configuration, first, _CREATING)
             await self._carry_out(table)
 
     async def delete(self, table: ScopedName) -> None:
@@ -96,19 +97,18 @@ class KeyValueTables:
         async with self._held(table) as row:
             if row is None:
                 raise _not_found(table)
-            await self._begin(table, _configuration(row.value), _DELETING)
+            configuration, first = _configuration(row.value), _first(row.value)
+            await self._begin(table, configuration, first, _DELETING)
             await self._carry_out(table)
 
     async def configuration(self, table: ScopedName) -> KeyValueTableConfiguration:
         """Raises RefusedRequestError: no table."""
-        row = await self._rows.get(table_key(table))
-        if row is None or row.value["state"] != _ACTIVE:
-            raise _not_found(table)
-        return _configuration(row.value)
+        return _configuration((await self._active(table)).value)
 
     async def segments(self, table: ScopedName) -> tuple[StreamSegment, ...]:
         """By the hash of keys; they tile [0, 1). Raises RefusedRequestError: no table."""
-        return even_segments((await self.configuration(table)).partitions)
+        value = (await self._active(table)).value
+        return even_segments(_configuration(value).partitions, _first(value))
 
     async def page(self, scope: str, after: str, limit: int) -> list[ScopedName]:
         """Names of a scope's tables behind `after`; empty: that was all.
@@ -137,10 +137,16 @@ class KeyValueTables:
                 row = await self._rows.get(table_key(table))
             yield row
 
+    async def _active(self, table: ScopedName) -> FoundRow:
+        row = await self._rows.get(table_key(table))
+        if row is None or row.value["state"] != _ACTIVE:
+            raise _not_found(table)
+        return row
+
     async def _begin(
-        self, table: ScopedName, configuration: KeyValueTableConfiguration, state: str
+        self, table: ScopedName, configuration: KeyValueTableConfiguration, first: int, state: str
     ) -> None:
-        value = {"configuration": list(configuration), "state": state}
+        value = {"configuration": list(configuration), "first": first, "state": state}
         await self._rows.put(
             RowPut(table_key(table), value), RowPut(pending_key(PENDING_TABLE, table), {})
         )
@@ -155,18 +161,18 @@ class KeyValueTables:
     async def _carry_out_once(self, table: ScopedName) -> None:
         row = await self._rows.get(table_key(table))
         assert row is not None
-        configuration = _configuration(row.value)
+        configuration, first = _configuration(row.value), _first(row.value)
+        numbers = range(first, first + configuration.partitions)
         deleting = row.value["state"] == _DELETING
         kind = StepKind.DELETE_TABLE if deleting else StepKind.CREATE_TABLE
         steps = [
-            ActionStep(
-                kind, table_segment_name(table, partition), key_length=configuration.key_length
-            )
-            for partition in range(configuration.partitions)
+            ActionStep(kind, table_segment_name(table, number), key_length=configuration.key_length)
+            for number in numbers
         ]
         await run_steps(self._actions, steps)
         pending = pending_key(PENDING_TABLE, table)
         if deleting:
+            await self._rows.use_numbers(numbers.stop)
             await self._rows.remove([table_key(table), pending])
             return
         await self._rows.put(RowPut(table_key(table), row.value | {"state": _ACTIVE}, row.version))
@@ -175,6 +181,11 @@ class KeyValueTables:
 
 def _configuration(value: Mapping[str, Any]) -> KeyValueTableConfiguration:
     return KeyValueTableConfiguration(*value["configuration"])
+
+
+def _first(value: Mapping[str, Any]) -> int:
+    """The number of its first segment; before numbers were kept, 0."""
+    return int(value.get("first", 0))
 
 
 def _not_found(table: ScopedName) -> RefusedRequestError:

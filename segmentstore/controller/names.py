@@ -98,9 +98,9 @@ def segment_name(stream: ScopedName, segment_id: int) -> str:
     return f"{stream}/{number_of(segment_id)}.#epoch.{epoch_of(segment_id)}"
 
 
-def table_segment_name(table: ScopedName, partition: int) -> str:
+def table_segment_name(table: ScopedName, number: int) -> str:
     """The name of the table segment of one partition of a key-value table."""
-    return f"{table}_kvtable/{partition}.#epoch.0"
+    return f"{table}_kvtable/{number}.#epoch.0"
 
 
 def transaction_segment_name(parent: str, transaction_id: int) -> str:

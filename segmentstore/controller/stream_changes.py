@@ -51,14 +51,14 @@ class ChangePhase:
 # --- the beginning --------------------------------------------------------------------------------
 
 
-def begin_create(configuration: StreamConfiguration, now_ms: int) -> StreamRecord:
-    """A stream that is not there yet."""
-    segments = even_segments(configuration.check().scaling.segments)
+def begin_create(configuration: StreamConfiguration, now_ms: int, first: int) -> StreamRecord:
+    """A stream that is not there yet; its segments are numbered from `first` on."""
+    segments = even_segments(configuration.check().scaling.segments, first)
     return StreamRecord(
         configuration=configuration,
         created_ms=now_ms,
         active=segments,
-        next_number=len(segments),
+        next_number=first + len(segments),
     ).with_change(ChangeKind.CREATE)
 
 
@@ -173,11 +173,17 @@ def head_cut(record: StreamRecord, history: StreamHistory) -> StreamCut:
     return record.head_cut or {segment.segment_id: 0 for segment in history.active_in(0)}
 
 
+def mark_segment(segment_ids: Iterable[int]) -> StreamSegment:
+    """The segment of a stream's watermarks, by all segments of the stream or its first ones."""
+    return StreamSegment(min(map(names.number_of, segment_ids)), 0.0, 1.0)
+
+
 def _create_phase(stream: ScopedName, done: StreamRecord) -> ChangePhase:
     steps = [_create_step(stream, each.segment_id, done.configuration) for each in done.active]
     has_mark = not names.is_internal(stream.name)
     if has_mark:
-        steps.append(_create_step(mark_stream(stream), 0, StreamConfiguration()))
+        mark = mark_segment(_ids(done.active))
+        steps.append(_create_step(mark_stream(stream), mark.segment_id, StreamConfiguration()))
     epoch = EpochRecord(0, done.active, (), done.created_ms)
     return ChangePhase(tuple(steps), done, (epoch,), has_mark)
 
@@ -225,8 +231,10 @@ def _scale_phase(
 
 def _delete_phase(stream: ScopedName, history: StreamHistory) -> ChangePhase:
     steps = _steps(StepKind.DELETE, stream, history.segments)
-    if not names.is_internal(stream.name):
-        steps = (*steps, *_steps(StepKind.DELETE, mark_stream(stream), (0,)))
+    # Without an epoch the segments were deleted, and the rows that are left follow.
+    if history.segments and not names.is_internal(stream.name):
+        mark = mark_segment(history.segments)
+        steps = (*steps, *_steps(StepKind.DELETE, mark_stream(stream), (mark.segment_id,)))
     return ChangePhase(steps, None)
 
 

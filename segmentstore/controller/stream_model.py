@@ -260,11 +260,11 @@ class EpochRecord:
         )
 
 
-def even_segments(count: int) -> tuple[StreamSegment, ...]:
-    """`count` segments of epoch 0 that divide [0, 1) evenly."""
+def even_segments(count: int, first: int = 0) -> tuple[StreamSegment, ...]:
+    """`count` segments of epoch 0 that divide [0, 1) evenly, numbered from `first` on."""
     return tuple(
-        StreamSegment(names.make_segment_id(number, 0), number / count, (number + 1) / count)
-        for number in range(count)
+        StreamSegment(names.make_segment_id(first + place, 0), place / count, (place + 1) / count)
+        for place in range(count)
     )
 
 

@@ -44,6 +44,7 @@ from segmentstore.controller.stream_changes import (
     begin_update,
     ends_transactions,
     head_cut,
+    mark_segment,
     needs_history,
     next_phase,
 )
@@ -55,7 +56,6 @@ from segmentstore.controller.stream_model import (
     StreamCut,
     StreamRecord,
     StreamSegment,
-    even_segments,
 )
 
 PENDING_STREAM = "stream"
@@ -116,7 +116,8 @@ class Streams:
         async with self.locked(name) as stream:
             if stream is not None:
                 raise RefusedRequestError(Reason.STREAM_EXISTS, f"the stream {name} exists")
-            record = begin_create(configuration, self._clock.time_ms())
+            first = await self._rows.first_number()
+            record = begin_create(configuration, self._clock.time_ms(), first)
             async with self.scope_held(name.scope):
                 version = await self._begin(name, record, NO_ROW)
             await self._carry_out(LoadedStream(name, record, version))
@@ -128,7 +129,8 @@ class Streams:
         """
         async with self.locked(name) as stream:
             if stream is None:
-                record = begin_create(configuration, self._clock.time_ms())
+                first = await self._rows.first_number()
+                record = begin_create(configuration, self._clock.time_ms(), first)
                 version = await self._begin(name, record, NO_ROW)
                 await self._carry_out(LoadedStream(name, record, version))
 
@@ -219,13 +221,14 @@ class Streams:
             phase = next_phase(name, record, history, self._clock.time_ms())
             await run_steps(self._actions, phase.steps)
             if phase.record is None:
+                await self._rows.use_numbers(record.next_number)
                 await self._remove_rows(name)
                 return None
             record = phase.record
             versions = await self._rows.put(
                 RowPut(stream_key(name), record.to_row(), version),
                 *put_epochs(name, phase.epochs),
-                *(_mark_rows(name, record.created_ms) if phase.has_mark else ()),
+                *(_mark_rows(name, record) if phase.has_mark else ()),
                 *_retention_rows(name, record),
             )
             version = versions[0]
@@ -360,9 +363,14 @@ def _retention_rows(stream: ScopedName, record: StreamRecord) -> list[RowPut]:
     return [RowPut(retention_key(stream), {})] if record.configuration.retention else []
 
 
-def _mark_rows(stream: ScopedName, created_ms: int) -> list[RowPut]:
+def _mark_rows(stream: ScopedName, created: StreamRecord) -> list[RowPut]:
     mark = names.mark_stream(stream)
-    segments = even_segments(1)
-    record = StreamRecord(StreamConfiguration(), created_ms, active=segments, next_number=1)
-    epoch = EpochRecord(0, segments, (), created_ms)
+    segment = mark_segment(each.segment_id for each in created.active)
+    record = StreamRecord(
+        StreamConfiguration(),
+        created.created_ms,
+        active=(segment,),
+        next_number=names.number_of(segment.segment_id) + 1,
+    )
+    epoch = EpochRecord(0, record.active, (), record.created_ms)
     return [RowPut(stream_key(mark), record.to_row()), *put_epochs(mark, [epoch])]

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from recovery.harness.simulation.virtual_loop import run_virtual
-from segmentstore.controller.names import ScopedName, make_segment_id, mark_stream
+from segmentstore.controller.key_value_tables import KeyValueTableConfiguration
+from segmentstore.controller.names import (
+    ScopedName,
+    make_segment_id,
+    mark_stream,
+    number_of,
+)
 from segmentstore.controller.refusals import Reason
 from segmentstore.controller.stream_model import (
     ScalingPolicy,
@@ -247,9 +253,49 @@ def test_a_sealed_stream_has_no_segments_and_can_be_deleted() -> None:
             await streams.delete(STREAM)
             assert not await streams.exists(STREAM)
             assert disk.segments == {}
-            assert [bytes(key) for key in disk.rows] == [b"controller", b"scope/s"]
+            assert [bytes(key) for key in disk.rows] == [b"controller", b"numbers", b"scope/s"]
             await streams.create(STREAM, ONE)
             assert len(await streams.current(STREAM)) == 1
+
+    run_virtual(main())
+
+
+def test_what_is_left_of_a_deletion_does_not_meet_a_stream_that_is_created_again() -> None:
+    async def main() -> None:
+        async with with_stream(TWO) as (controller, disk):
+            streams, tables = controller.streams, controller.key_value_tables
+            table = ScopedName(STREAM.scope, "t")
+            of_table = KeyValueTableConfiguration(2, 4, 0, 0)
+            await tables.create(table, of_table)
+            await streams.scale(STREAM, [0], [(0.0, 0.25), (0.25, 0.5)])
+            former = set(disk.segments)
+            await streams.seal(STREAM)
+            await streams.delete(STREAM)
+            await tables.delete(table)
+            assert disk.segments == {}
+            await streams.create(STREAM, TWO)
+            await tables.create(table, of_table)
+            assert len(disk.segments) == 5
+            assert not former & set(disk.segments)
+            # The numbers go on in the stream, and a second deletion finds all of it.
+            assert {number_of(each.segment_id) for each in await streams.current(STREAM)} == {4, 5}
+            assert [each.segment_id for each in await tables.segments(table)] == [4, 5]
+            await streams.scale(STREAM, [4], [(0.0, 0.5)])
+            await streams.seal(STREAM)
+            await streams.delete(STREAM)
+            await tables.delete(table)
+            assert disk.segments == {}
+
+    run_virtual(main())
+
+
+def test_numbers_begin_anew_before_clients_have_no_bits_for_them() -> None:
+    async def main() -> None:
+        async with with_stream(TWO) as (controller, disk):
+            disk.rows[b"numbers"] = (1, b'{"next":%d}' % ((1 << 30) + 1))
+            other = ScopedName(STREAM.scope, "b")
+            await controller.streams.create(other, TWO)
+            assert [each.segment_id for each in await controller.streams.current(other)] == [0, 1]
 
     run_virtual(main())
 
