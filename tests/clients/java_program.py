@@ -7,17 +7,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from durablelog.bookkeeper.installation import java
 from durablelog.bookkeeper.installation.jars import digest
 from durablelog.bookkeeper.installation.programs import javac, run
 from recovery.harness.services.installing import UNVERIFIED
 from recovery.harness.services.pravega_jars import kept_folder, pravega_jars
-from tests.clients.served_store import ServedStore
 
 SOURCES: Final = Path(__file__).with_name("java")
 POM: Final = SOURCES / "pom.xml"
@@ -35,6 +34,20 @@ PROGRAM_S: Final = 600.0
 machine.
 """
 _COMPILE_S: Final = 600.0
+
+
+class ServedClients(Protocol):
+    """What serves the program."""
+
+    @property
+    def uri(self) -> str:
+        """Of the Controller."""
+
+    def client_environment(self) -> Mapping[str, str]:
+        """What the process of a client who may do all finds in its environment."""
+
+    def condition(self) -> str:
+        """For a test that fails."""
 
 
 def jars_folder() -> Path:
@@ -62,7 +75,7 @@ def classes_folder() -> Path:
 
 
 @contextmanager
-def started_program(server: ServedStore, *steps: str) -> Iterator[subprocess.Popen[bytes]]:
+def started_program(server: ServedClients, *steps: str) -> Iterator[subprocess.Popen[bytes]]:
     """The program, on its way; killed at the end. Its standard error is in its output."""
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in OPENED]
     command = [
@@ -91,7 +104,7 @@ def started_program(server: ServedStore, *steps: str) -> Iterator[subprocess.Pop
             process.kill()
 
 
-def passed_steps(server: ServedStore, process: subprocess.Popen[bytes]) -> set[str]:
+def passed_steps(server: ServedClients, process: subprocess.Popen[bytes]) -> set[str]:
     """The steps that passed. Fails with the output, and with all stacks of a program that hangs."""
     try:
         out, _ = process.communicate(timeout=PROGRAM_S)

@@ -1,0 +1,132 @@
+"""A store served to Pravega's clients by several hosts, each a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self, TypeVar
+
+from durablelog.bookkeeper.bookkeeper_clients import open_nodes
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from recovery.harness.services.server import python_module
+from segmentstore.cluster.administration import ClusterPicture, edit_map, read_cluster
+from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.map_edits import pin
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.segment_mapper import container_of
+from segmentstore.controller.names import ROOT_TABLE
+from tests.clients.served_store import ServedStore
+
+T = TypeVar("T")
+
+CONTAINERS: Final = 6
+ROOT: Final = container_of(ROOT_TABLE, CONTAINERS)
+"""The container that the Controller is with."""
+_WAIT_S: Final = 240.0
+_CHECK_S: Final = 0.1
+
+
+class ServedHost(ServedStore):
+    """`segmentstore serve --host`, with both ports."""
+
+    name: ClassVar[str] = "the host"
+
+    def __init__(self, folder: Path, host_id: str, **settings: object) -> None:
+        super().__init__(folder, None, containers=CONTAINERS, **settings)
+        self.host_id = host_id
+
+    def _command(self, port: int) -> Sequence[str]:
+        options = ("--create", "--host", self.host_id, *self._ports(port))
+        return python_module("segmentstore", "serve", str(self.store), *options)
+
+
+class ServedHosts:
+    """Hosts of one store on BookKeeper; a context manager that starts and stops all of them.
+
+    Behind a start all containers are served. A killed host comes back at the same ports.
+    """
+
+    def __init__(self, folder: Path, tier1: str, count: int = 3) -> None:
+        self._location = BookKeeperLocation.parse(tier1)
+        tier2 = (folder / "tier2").as_uri()
+        self.hosts = {
+            name: ServedHost(folder / name, name, tier1=tier1, tier2=tier2)
+            for name in (f"host-{number + 1}" for number in range(count))
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            for host in self.hosts.values():
+                host.start()
+            self.wait_until_served()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def uri(self) -> str:
+        """Of all Controllers; clients begin with it."""
+        return f"tcp://{','.join(host.address for host in self.hosts.values())}"
+
+    def client_environment(self) -> Mapping[str, str]:
+        """Nothing is needed."""
+        return {}
+
+    def condition(self) -> str:
+        """For a test that fails."""
+        return "\n".join(host.condition() for host in self.hosts.values())
+
+    def picture(self) -> ClusterPicture:
+        """Hosts and containers as of now."""
+        return self._with_nodes(lambda nodes: read_cluster(nodes, CONTAINERS))
+
+    def owner(self, container: int) -> str:
+        """The host that is to serve it."""
+        return self.picture().map.owners[container]
+
+    def move(self, container: int, host_id: str) -> None:
+        """Pin a container to a host, and wait until all are served."""
+        self._with_nodes(
+            lambda nodes: edit_map(nodes, lambda map_: pin(map_, CONTAINERS, container, host_id))
+        )
+        self._wait(lambda picture: picture.map.owners[container] == host_id)
+
+    def wait_until_served(self) -> None:
+        """Return when each container is served by a host."""
+        self._wait(lambda _: True)
+
+    def _wait(self, holds: Callable[[ClusterPicture], bool]) -> None:
+        end = time.monotonic() + _WAIT_S
+        while True:
+            picture = self.picture()
+            if picture.serving == CONTAINERS and holds(picture):
+                return
+            assert time.monotonic() < end, f"{picture}\n{self.condition()}"
+            time.sleep(_CHECK_S)
+
+    def _with_nodes(self, work: Callable[[ClusterNodes], Awaitable[T]]) -> T:
+        async def main() -> T:
+            nodes = await open_nodes(self._location, os.environ, Runtime())
+            try:
+                return await work(ClusterNodes(nodes, self._location.path))
+            finally:
+                await nodes.close()
+
+        return asyncio.run(main())
+
+    def _stop(self) -> None:
+        for host in self.hosts.values():
+            host.kill()
