@@ -246,14 +246,17 @@ class ClusterHost:
 
     async def _step(self) -> Steps:
         await self._report()
-        seen = await self._view.read(records=self._draining)
+        # What is not read is not watched any more. As long as the records matter they stay watched,
+        # for a new watch is a change.
+        records = self._draining or self._lacks(self._map)
+        seen = await self._view.read(records=records)
         if seen.stored is not None:
             self._map = seen.stored.map
         self._nodes_seen = seen.nodes
         self._is_replaced = seen.nodes.get(self.host_id, self._node) > self._node
         assigned = AssignmentMap() if self._is_replaced else self._map
         self.moves.follow(asyncio.get_running_loop().time(), self.host_id, assigned)
-        if not self._draining and self._lacks(assigned):
+        if not records and self._lacks(assigned):
             # What may be started depends on what others still have.
             seen = await self._view.read(records=True)
         todo = steps(
