@@ -28,7 +28,7 @@ from segmentstore.contracts.attributes import ATTRIBUTES_PER_SEGMENT_MAX
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
 from segmentstore.contracts.folders import checked_folder
-from segmentstore.contracts.host_ids import HOST_ID_FORM, is_host_id
+from segmentstore.contracts.host_ids import HOST_ID_FORM, host_id_of, is_host_id
 from segmentstore.contracts.settings import check_bounds, seconds, setting, settings_of, whole
 from segmentstore.contracts.urls import redacted
 from segmentstore.deprecated_settings import (
@@ -58,6 +58,7 @@ OTHER_VARIABLES = frozenset(
 )
 """Variables of ours that are no settings; a test finds them in the sources."""
 CLUSTER = "cluster"
+PRAVEGA = "pravega:"
 """As `serve`: what the leader of the store's hosts assigns."""
 APPEND_BYTES_LIMIT = 1 * GIB
 """No setting may allow larger appends: lengths in the formats are 32-bit with room to spare."""
@@ -97,7 +98,8 @@ class StoreConfig:
     # What this process does.
     serve: str = setting("all")
     """Containers that are opened here: "all", or as "0,2-3"; "cluster": those that the leader of
-    the store's hosts assigns to this one (docs/cluster.md). That needs BookKeeper and `wire_port`.
+    the store's hosts assigns to this one (docs/cluster.md). "pravega:NAME": those that Pravega's
+    Controller assigns, of the cluster of that name. Both need BookKeeper and `wire_port`.
     """
     host_id: str = setting("")
     """Name of this host among those of the store, with `serve="cluster"`; empty: the machine's
@@ -244,6 +246,8 @@ class StoreConfig:
             raise ConfigError("host_id", f"{self.host_id!r} is not {HOST_ID_FORM}")
         if not self.joins_cluster:
             return
+        if self.pravega_cluster is not None:
+            self._check_pravega_cluster(self.pravega_cluster)
         if not self.wire_port or is_wildcard(self.wire_host):
             raise ConfigError(
                 "serve", '"cluster" needs wire_port, and an address as wire_host: clients go there'
@@ -255,6 +259,17 @@ class StoreConfig:
         if self.controller_port and is_wildcard(self.controller_host):
             raise ConfigError(
                 "controller_host", 'serve="cluster" needs an address: the other hosts connect to it'
+            )
+
+    def _check_pravega_cluster(self, name: str) -> None:
+        if not is_host_id(name):
+            raise ConfigError("serve", f"{name!r} is not {HOST_ID_FORM}")
+        if self.controller_port:
+            raise ConfigError("controller_port", "Pravega's Controller assigns the containers")
+        expected = host_id_of(self.wire_host, self.wire_port)
+        if self.host_id not in ("", expected):
+            raise ConfigError(
+                "host_id", f"where Pravega's Controller assigns it is {expected}, by the address"
             )
 
     def _check_network(self) -> None:
@@ -285,7 +300,13 @@ class StoreConfig:
     @property
     def joins_cluster(self) -> bool:
         """Whether this process serves what is assigned to it."""
-        return self.serve == CLUSTER
+        return self.serve == CLUSTER or self.pravega_cluster is not None
+
+    @property
+    def pravega_cluster(self) -> str | None:
+        """The cluster of Pravega whose Controller says what is served; None: none does."""
+        begins = self.serve.startswith(PRAVEGA)
+        return self.serve.removeprefix(PRAVEGA) if begins else None
 
     @property
     def served(self) -> list[int]:
@@ -318,7 +339,7 @@ def served_ranges(text: str, containers: int) -> list[range]:
     """What a setting `serve` says, ascending and apart. Raises ConfigError."""
     if text == "all":
         return [range(containers)]
-    if text == CLUSTER:
+    if text == CLUSTER or text.startswith(PRAVEGA):
         return []
     found = []
     for part in text.split(","):
@@ -327,7 +348,9 @@ def served_ranges(text: str, containers: int) -> list[range]:
         if not all(
             number.isascii() and number.isdigit() and len(number) <= 5 for number in numbers
         ):
-            raise ConfigError("serve", f"{text!r} is not all, cluster, or numbers as 0,2-3")
+            raise ConfigError(
+                "serve", f"{text!r} is not all, cluster, pravega:NAME, or numbers as 0,2-3"
+            )
         low, high = map(int, numbers)
         if not low <= high < containers:
             raise ConfigError(

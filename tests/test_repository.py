@@ -52,6 +52,7 @@ FORMAT_PAGES = (
     "metadata-snapshot",
     "object-names",
     "operations",
+    "pravega-nodes",
     "scrub-state",
     "store-commands",
     "store-toml",

@@ -77,7 +77,12 @@ class ClusterHost:
         me: HostIdentity,
         load: Callable[[], HostLoad],
         runtime: Runtime,
+        failed_again_s: float | None = None,
     ) -> None:
+        """A container that failed here is started again after `failed_again_s`, at a check; None:
+        when the map says so.
+        """
+        self._failed_again_s = failed_again_s
         self._nodes = nodes
         self._containers = containers
         self._me = me
@@ -264,7 +269,7 @@ class ClusterHost:
             self.host_id,
             assigned,
             seen.records,
-            self._containers.statuses(),
+            self._statuses(assigned),
             self._waited_since_s,
         )
         for number in todo.stops:
@@ -274,6 +279,17 @@ class ClusterHost:
         if self._draining and self._has_left(seen.records):
             self._drained.set()
         return todo
+
+    def _statuses(self, assigned: AssignmentMap) -> dict[int, ContainerStatus]:
+        """Of the containers here, but for failed ones that are to be started again."""
+        found = self._containers.statuses()
+        if self._failed_again_s is not None:
+            failed_ms = self._runtime.clock.time_ms() - int(self._failed_again_s * 1000)
+            for number, status in list(found.items()):
+                is_ours = assigned.owners.get(number) == self.host_id
+                if is_ours and status.state is HostState.FAILED and status.since_ms <= failed_ms:
+                    del found[number]
+        return found
 
     def _lacks(self, assigned: AssignmentMap) -> bool:
         """Whether the map gives this host a container that it does not have."""

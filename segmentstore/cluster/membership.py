@@ -16,6 +16,7 @@ from segmentstore.cluster.cluster_nodes import ClusterNodes
 from segmentstore.cluster.host_addresses import HostAddresses
 from segmentstore.cluster.host_reports import HostIdentity
 from segmentstore.cluster.load_meter import LoadMeter
+from segmentstore.cluster.pravega_nodes import FAILED_AGAIN_S, PravegaNodes
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.host_ids import host_id_of
 from segmentstore.contracts.runtime import Runtime
@@ -28,8 +29,13 @@ class Membership:
     """Of one open store, from `join` to `leave`, both once."""
 
     def __init__(
-        self, host: ClusterHost, assigner: Assigner, addresses: HostAddresses, containers: int
+        self,
+        host: ClusterHost,
+        assigner: Assigner | None,
+        addresses: HostAddresses,
+        containers: int,
     ) -> None:
+        """Without an assigner, Pravega's Controller assigns."""
         self._host = host
         self._assigner = assigner
         self._addresses = addresses
@@ -38,7 +44,8 @@ class Membership:
     async def join(self) -> None:
         """Register, and serve what is assigned from now on."""
         await self._host.join()
-        self._assigner.start()
+        if self._assigner is not None:
+            self._assigner.start()
 
     async def drain(self) -> None:
         """Let others have our containers, and stay a host without any."""
@@ -50,12 +57,15 @@ class Membership:
             # A leader that leaves assigns its own containers, too.
             await self._host.leave()
         finally:
-            await self._assigner.stop()
+            if self._assigner is not None:
+                await self._assigner.stop()
 
     def health(self) -> list[str]:
         """What is wrong, a sentence each."""
-        found = [each for each in (self._host.health(), self._assigner.health()) if each]
-        if self._assigner.leads and (missing := self._unassigned()):
+        assigner = self._assigner
+        troubles = (self._host.health(), None if assigner is None else assigner.health())
+        found = [each for each in troubles if each]
+        if (assigner is None or assigner.leads) and (missing := self._unassigned()):
             numbers = ", ".join(map(str, missing[:9]))
             found.append(f"{len(missing)} containers have no host that may serve them: {numbers}")
         return found
@@ -69,7 +79,7 @@ class Membership:
         moves = self._host.moves
         return {
             "host_id": self._host.host_id,
-            "leads": self._assigner.leads,
+            "leads": self._assigner is not None and self._assigner.leads,
             "hosts": len(self._host.nodes_seen),
             "map_epoch": self._host.assigned.epoch,
             "unassigned": len(self._unassigned()),
@@ -111,8 +121,12 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
     config, coordination = parts.config, parts.logs.coordination()
     if coordination is None:
         raise ConfigError("serve", '"cluster" needs a store on BookKeeper, which many can open')
-    nodes = ClusterNodes(*coordination)
-    host_id = config.host_id or host_id_of(runtime.processes.me().host, config.wire_port)
+    if config.pravega_cluster is not None:
+        nodes: ClusterNodes = PravegaNodes(*coordination, config.pravega_cluster)
+        host_id = host_id_of(config.wire_host, config.wire_port)
+    else:
+        nodes = ClusterNodes(*coordination)
+        host_id = config.host_id or host_id_of(runtime.processes.me().host, config.wire_port)
     me = HostIdentity(
         host_id,
         config.wire_host,
@@ -123,8 +137,11 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
         config.controller_port,
     )
     meter = LoadMeter(lambda: parts.containers, asyncio.get_running_loop().time)
-    host = ClusterHost(nodes, parts.registry, me, meter.load, runtime)
-    assigner = Assigner(nodes, host_id, config.containers, runtime)
+    again_s = None if config.pravega_cluster is None else FAILED_AGAIN_S
+    host = ClusterHost(nodes, parts.registry, me, meter.load, runtime, again_s)
+    assigner = None
+    if config.pravega_cluster is None:
+        assigner = Assigner(nodes, host_id, config.containers, runtime)
     membership = Membership(host, assigner, HostAddresses(nodes), config.containers)
     async with translated():
         await membership.join()

@@ -85,11 +85,18 @@ class ClusterWorld:
     """The services, and the hosts by name."""
 
     def __init__(
-        self, folder: Path, *, links: bool = True, controllers: bool = False, **options: Any
+        self,
+        folder: Path,
+        *,
+        links: bool = True,
+        controllers: bool = False,
+        serve: str = "cluster",
+        **options: Any,
     ) -> None:
         self.folder = folder
         self.links = links
         self.controllers = controllers
+        self.serve = serve
         self.options = {**LAZY, "containers": 4, **options}
         self.containers: int = self.options["containers"]
         self.ledgers = MemoryCluster()
@@ -129,8 +136,9 @@ class ClusterWorld:
             "local_server": False,
             "controller_port": 0 if not self.controllers else 1 if self.links else free_port(),
             **self.options,
-            "serve": "cluster",
-            "host_id": name,
+            "serve": self.serve,
+            # Where Pravega's Controller assigns, hosts have the ids of their addresses.
+            "host_id": name if self.serve == "cluster" else "",
         }
         adapters = _Adapters(self, process)
         folder = str(self.folder / f"{name}-{self._ports}")  # a killed host has its own locked

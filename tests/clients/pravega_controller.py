@@ -21,7 +21,10 @@ CONTAINERS: Final = 4
 
 
 class PravegaController(Server):
-    """One Controller, of the store whose wire server is at that address."""
+    """One Controller, of the store whose wire server is at that address.
+
+    With `cluster` it assigns the containers to the hosts that are registered under that name.
+    """
 
     name: ClassVar[str] = "Pravega's Controller"
     ready_s: ClassVar[float] = 120.0
@@ -32,9 +35,13 @@ class PravegaController(Server):
         zookeeper: str,
         wire: tuple[str, int],
         security: ClientSecurity | None = None,
+        cluster: str = "",
+        containers: int = CONTAINERS,
     ) -> None:
         super().__init__(folder)
         self._zookeeper = zookeeper
+        self._cluster = cluster
+        self._containers = containers
         self._wire_host, self._wire_port = wire
         self._security = security
         self._rest_port = free_port()
@@ -43,14 +50,17 @@ class PravegaController(Server):
 
     def _settings(self, port: int) -> Mapping[str, object]:
         secured = {} if self._security is None else self._security.controller_settings()
-        return {
-            # Its place in ZooKeeper, where other tests have Controllers, too.
-            "cluster.name": f"{self._wire_port}",
-            "container.count": CONTAINERS,
+        fixed: Mapping[str, object] = {
             # The store is at a fixed address, and not registered in ZooKeeper.
             "hostMonitor.enable": "false",
             "segmentstore.connect.host.nameOrIp": self._wire_host,
             "segmentstore.connect.port": self._wire_port,
+        }
+        return {
+            # Its place in ZooKeeper, where other tests have Controllers, too.
+            "cluster.name": self._cluster or f"{self._wire_port}",
+            "container.count": self._containers,
+            **({} if self._cluster else fixed),
             "service.rest.listener.port": self._rest_port,
             "service.rpc.listener.port": port,
             "service.rpc.published.host.nameOrIp": self._wire_host,

@@ -12,13 +12,16 @@ from typing import ClassVar, Final, Self, TypeVar
 
 from durablelog.bookkeeper.bookkeeper_clients import open_nodes
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from recovery.harness.services.server import python_module
+from durablelog.bookkeeper.metadata_node import MetadataNodes
+from recovery.harness.services.server import HOST, python_module
 from segmentstore.cluster.administration import ClusterPicture, edit_map, read_cluster
 from segmentstore.cluster.cluster_nodes import ClusterNodes
 from segmentstore.cluster.map_edits import pin
+from segmentstore.cluster.pravega_records import PravegaHost, decode_mapping
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.controller.names import ROOT_TABLE
+from tests.clients.pravega_controller import PravegaController
 from tests.clients.served_store import ServedStore
 
 T = TypeVar("T")
@@ -28,6 +31,19 @@ ROOT: Final = container_of(ROOT_TABLE, CONTAINERS)
 """The container that the Controller is with."""
 _WAIT_S: Final = 240.0
 _CHECK_S: Final = 0.1
+
+
+def with_nodes(location: BookKeeperLocation, work: Callable[[MetadataNodes], Awaitable[T]]) -> T:
+    """What `work` gives on a session of its own."""
+
+    async def main() -> T:
+        nodes = await open_nodes(location, os.environ, Runtime())
+        try:
+            return await work(nodes)
+        finally:
+            await nodes.close()
+
+    return asyncio.run(main())
 
 
 class ServedHost(ServedStore):
@@ -42,6 +58,88 @@ class ServedHost(ServedStore):
     def _command(self, port: int) -> Sequence[str]:
         options = ("--create", "--host", self.host_id, *self._ports(port))
         return python_module("segmentstore", "serve", str(self.store), *options)
+
+
+class AssignedHost(ServedHost):
+    """One whose containers Pravega's Controller assigns. The port of the `Server` is the wire
+    server's.
+    """
+
+    def _command(self, port: int) -> Sequence[str]:
+        return python_module("segmentstore", "serve", str(self.store), "--create", self._wire(port))
+
+    def _wire(self, port: int) -> str:
+        return f"--wire={HOST}:{port}"
+
+
+class AssignedHosts:
+    """Hosts of one store on BookKeeper, and Pravega's Controller, which assigns the containers to
+    them; a context manager that starts and stops all.
+    """
+
+    def __init__(self, folder: Path, tier1: str, zookeeper: str, cluster: str) -> None:
+        self._location = BookKeeperLocation.parse(tier1)
+        self._cluster = cluster
+        tier2 = (folder / "tier2").as_uri()
+        settings = {"tier1": tier1, "tier2": tier2, "serve": f"pravega:{cluster}"}
+        names = [f"host-{number + 1}" for number in range(3)]
+        self.hosts = {name: AssignedHost(folder / name, name, **settings) for name in names}
+        self.controller = PravegaController(
+            folder / "controller", zookeeper, (HOST, 0), cluster=cluster, containers=CONTAINERS
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            for host in self.hosts.values():
+                host.start()
+            self.controller.start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    @property
+    def uri(self) -> str:
+        """Of the Controller."""
+        return f"tcp://{HOST}:{self.controller.port}"
+
+    def client_environment(self) -> Mapping[str, str]:
+        """Nothing is needed."""
+        return {}
+
+    def condition(self) -> str:
+        """For a test that fails."""
+        written = self.controller.output()
+        return "\n".join([*(host.condition() for host in self.hosts.values()), written])
+
+    def wait_until_assigned(self, *names: str) -> None:
+        """Return when the mapping gives all containers to these hosts, some to each."""
+        ports = {self.hosts[name].port for name in names}
+        end = time.monotonic() + _WAIT_S
+        while ports != (found := {host.port for host in self._mapping().values()}):
+            assert time.monotonic() < end, f"{found}\n{self.condition()}"
+            time.sleep(_CHECK_S)
+
+    def _mapping(self) -> Mapping[int, PravegaHost]:
+        async def read(nodes: MetadataNodes) -> Mapping[int, PravegaHost]:
+            path = f"/pravega/{self._cluster}/cluster/segmentContainerHostMapping"
+            content = await nodes.read(path)
+            return {} if content is None else decode_mapping(content.data, path)
+
+        return with_nodes(self._location, read)
+
+    def _stop(self) -> None:
+        self.controller.stop()
+        for host in self.hosts.values():
+            host.kill()
 
 
 class ServedHosts:
@@ -118,14 +216,8 @@ class ServedHosts:
             time.sleep(_CHECK_S)
 
     def _with_nodes(self, work: Callable[[ClusterNodes], Awaitable[T]]) -> T:
-        async def main() -> T:
-            nodes = await open_nodes(self._location, os.environ, Runtime())
-            try:
-                return await work(ClusterNodes(nodes, self._location.path))
-            finally:
-                await nodes.close()
-
-        return asyncio.run(main())
+        root = self._location.path
+        return with_nodes(self._location, lambda nodes: work(ClusterNodes(nodes, root)))
 
     def _stop(self) -> None:
         for host in self.hosts.values():

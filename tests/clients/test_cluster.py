@@ -12,9 +12,9 @@ import pytest
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from tests.clients.java_program import passed_steps, started_program
-from tests.clients.served_hosts import CONTAINERS, ROOT, ServedHosts
+from tests.clients.served_hosts import CONTAINERS, ROOT, AssignedHosts, ServedHosts
 from tests.clients.test_java import STEPS
-from tests.support.suites import slow
+from tests.support.suites import by_target, slow
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -54,6 +54,46 @@ def test_java_events_are_there_once_after_moves_and_kills_of_hosts(hosts: Served
                     written = int(line.split()[1])
             next(steps)()
         assert passed_steps(hosts, process) == {"survival"}
+
+
+@by_target
+def test_java_events_are_there_once_where_pravegas_controller_assigns(
+    tmp_path: Path, shared_bookkeeper: BookKeeperCluster
+) -> None:
+    """It gives the containers of a killed host to the others, and some back when it returns."""
+    shared_bookkeeper.start()
+    tier1 = shared_bookkeeper.url("/clients/assigned?session_timeout_s=4")
+    with (
+        AssignedHosts(tmp_path, tier1, shared_bookkeeper.zookeeper, "assigned") as hosts,
+        started_program(hosts, "survival") as process,
+    ):
+        assert process.stdout is not None
+        for begin, killed in zip((2_000, 8_000, 14_000), hosts.hosts, strict=True):
+            hosts.wait_until_assigned(*hosts.hosts)
+            written = 0
+            while written < begin:
+                line = process.stdout.readline()
+                assert line, hosts.condition()
+                if line.startswith(b"written "):
+                    written = int(line.split()[1])
+            hosts.hosts[killed].kill()
+            hosts.wait_until_assigned(*hosts.hosts.keys() - {killed})
+            hosts.hosts[killed].start()
+        assert passed_steps(hosts, process) == {"survival"}
+
+
+@by_target
+def test_java_steps_pass_where_pravegas_controller_assigns(
+    tmp_path: Path, shared_bookkeeper: BookKeeperCluster
+) -> None:
+    shared_bookkeeper.start()
+    tier1 = shared_bookkeeper.url("/clients/assigned-steps")
+    zookeeper = shared_bookkeeper.zookeeper
+    with AssignedHosts(tmp_path, tier1, zookeeper, "assigned-steps") as hosts:
+        # It lists no completed transactions, as soon as they are of two streams.
+        steps = tuple(step for step in STEPS if step != "completedTransactions")
+        with started_program(hosts, *steps) as process:
+            assert passed_steps(hosts, process) == set(steps)
 
 
 def move(hosts: ServedHosts, container: int) -> None:
