@@ -79,7 +79,8 @@ def test_what_pravega_reads_of_short_and_long_forms_we_read_alike(
             ours = decode_frame(cut)
         except WireError as error:
             # Java takes a list of fewer than no items for an empty one.
-            assert "a list of -" in str(error)
+            if "a list of -" not in str(error):
+                raise
             return
         if isinstance(ours, ErrorMessage) and ours.code != 0:
             # A cut may give any number. Java has one name for all codes that it does not know.
