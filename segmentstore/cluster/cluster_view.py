@@ -8,7 +8,7 @@ with each load that a host reports, so only a reader that asks for them has them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import NamedTuple
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from durablelog.bookkeeper.metadata_node import NodeWatch
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode, StoredMap, newest
 from segmentstore.cluster.host_record import HostRecord
+from segmentstore.contracts.owned_tasks import gather_outcomes
 
 
 class ClusterSeen(NamedTuple):
@@ -58,8 +59,7 @@ class ClusterView:
             hosts = newest(self._names)
             wanted = {node.name for node in hosts.values()} if records else frozenset[str]()
             self._forget_records(wanted)
-            for name in sorted(wanted):
-                await self._refresh(self._nodes.record_path(name), partial(self._read_record, name))
+            await self._refresh_records(sorted(wanted))
             found = {
                 host_id: record
                 for host_id, node in hosts.items()
@@ -95,6 +95,19 @@ class ClusterView:
             except BaseException:
                 self._stale.add(path)
                 raise
+
+    async def _refresh_records(self, names: Sequence[str]) -> None:
+        """All at once: a start waits for them. The session bounds the calls on their way."""
+        outcomes = await gather_outcomes(
+            *(
+                self._refresh(self._nodes.record_path(name), partial(self._read_record, name))
+                for name in names
+            ),
+            name="read record",
+        )
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
 
     def _note(self, path: str) -> None:
         self._stale.add(path)
