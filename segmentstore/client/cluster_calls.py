@@ -92,15 +92,17 @@ class ClusterCalls:
 
         Raises `failure` when the time is over, StoreClosedError, AccessRefusedError.
         """
+        loop = asyncio.get_running_loop()
         is_first = span.is_first
-        wait_s = span.wait_s(asyncio.get_running_loop().time())
+        wait_s = span.wait_s(loop.time(), starts=isinstance(failure, ContainerNotServedError))
         if wait_s is None:
             raise failure
         with suppress(StoreUnreachableError, StoreClosedError):
             # The host that refuses knows why first. Later it may be the one that is cut off.
             await self.lookup.renew(seen, address if is_first else None)
         owner = self.lookup.map.owners.get(container)
-        if is_first and owner not in (address, None):
+        if owner not in (address, None):
+            span.owner_changed(loop.time())
             wait_s = 0.0
         with suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
@@ -169,7 +171,7 @@ class ClusterCalls:
                     raise outcome
                 if not was_not_taken(outcome):
                     raise outcome
-            await self.pause(span, failure, 0, seen, None)
+            await self.pause(span, failure, 0, seen, self.lookup.map.owners.get(0))
 
     async def _ask(self, address: StoreAddress, work: Work[T]) -> T:
         return await work(await self._hosts.store(address))

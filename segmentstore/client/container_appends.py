@@ -125,6 +125,8 @@ class ContainerAppends:
             self._failure = error
             self._wait(append)
         else:
+            if not (was_not_taken(error) or isinstance(error, AppendOutcomeUnknownError)):
+                self._failure = self._pace = None  # the host serves, and refuses this one
             self._finish(append, append.outcome(error))
         if self._quiet is not None and not self._on_their_way:
             self._quiet.set_result(None)
@@ -165,6 +167,10 @@ class ContainerAppends:
     async def _send_waiting(self) -> None:
         try:
             store = await self._owner()
+            while self._failure is not None and len(self._waiting) > 1:
+                # It, or the host before, has refused: the first one shows whether it serves by now.
+                self._send_if_wanted(store, self._waiting.pop(0))
+                store = await self._owner()
         except SegmentStoreError as error:
             # None is sent from here on, and those called later begin anew.
             self._is_sending = False
@@ -176,10 +182,13 @@ class ContainerAppends:
         self._is_sending = False
         waiting, self._waiting = self._waiting, []
         for append in waiting:
-            if append.future.cancelled() and append.lost is None:
-                self._room.give_back(len(append.data))
-            else:
-                self._send(store, append)
+            self._send_if_wanted(store, append)
+
+    def _send_if_wanted(self, store: RemoteStore, append: _Append) -> None:
+        if append.future.cancelled() and append.lost is None:
+            self._room.give_back(len(append.data))
+        else:
+            self._send(store, append)
 
     async def _owner(self) -> RemoteStore:
         """The owner, connected, when all that was sent has an answer; at once or after a pause.

@@ -19,6 +19,8 @@ RETRY_S: Final = 60.0
 """How long a call is asked again by default."""
 WAIT_MIN_S: Final = 0.05
 WAIT_MAX_S: Final = 1.0
+MOVE_S: Final = 2.0
+"""A start mostly takes less: so long after a new owner is known the waits do not grow."""
 
 
 def was_not_taken(error: BaseException) -> bool:
@@ -37,19 +39,33 @@ class RetrySpan:
     def __init__(self, rng: random.Random, retry_s: float) -> None:
         self._backoff = Backoff(rng, min_s=WAIT_MIN_S, max_s=WAIT_MAX_S)
         self._retry_s = retry_s
+        self._rng = rng
+        self._owned_s = 0.0
         self._give_up_s: float | None = None
 
     @property
     def is_first(self) -> bool:
-        """Whether no try has failed since the last answer."""
+        """Whether no try has failed since the last answer, or at this owner."""
         return not self._backoff.failures
 
-    def wait_s(self, now_s: float) -> float | None:
-        """A try failed at `now_s`: seconds until the next one, None to give up."""
+    def wait_s(self, now_s: float, *, starts: bool = False) -> float | None:
+        """A try failed at `now_s`: seconds until the next one, None to give up. `starts`: its
+        container is about to be served there, as far as is known.
+        """
         if self._give_up_s is None:
-            self._give_up_s = now_s + self._retry_s
+            self._owned_s, self._give_up_s = now_s, now_s + self._retry_s
         left_s = self._give_up_s - now_s
-        return None if left_s <= 0 else min(self._backoff.next_s(), left_s)
+        if left_s <= 0:
+            return None
+        wait_s = self._backoff.next_s()
+        if starts and now_s < self._owned_s + MOVE_S:
+            wait_s = min(wait_s, self._rng.uniform(WAIT_MIN_S / 2, WAIT_MIN_S))
+        return min(wait_s, left_s)
+
+    def owner_changed(self, now_s: float) -> None:
+        """The next try is at another host: at once, and the waits begin anew."""
+        self._backoff.reset()
+        self._owned_s = now_s
 
     def answered(self) -> None:
         """A try has succeeded."""
