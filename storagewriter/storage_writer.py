@@ -212,6 +212,11 @@ class StorageWriter:
             finally:
                 timer.cancel()
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether a tier does not answer, so that nothing gets to Tier 2 now."""
+        return self._uploader.failing() is not None
+
     def _is_draining(self) -> bool:
         """Something is on its way that is worth waiting for."""
         if self._stopped:

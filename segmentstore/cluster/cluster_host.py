@@ -63,6 +63,9 @@ class HostedContainers(Protocol):
     async def start(self, number: int) -> None:
         """Return when it serves."""
 
+    async def hand_over(self, number: int, is_wanted: Callable[[], bool]) -> None:
+        """Prepare the stop while it serves; then, if it is wanted still, as `stop`."""
+
     async def stop(self, number: int) -> None:
         """Return when all of it is released."""
 
@@ -109,6 +112,7 @@ class ClusterHost:
         """Containers that have begun to serve here."""
         self.start_failures = 0
         self.stops = 0
+        self._handing_over: set[int] = set()
         self._working: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
@@ -273,7 +277,9 @@ class ClusterHost:
             self._waited_since_s,
         )
         for number in todo.stops:
-            self._begin(self._stop(number), f"stop-container-{number}")
+            if number not in self._handing_over:
+                self._handing_over.add(number)
+                self._begin(self._hand_over(number), f"stop-container-{number}")
         for number in todo.starts:
             self._begin(self._start(number), f"start-container-{number}")
         if self._draining and self._has_left(seen.records):
@@ -344,18 +350,31 @@ class ClusterHost:
             _log.info("container %d is served by host %s", number, self.host_id)
         self._changed.set()
 
-    async def _stop(self, number: int) -> None:
+    async def _hand_over(self, number: int) -> None:
         loop = asyncio.get_running_loop()
-        begun_s = loop.time()
+        begun_s: float | None = None
+
+        def is_wanted() -> bool:
+            nonlocal begun_s
+            if not self._is_ours(number):
+                begun_s = loop.time()
+            return begun_s is not None
+
         try:
-            await self._containers.stop(number)
+            await self._containers.hand_over(number, is_wanted)
         except Exception as error:  # noqa: BLE001 - its status has it, and the next step goes on
             _log.warning("container %d does not stop in order: %s", number, describe(error))
         else:
-            self.stops += 1
-            self.moves.stopped(number, begun_s, loop.time())
-            _log.info("container %d is not served by host %s any more", number, self.host_id)
+            if begun_s is not None:
+                self.stops += 1
+                self.moves.stopped(number, begun_s, loop.time())
+                _log.info("container %d is not served by host %s any more", number, self.host_id)
+        self._handing_over.discard(number)
         self._changed.set()
+
+    def _is_ours(self, number: int) -> bool:
+        """By the map as seen last."""
+        return not self._is_replaced and self._map.owners.get(number) == self.host_id
 
 
 def _running(statuses: Mapping[int, ContainerStatus]) -> list[int]:

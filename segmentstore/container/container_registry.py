@@ -45,6 +45,8 @@ from segmentstore.contracts.waiting import outlast
 _log = logging.getLogger(__name__)
 
 STARTS_AT_ONCE: Final = 2
+SETTLE_S: Final = 5.0
+"""Longest that a container which another owner waits for goes on serving."""
 
 OnFailure = Callable[[SegmentContainer], None]
 MakeContainer = Callable[[int, int, OnFailure], SegmentContainer]
@@ -286,6 +288,16 @@ class ContainerRegistry:
 
     # --- stops ------------------------------------------------------------------------------------
 
+    async def hand_over(self, number: int, is_wanted: Callable[[], bool]) -> None:
+        """As `stop`, for another owner that waits. First all is prepared while the container still
+        serves, SETTLE_S at most, so that it is soon opened again. Then `is_wanted` is asked.
+        """
+        container = self.running(number)
+        if container is not None:
+            await container.settle(SETTLE_S)
+        if is_wanted():
+            await self._stopped(number, hand_over=True)
+
     async def stop(self, number: int) -> None:
         """Return when the container is stopped, and all of it is released; at once if it is.
 
@@ -296,6 +308,9 @@ class ContainerRegistry:
         Raises ContainerStoppedError if a failure prevented that: `cause` has it;
         StoreClosedError, InvalidArgumentError.
         """
+        await self._stopped(number, hand_over=False)
+
+    async def _stopped(self, number: int, *, hand_over: bool) -> None:
         self._check(number)
         self.check_open()
         entry = self._entries.get(number)
@@ -305,11 +320,13 @@ class ContainerRegistry:
             self._withdraw(entry)
             self._set(entry, HostState.STOPPING)
             entry.stop = own_task(
-                self._stop(entry), name=f"stop-{number}", on_failure=_already_logged
+                self._stop(entry, hand_over=hand_over),
+                name=f"stop-{number}",
+                on_failure=_already_logged,
             )
         await asyncio.shield(entry.stop)
 
-    async def _stop(self, entry: _Entry) -> None:
+    async def _stop(self, entry: _Entry, *, hand_over: bool) -> None:
         if entry.start is not None:
             await entry.start.cancel()
         failure: BaseException | None = None
@@ -317,7 +334,7 @@ class ContainerRegistry:
         if container is not None:
             had_failed = container.failure is not None
             container.announce_stop(ContainerNotServedError(entry.number, STOPPED_ON_REQUEST))
-            failure = await self._release(entry)
+            failure = await self._release(entry, hand_over=hand_over)
             if failure is None and not had_failed:
                 failure = container.failure
         entry.stop = None
@@ -425,23 +442,23 @@ class ContainerRegistry:
         left = [container.resize_cache(bytes_each) for container in present]
         return any(left)
 
-    async def _release(self, entry: _Entry) -> Exception | None:
+    async def _release(self, entry: _Entry, *, hand_over: bool = False) -> Exception | None:
         """Stop what the entry has; what that failed with, when nothing is left of it."""
         if entry.container is None:
             return None
         failure = None
         try:
-            await _release(entry.container)
+            await _release(entry.container, hand_over=hand_over)
         except Exception as error:  # noqa: BLE001 - the caller reports it
             failure = error
         entry.container = None
         return failure
 
 
-async def _release(container: SegmentContainer) -> None:
+async def _release(container: SegmentContainer, *, hand_over: bool = False) -> None:
     """Stop a container, and give back its share of the cache: its neighbours have use for it."""
     try:
-        await container.stop()
+        await container.stop(hand_over=hand_over)
     finally:
         while container.resize_cache(0):  # noqa: ASYNC110 - a turn for others, no wait
             await asyncio.sleep(0)

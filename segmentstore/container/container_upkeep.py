@@ -4,8 +4,10 @@ garbage, the mailbox; its log and its objects, for those that look after them.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
 from collections.abc import Iterable
+from contextlib import suppress
 
 from durablelog.catalog.key_store import KeySnapshot
 from durablelog.durable_data_log import DurableDataLog
@@ -16,7 +18,7 @@ from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.container.segment_calls import SegmentCalls
 from segmentstore.container.written_catalog import written_catalog
-from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
 from segmentstore.part_configs import unflushed_target
 from storagewriter.garbage_pass import GarbagePass
 from storagewriter.storage_writer import StorageWriter
@@ -87,6 +89,23 @@ class ContainerUpkeep(SegmentCalls):
         if failing is not None:
             detail = f"container {self.container_id} writes no checkpoint: {failing}"
             raise TierUnavailableError("tier2", detail)
+
+    async def settle(self, timeout_s: float) -> None:
+        """Leave little to replay to the next opening, while calls go on: what was committed by now
+        is in Tier 2, and the log begins with a checkpoint of it.
+
+        Waits at most `timeout_s`, and not for a Tier 2 that is failing. What fails is reported
+        where it fails; a stop may follow all the same.
+        """
+        if self._writer.is_failing:
+            return
+        with suppress(SegmentStoreError, TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                # In this order: a log begins with a checkpoint before which all is in Tier 2.
+                await self.checkpoint()
+                await self.flush()
+                await self._truncation.truncate_now()
+                await self._checkpoints.finish(timeout_s)
 
     def list_log(self) -> LogListing:
         """What the log holds up to now."""

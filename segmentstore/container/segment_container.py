@@ -320,18 +320,22 @@ class SegmentContainer(ContainerUpkeep):
         """
         self._stop_cause = cause
 
-    async def stop(self) -> None:
+    async def stop(self, *, hand_over: bool = False) -> None:
         """Let what was taken become durable, then stop.
+
+        `hand_over`: another owner is waiting, and `settle` was called: Tier 2 gets no last copy of
+        the metadata, for the next owner makes one.
 
         Works under full throttle and after a failure. Idempotent.
         """
         if self.state is ContainerState.RUNNING and self._processor is not None:
             await self._active.drain(self._stopped_error)
-            if self._checkpoints.by_reference:
+            if self._checkpoints.by_reference and not hand_over:
                 self._processor.checkpoint_soon(even_if_empty=False)
             await self._processor.close(self._stop_cause)
             await self._writer.drain(_DRAIN_TIMEOUT_S)
-            await self._checkpoints.finish(_DRAIN_TIMEOUT_S)
+            if not hand_over:
+                await self._checkpoints.finish(_DRAIN_TIMEOUT_S)
         if self._stopping is None:
             if self.state is ContainerState.STOPPED:
                 return

@@ -1,4 +1,4 @@
-"""What a host does as the map changes, and how often it reads it. Its containers are those of a
+"""What a host does as the map changes, and how often it asks for it. Its containers are those of a
 registry that has nothing behind them.
 """
 
@@ -24,6 +24,7 @@ from segmentstore.container import ContainerStatus, HostState
 from segmentstore.contracts.runtime import Runtime
 
 ROOT = "/store"
+SETTLES_S = 3.0
 
 
 class CountedNodes(MemoryNodes):
@@ -37,7 +38,7 @@ class CountedNodes(MemoryNodes):
 
 
 class BareContainers:
-    """States alone."""
+    """States, and what was asked for."""
 
     def __init__(self) -> None:
         self.on_change: Callable[[], object] = lambda: None
@@ -52,6 +53,11 @@ class BareContainers:
 
     async def start(self, number: int) -> None:
         self._set(number, HostState.RUNNING)
+
+    async def hand_over(self, number: int, is_wanted: Callable[[], bool]) -> None:
+        await asyncio.sleep(SETTLES_S)
+        if is_wanted():
+            await self.stop(number)
 
     async def stop(self, number: int) -> None:
         self._set(number, HostState.STOPPED)
@@ -112,6 +118,25 @@ def test_a_host_that_waits_for_another_one_does_not_ask_again_and_again() -> Non
         assert one.nodes.reads - before <= 2
         await one.report_other(1)
         await one.until_it_has(0)
+        await one.host.leave()
+
+    run_virtual(main())
+
+
+def test_a_container_serves_while_its_stop_is_prepared_and_may_be_given_back() -> None:
+    async def main() -> None:
+        one = OneHost()
+        await one.assign("one", "one")
+        await one.host.join()
+        await one.until_it_has(0, 1)
+        await one.assign("two", "two")
+        await asyncio.sleep(SETTLES_S / 2)
+        assert one.containers.has(0)
+        assert one.containers.has(1)
+        await one.assign("two", "one")
+        await asyncio.sleep(SETTLES_S)
+        assert not one.containers.has(0)
+        assert one.containers.has(1), "it was not stopped"
         await one.host.leave()
 
     run_virtual(main())

@@ -18,7 +18,7 @@ from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from tests.client.cluster_world import ClusterWorld
 from tests.store.bookkeeper_world import name_in
-from tests.store.harness import bury
+from tests.store.harness import bury, read_all
 
 PLACE = "/pravega/p/cluster"
 UNAUTHORIZED = -102
@@ -91,7 +91,7 @@ def test_hosts_serve_what_the_mapping_gives_them(tmp_path: Path) -> None:
             await controller.until(one=[1, 2], two=[0, 3])
             for number in range(4):
                 await client.append(name_in(number, 4), b" after")
-                assert await client.read(name_in(number, 4), 0, 100) == b"before after"
+                assert await read_all(client, name_in(number, 4)) == b"before after"
 
     check(tmp_path, main)
 
