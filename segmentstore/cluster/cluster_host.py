@@ -69,6 +69,9 @@ class HostedContainers(Protocol):
     async def stop(self, number: int) -> None:
         """Return when all of it is released."""
 
+    def confirm(self, number: int) -> None:
+        """Have one that serves checked for another owner of its log; reads wait for that."""
+
 
 class ClusterHost:
     """One process of the cluster; begun by `join`, ended by `leave`, both once."""
@@ -113,6 +116,8 @@ class ClusterHost:
         self.start_failures = 0
         self.stops = 0
         self._handing_over: set[int] = set()
+        self._acted_epoch = 0
+        """Of the last map that we did what it says."""
         self._working: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
 
@@ -265,6 +270,7 @@ class ClusterHost:
         self._is_replaced = seen.nodes.get(self.host_id, self._node) > self._node
         assigned = AssignmentMap() if self._is_replaced else self._map
         self.moves.follow(asyncio.get_running_loop().time(), self.host_id, assigned)
+        self._confirm_returned()
         if not records and self._lacks(assigned):
             # What may be started depends on what others still have.
             seen = await self._view.read(records=True)
@@ -282,6 +288,7 @@ class ClusterHost:
                 self._begin(self._hand_over(number), f"stop-container-{number}")
         for number in todo.starts:
             self._begin(self._start(number), f"start-container-{number}")
+        self._acted_epoch = self._map.epoch
         if self._draining and self._has_left(seen.records):
             self._drained.set()
         return todo
@@ -296,6 +303,19 @@ class ClusterHost:
                 if is_ours and status.state is HostState.FAILED and status.since_ms <= failed_ms:
                     del found[number]
         return found
+
+    def _confirm_returned(self) -> None:
+        """A map that we did not act on may have given our containers to another host, and a later
+        one may have given them back: have those checked that we serve all the same.
+        """
+        has_missed = self._map.epoch > self._acted_epoch + 1
+        for number, status in self._containers.statuses().items():
+            if (
+                status.state is HostState.RUNNING
+                and self._is_ours(number)
+                and (has_missed or number in self._handing_over)
+            ):
+                self._containers.confirm(number)
 
     def _lacks(self, assigned: AssignmentMap) -> bool:
         """Whether the map gives this host a container that it does not have."""
@@ -369,6 +389,8 @@ class ClusterHost:
                 self.stops += 1
                 self.moves.stopped(number, begun_s, loop.time())
                 _log.info("container %d is not served by host %s any more", number, self.host_id)
+            else:
+                self.moves.kept(number)
         self._handing_over.discard(number)
         self._changed.set()
 

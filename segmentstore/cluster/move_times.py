@@ -57,6 +57,10 @@ class MoveTimes:
         self._arrival_s.pop(number, None)
         self._start_s.pop(number, None)
 
+    def kept(self, number: int) -> None:
+        """A container served all the time: the map gave it back before it was stopped."""
+        self._given.pop(number, None)
+
     @property
     def arrival_s(self) -> Mapping[int, float]:
         """From the map that gave a container to this host until it served, by container."""

@@ -298,6 +298,12 @@ class ContainerRegistry:
         if is_wanted():
             await self._stopped(number, hand_over=True)
 
+    def confirm(self, number: int) -> None:
+        """As `SegmentContainer.confirm_owner`, of a container that serves."""
+        container = self.running(number)
+        if container is not None:
+            container.confirm_owner()
+
     async def stop(self, number: int) -> None:
         """Return when the container is stopped, and all of it is released; at once if it is.
 

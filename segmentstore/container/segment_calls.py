@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import cast
 
 from durablelog import chunk_slices
@@ -67,6 +67,8 @@ class SegmentCalls(ABC):
     _read_index: ReadIndex
     _updater: MetadataUpdater
     _catalog: MetadataCatalog
+    _confirming: asyncio.Task[None] | None
+    """While it is not known whether another owner has opened the log."""
 
     @abstractmethod
     def check_running(self) -> None:
@@ -99,7 +101,21 @@ class SegmentCalls(ABC):
         TooManyActiveSegmentsError, TierUnavailableError, DataCorruptionError.
         """
         self.check_running()
-        return self._active.found(key)
+        return self._active.found(key) if self._confirming is None else self._found_later(key)
+
+    @asynccontextmanager
+    async def _found_later(self, key: SegmentKey) -> AsyncGenerator[SegmentMetadata, None]:
+        await self._confirmed()
+        async with self._active.found(key) as segment:
+            yield segment
+
+    async def _confirmed(self) -> None:
+        """Return when it is known that no other owner has opened the log. Raises as
+        `check_running`.
+        """
+        if self._confirming is not None:
+            await asyncio.wait((self._confirming,))
+        self.check_running()
 
     def held(
         self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()
@@ -158,6 +174,8 @@ class SegmentCalls(ABC):
         self, key: SegmentKey, offset: int, length_max: int, wait: float | None
     ) -> bytes:
         """As `ReadIndex.read`, of an idle segment too."""
+        if self._confirming is not None:
+            await self._confirmed()
         self.check_running()
         segment_id = self.segment_ids.get(key) if isinstance(key, str) else key
         if segment_id is None or segment_id not in self.segments:
@@ -183,6 +201,8 @@ class SegmentCalls(ABC):
 
     async def read_held(self, segment_id: int, offset: int, length_max: int) -> bytes:
         """As `ReadIndex.read_held`; nothing of an idle segment is in memory."""
+        if self._confirming is not None:
+            await self._confirmed()
         self.check_running()
         if segment_id not in self.segments:
             return b""

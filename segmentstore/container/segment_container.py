@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -131,6 +132,7 @@ class SegmentContainer(ContainerUpkeep):
         self._catalog = catalog
         self._updater = MetadataUpdater(self.metadata, config.attributes_per_segment_max)
         self._positions = LogPositions()
+        self._confirming: asyncio.Task[None] | None = None
         self._reader = BlockReader(
             storage,
             container_id,
@@ -182,6 +184,7 @@ class SegmentContainer(ContainerUpkeep):
             in_use=lambda name: self._reader.in_use(name) or self._writer.in_use(name),
             on_fenced=self._failed,
         )
+        self._check_primary = source.check_primary
         self._writer = StorageWriter(
             source,
             storage,
@@ -314,6 +317,22 @@ class SegmentContainer(ContainerUpkeep):
         self._writer.start()
         self._eviction.prepare()
 
+    def confirm_owner(self) -> None:
+        """Have it checked now that no other owner has opened the log. Reads wait for that: another
+        one may have appended more.
+
+        One that has been fenced stops. While nobody can know, the container goes on as before.
+        """
+        if self._confirming is None and self.state is ContainerState.RUNNING:
+            self._confirming = own_task(self._confirm(), name=f"confirm-{self.container_id}")
+
+    async def _confirm(self) -> None:
+        try:
+            with suppress(SegmentStoreError):
+                await self._check_primary()
+        finally:
+            self._confirming = None
+
     def announce_stop(self, cause: BaseException) -> None:
         """It is about to be stopped, and nobody has called `close`: calls get `cause` from then
         on.
@@ -361,6 +380,9 @@ class SegmentContainer(ContainerUpkeep):
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
         self._truncation.end()
+        if (confirming := self._confirming) is not None:
+            confirming.cancel()
+            await outlast(confirming)
         await self._active.stop(self._stopped_error)
         await self._writer.stop(self._stop_cause)
         await self._checkpoints.stop()

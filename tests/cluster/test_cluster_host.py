@@ -43,6 +43,7 @@ class BareContainers:
     def __init__(self) -> None:
         self.on_change: Callable[[], object] = lambda: None
         self.states: dict[int, ContainerStatus] = {}
+        self.confirmed: list[int] = []
 
     def statuses(self) -> dict[int, ContainerStatus]:
         return dict(self.states)
@@ -61,6 +62,9 @@ class BareContainers:
 
     async def stop(self, number: int) -> None:
         self._set(number, HostState.STOPPED)
+
+    def confirm(self, number: int) -> None:
+        self.confirmed.append(number)
 
     def _set(self, number: int, state: HostState) -> None:
         self.states[number] = ContainerStatus(state, 1)
@@ -118,6 +122,44 @@ def test_a_host_that_waits_for_another_one_does_not_ask_again_and_again() -> Non
         assert one.nodes.reads - before <= 2
         await one.report_other(1)
         await one.until_it_has(0)
+        await one.host.leave()
+
+    run_virtual(main())
+
+
+def test_a_container_that_may_have_been_elsewhere_is_confirmed() -> None:
+    async def main() -> None:
+        one = OneHost()
+        await one.assign("one", "one")
+        await one.host.join()
+        await one.until_it_has(0, 1)
+        await one.assign("one", "one")
+        await asyncio.sleep(1)
+        assert one.containers.confirmed == [], "every map was seen"
+        # Two at once: it sees the second one alone.
+        await one.assign("two", "two")
+        await one.assign("one", "one")
+        await asyncio.sleep(SETTLES_S + 1)
+        assert one.containers.confirmed == [0, 1]
+        assert one.containers.has(0)
+        await one.host.leave()
+
+    run_virtual(main())
+
+
+def test_a_container_that_is_given_back_while_it_is_handed_over_is_confirmed() -> None:
+    async def main() -> None:
+        one = OneHost()
+        await one.assign("one", "one")
+        await one.host.join()
+        await one.until_it_has(0, 1)
+        await one.assign("one", "two")
+        await asyncio.sleep(1)
+        await one.assign("one", "one")
+        await asyncio.sleep(1)
+        assert set(one.containers.confirmed) == {1}
+        await asyncio.sleep(SETTLES_S)
+        assert one.containers.has(1), "it was not stopped"
         await one.host.leave()
 
     run_virtual(main())

@@ -45,3 +45,14 @@ def test_a_start_that_fails_and_is_tried_again_counts_from_the_map() -> None:
     times.follow(80.0, "a", AssignmentMap(owners={0: "a"}))
     times.started(0, 80.0, 82.0)
     assert times.arrival_s == {0: 2.0}
+
+
+def test_a_container_that_was_given_back_before_its_stop_has_not_arrived() -> None:
+    times = MoveTimes()
+    times.follow(1.0, "a", AssignmentMap(owners={1: "a"}))
+    times.started(1, 1.0, 2.0)
+    times.follow(3.0, "a", AssignmentMap(owners={1: "b"}))
+    times.follow(4.0, "a", AssignmentMap(owners={1: "a"}))
+    times.kept(1)
+    times.started(1, 100.0, 101.0)
+    assert times.arrival_s == {1: 1.0}
