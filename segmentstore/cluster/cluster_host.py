@@ -8,8 +8,8 @@ Rules of this file:
   in it when all of it is released: on that the next owner starts;
 - no ownership hangs on the record or the session. A host that was cut off goes on until the log of
   a container is fenced by its next owner; then that container fails here, and is reported;
-- a change of the map or of a record is reported by a watch; besides, every CHECK_S our load is
-  measured and written, if it has changed.
+- a change of the map or of a record is reported by a watch. Our own record is written beside the
+  steps (host_reporter.py).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
 from segmentstore.cluster.cluster_view import ClusterView
 from segmentstore.cluster.follow_plan import Steps, steps
 from segmentstore.cluster.host_record import HostLoad, HostRecord
-from segmentstore.cluster.host_reports import HostIdentity, is_newer, record_of
+from segmentstore.cluster.host_reporter import AGAIN_MAX_S, AGAIN_MIN_S, HostReporter
+from segmentstore.cluster.host_reports import HostIdentity, record_of
 from segmentstore.cluster.move_times import MoveTimes
 from segmentstore.container import PRESENT, ContainerStatus, HostState
 from segmentstore.contracts.backoff import Backoff
@@ -42,13 +43,12 @@ from segmentstore.contracts.waiting import outlast
 _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 10.0
+"""What is due by time alone is done after so long: the start of one that has failed."""
 LEAVE_S_MAX: Final = 20.0
 """How long a host that leaves waits until others have its containers. Those that end a process wait
 for 30 s: Kubernetes, and ourselves behind the end of a program's loop.
 """
 _END_S: Final = 2.0
-_AGAIN_S_MIN: Final = 0.1
-_AGAIN_S_MAX: Final = 5.0
 
 
 class HostedContainers(Protocol):
@@ -103,9 +103,9 @@ class ClusterHost:
         """While it drains: no more can be done about that now."""
         self._leaving = False
         self._waited_since_s: dict[int, float] = {}
-        self._record: HostRecord | None = None
-        """As written last."""
-        self._written_s = 0.0
+        self._reporter = HostReporter(
+            nodes, self._node, self._current_record, self._changed.set, runtime.random
+        )
         self._map = AssignmentMap()
         self._nodes_seen: dict[str, HostNode] = {}
         self._trouble: str | None = None
@@ -120,6 +120,7 @@ class ClusterHost:
         """Of the last map that we did what it says."""
         self._working: set[asyncio.Task[None]] = set()
         self._following: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
 
     @property
     def host_id(self) -> str:
@@ -143,7 +144,7 @@ class ClusterHost:
                 f"another process has joined as host {self.host_id} since: nothing is served "
                 "here; give one of them another host_id"
             )
-        return self._trouble
+        return self._trouble or self._reporter.trouble
 
     def waits_for(self) -> list[str]:
         """What keeps this host from serving all that is assigned to it, a sentence each.
@@ -169,12 +170,19 @@ class ClusterHost:
         Raises NodeUnavailableError, NodeRefusedError: then nothing is left.
         """
         try:
-            await self._report()
+            await self._reporter.report()
         except BaseException:
             await self._withdraw()
             raise
-        self._containers.on_change = self._changed.set
+        self._containers.on_change = self._status_changed
+        self._reporting = own_task(
+            self._reporter.run(), name="report-host", on_failure=self._failed
+        )
         self._following = own_task(self._follow(), name="follow-map", on_failure=self._failed)
+
+    def _status_changed(self) -> None:
+        self._reporter.changed()
+        self._changed.set()
 
     async def drain(self) -> None:
         """Ask for others to take the containers over, and take none any more; stay registered.
@@ -185,7 +193,7 @@ class ClusterHost:
         self._draining = True
         if self._following is not None and not self._following.done():
             self._drained.clear()
-            self._changed.set()
+            self._status_changed()
             await self._drained.wait()
 
     async def leave(self) -> None:
@@ -203,10 +211,11 @@ class ClusterHost:
         await self._end()
 
     async def _end(self) -> None:
-        assert self._following is not None
-        self._following.cancel()
-        await outlast(self._following)
-        self._following = None
+        for task in (self._following, self._reporting):
+            assert task is not None
+            task.cancel()
+            await outlast(task)
+        self._following = self._reporting = None
         self._view.close()
         self._containers.on_change = _nothing
         # What nobody took in time: others wait for the record, and would fence it while it drains.
@@ -227,7 +236,7 @@ class ClusterHost:
 
     async def _follow(self) -> None:
         loop = asyncio.get_running_loop()
-        backoff = Backoff(self._runtime.random, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)
+        backoff = Backoff(self._runtime.random, min_s=AGAIN_MIN_S, max_s=AGAIN_MAX_S)
         while True:
             self._changed.clear()
             again_s = loop.time() + CHECK_S
@@ -235,14 +244,16 @@ class ClusterHost:
                 done = await self._step()
                 self._trouble = None
                 backoff.reset()
+                if self._draining and self._reporter.trouble is not None:
+                    # Nobody could be asked to take over: others do when we have closed.
+                    self._drained.set()
                 if self._drained.is_set() and self._leaving:
                     return
                 if done.again_s is not None:
-                    again_s = min(done.again_s, loop.time() + CHECK_S)
+                    again_s = min(done.again_s, again_s)
             except (NodeUnavailableError, NodeRefusedError, SegmentStoreError) as error:
                 self._trouble = f"host {self.host_id} does not follow the map: {error}"
                 if self._draining:
-                    # Nobody could be asked to take over: others do when we have closed.
                     self._drained.set()
                     if self._leaving:
                         return
@@ -259,7 +270,6 @@ class ClusterHost:
         self._drained.set()
 
     async def _step(self) -> Steps:
-        await self._report()
         # What is not read is not watched any more. As long as the records matter they stay watched,
         # for a new watch is a change.
         records = self._draining or self._lacks(self._map)
@@ -333,19 +343,14 @@ class ClusterHost:
             host.host_id == self.host_id or host.draining for host in hosts.values()
         )
 
-    async def _report(self) -> None:
-        """Write the record, if others are to know more than the last one says."""
-        now_s = asyncio.get_running_loop().time()
-        record = record_of(
+    def _current_record(self) -> HostRecord:
+        return record_of(
             self._me,
             self._node.started_ms,
             self._containers.statuses(),
             self._load(),
             draining=self._draining,
         )
-        if self._record is None or is_newer(self._record, record, now_s - self._written_s):
-            await self._nodes.register(self._node, record)
-            self._record, self._written_s = record, now_s
 
     # --- starts and stops -------------------------------------------------------------------------
 
