@@ -19,8 +19,8 @@ RETRY_S: Final = 60.0
 """How long a call is asked again by default."""
 WAIT_MIN_S: Final = 0.05
 WAIT_MAX_S: Final = 1.0
-MOVE_S: Final = 2.0
-"""A start mostly takes less: so long after a new owner is known the waits do not grow."""
+START_SHARE: Final = 1 / 20
+"""By how much longer than it takes a start is waited for, at most."""
 
 
 def was_not_taken(error: BaseException) -> bool:
@@ -58,8 +58,9 @@ class RetrySpan:
         if left_s <= 0:
             return None
         wait_s = self._backoff.next_s()
-        if starts and now_s < self._owned_s + MOVE_S:
-            wait_s = min(wait_s, self._rng.uniform(WAIT_MIN_S / 2, WAIT_MIN_S))
+        if starts:
+            most_s = max(WAIT_MIN_S, (now_s - self._owned_s) * START_SHARE)
+            wait_s = min(wait_s, self._rng.uniform(most_s / 2, most_s))
         return min(wait_s, left_s)
 
     def owner_changed(self, now_s: float) -> None:

@@ -28,7 +28,13 @@ from segmentstore.client.connecting import connect
 from segmentstore.client.merged_metrics import merged_metrics
 from segmentstore.client.merged_stats import merged_stats
 from segmentstore.client.owner_map import OwnerMap
-from segmentstore.client.retry_rules import MOVE_S, WAIT_MAX_S, WAIT_MIN_S, RetrySpan, was_not_taken
+from segmentstore.client.retry_rules import (
+    START_SHARE,
+    WAIT_MAX_S,
+    WAIT_MIN_S,
+    RetrySpan,
+    was_not_taken,
+)
 from segmentstore.client.store_addresses import StoreAddress, parse_addresses
 from segmentstore.client.unanswered_bytes import UnansweredBytes
 from segmentstore.contracts.store_hosts import StoreHost
@@ -100,18 +106,17 @@ def test_retries_have_a_back_off_and_an_end() -> None:
     assert RetrySpan(random.Random(1), 0.0).wait_s(1.0) is None
 
 
-def test_a_start_is_waited_for_in_short_steps_for_a_while() -> None:
+def test_a_start_is_waited_for_in_steps_that_grow_with_what_it_takes() -> None:
     span = RetrySpan(random.Random(1), 60.0)
-    now_s, waits = 100.0, []
-    while now_s < 100.0 + MOVE_S:
+    begun_s = now_s = 100.0
+    while now_s < begun_s + 30.0:
         wait_s = span.wait_s(now_s, starts=True)
         assert wait_s is not None
-        waits.append(wait_s)
+        assert wait_s <= max(WAIT_MIN_S, (now_s - begun_s) * START_SHARE)
         now_s += wait_s
-    assert max(waits) <= WAIT_MIN_S
-    later = span.wait_s(now_s, starts=True)
+    later = span.wait_s(now_s)
     assert later is not None
-    assert later > WAIT_MIN_S
+    assert later >= WAIT_MAX_S / 2
     span.owner_changed(now_s)
     assert span.is_first
     again = span.wait_s(now_s, starts=True)
