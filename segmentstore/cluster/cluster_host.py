@@ -315,8 +315,9 @@ class ClusterHost:
         return found
 
     def _confirm_returned(self) -> None:
-        """A map that we did not act on may have given our containers to another host, and a later
-        one may have given them back: have those checked that we serve all the same.
+        """Have containers checked that another host may have had, and that we serve all the same.
+
+        A map that we did not act on may have given them away, and a later one back.
         """
         has_missed = self._map.epoch > self._acted_epoch + 1
         for number, status in self._containers.statuses().items():

@@ -75,6 +75,7 @@ class ClusterNodes:
 
     def __init__(self, nodes: MetadataNodes, root: str) -> None:
         self._nodes = nodes
+        self.root = root
         self.map_path = f"{root}/cluster/map"
         self.hosts_path = f"{root}/cluster/hosts"
         self._leader_path = f"{root}/cluster/leader"

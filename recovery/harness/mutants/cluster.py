@@ -49,6 +49,7 @@ _REPORTS: Final = "segmentstore.cluster.host_reports:record_of"
 _FENCES: Final = (
     "4.2 Opening fences. So a container that its owner can release is started behind that alone."
 )
+_TAKEN: Final = "4.1 What an orderly stop has taken becomes durable, and is acknowledged."
 _TRUE: Final = "4.5 Answers stay true: no success is reported before it is true."
 _ONE_MAP: Final = "4.2 Of two who change one record the second one is refused."
 _SERVED: Final = "4.5 A host that dies or hangs takes no container with it: others serve it."
@@ -96,6 +97,40 @@ CLUSTERS: Final = (
             ),
         ),
         ClusterHunt(faults=_ORDERLY),
+    ),
+    Mutant(
+        "drain-drops-the-queue",
+        _TAKEN,
+        "A container that is stopped refuses what it had taken, and does not wait for its log.",
+        (
+            Edit(
+                "segmentstore.container.segment_container:SegmentContainer.stop",
+                "await self._processor.close(self._stop_cause)",
+                "self._processor.fail(self._stop_cause)",
+            ),
+        ),
+        ClusterHunt(faults=("host.closed",) * 4, hosts=2, containers=8, settings={PAUSE_S: 0.4}),
+    ),
+    Mutant(
+        "returned-container-not-checked",
+        _FENCES,
+        "A host that is given a container back which another one has had goes on as before.",
+        (
+            Edit(
+                f"{_HOST}._confirm_returned",
+                "has_missed = self._map.epoch > self._acted_epoch + 1",
+                "return",
+            ),
+        ),
+        ClusterHunt(
+            faults=("host.session-lost",) * 10,
+            hosts=2,
+            containers=6,
+            pause_s=30,
+            rates={"node.watch.late": 0.3},
+            settings={PAUSE_S: 60.0},
+            seeds_max=30,
+        ),
     ),
     Mutant(
         "map-written-blindly",

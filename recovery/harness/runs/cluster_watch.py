@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from durablelog.bookkeeper.log_metadata import decode_record
 from recovery.harness.cluster_record import ClusterRecord, Disorder, MapWrite
 from recovery.harness.simulation.cluster_world import ClusterWorld, HostProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
@@ -27,6 +28,10 @@ from segmentstore.contracts.errors import SegmentStoreError
 INTERVAL_S: Final = 0.5
 REPLACED_S: Final = 60.0
 """Within so long a process has noticed that another one has its name."""
+STALE_S: Final = 3.0
+"""So long at most a host serves what another one has had, once it has acted on a map that gives it
+back. A lease takes up to five times as long.
+"""
 _ASKED_FOR: Final = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 
@@ -46,6 +51,12 @@ class ClusterWatch:
         self._reported: set[int] = set()
         self._records: dict[str, HostRecord] = {}
         """As seen last, by the path of the node."""
+        self._containers_path = f"{nodes.root}/containers/"
+        self._claims: dict[int, tuple[int, int]] = {}
+        """By container: the epoch of its log's record, and since when."""
+        self._acted: dict[HostProcess, list[tuple[int, int]]] = {}
+        """Epochs of maps that a host has acted on, and when that was seen."""
+        self._stale_us: dict[tuple[HostProcess, int], int] = {}
         self._replaced_us: dict[HostProcess, int] = {}
         """Since when one that was replaced has been able to see it."""
         world.bookkeeper.tree.observe(self)
@@ -75,11 +86,14 @@ class ClusterWatch:
             self._owners[container] = owner
         self._see_failures()
         self._see_replaced()
+        self._see_stale()
 
     def touched(self, path: str) -> None:
         """As TreeObserver."""
         if path.startswith(self._hosts_path):
             self._see_record(path)
+        if path.startswith(self._containers_path):
+            self._see_claim(path)
         if path != self._map_path:
             return
         content = self._world.bookkeeper.tree.content(path)
@@ -141,6 +155,59 @@ class ClusterWatch:
             if kept and now_us - since_us > REPLACED_S * MICROSECONDS:
                 detail = f"{host.process.name} has been replaced, and has containers {kept}"
                 self._disorder("replaced", detail)
+
+    def _see_claim(self, path: str) -> None:
+        content = self._world.bookkeeper.tree.content(path)
+        if content is None:
+            return
+        number = int(path.removeprefix(self._containers_path))
+        epoch = decode_record(content.data, path).epoch
+        if self._claims.get(number, (0, 0))[0] != epoch:
+            self._claims[number] = epoch, self._world.time.now_us
+
+    def _see_stale(self) -> None:
+        """A host that is given a container back does not serve what it had before another one."""
+        now_us = self._world.time.now_us
+        found: dict[tuple[HostProcess, int], int] = {}
+        for host in self._world.all_processes:
+            acted = self._acted.setdefault(host, [])
+            if (epoch := host.map_epoch) and (not acted or acted[-1][0] != epoch):
+                acted.append((epoch, now_us))
+            if self._can_ask(host):
+                for number in host.served:
+                    if self._is_stale(host, number):
+                        found[host, number] = self._stale_us.get((host, number), now_us)
+        for (host, number), since_us in found.items():
+            if now_us - since_us > STALE_S * MICROSECONDS:
+                self._disorder("stale", f"{host.process.name} serves {number}, and was fenced")
+        self._stale_us = found
+
+    def _is_stale(self, host: HostProcess, number: int) -> bool:
+        running = host.running(number)
+        claim_epoch, claimed_us = self._claims.get(number, (0, 0))
+        if running is None or running.epoch >= claim_epoch:
+            return False
+        if running._confirming is not None:  # noqa: SLF001 - the watch stands outside of the store
+            return False  # reads wait
+        # Since when the maps name the host, without a break; and when it acted on one of these.
+        first = 0
+        for written in reversed(self._record.maps):
+            if written.map.owners.get(number) != host.name:
+                break
+            first = written.map.epoch
+        given_us = next((at_us for epoch, at_us in self._acted[host] if epoch >= first > 0), 0)
+        return claimed_us < given_us - INTERVAL_S * MICROSECONDS
+
+    def _can_ask(self, host: HostProcess) -> bool:
+        """Whether nothing keeps it from knowing who has a log."""
+        nodes = self._world.nodes.get(host.process.name)
+        return (
+            host.works
+            and nodes is not None
+            and not nodes.is_cut_off
+            and self._world.bookkeeper.zookeeper.stopped_until_us <= self._world.time.now_us
+            and self._world.rates.keys() <= {"node.watch.late"}
+        )
 
     def _see_record(self, path: str) -> None:
         """What a host reports was true when it reported it: a start has ended, a stop, too."""

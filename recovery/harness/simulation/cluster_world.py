@@ -90,6 +90,14 @@ class HostProcess:
         return [] if self.store is None or self.process.dead else self.store.served
 
     @property
+    def map_epoch(self) -> int:
+        """Of the map that it has seen last; 0 before, and once it is dead."""
+        if self.store is None or self.process.dead:
+            return 0
+        stats = self.store._parts.cluster_stats  # noqa: SLF001
+        return 0 if stats is None else stats()["map_epoch"]
+
+    @property
     def leads(self) -> bool:
         """Whether it believes to lead."""
         store = self.store
