@@ -48,6 +48,8 @@ CASES = {
     "cluster_moves": "bench.cluster_moves",
     "cluster_processes": "bench.cluster_processes",
     "cluster_scale": "bench.cluster_scale",
+    "cluster_takeover": "bench.cluster_takeover",
+    "cluster_restart": "bench.cluster_restart",
     "wire_clients": "bench.wire_clients",
     "wire_catch_up": "bench.wire_catch_up",
     "wire_variants": "bench.wire_variants",
