@@ -199,12 +199,15 @@ def _given(context: typer.Context) -> dict[str, object]:
 
 
 def _check_workload(workload: str, mode: Mode) -> None:
-    from recovery.harness.workloads.catalogue import BY_NAME, CLUSTER  # noqa: PLC0415 - as above
+    from recovery.harness.workloads.catalogue import (  # noqa: PLC0415 - as above
+        BY_NAME,
+        SIMULATED_ALONE,
+    )
 
     if workload not in BY_NAME:
         there = "; ".join(f"{each.name} ({each.description})" for each in BY_NAME.values())
         _refuse(f"no such workload: {workload}; there are {there}")
-    if workload == CLUSTER.name and mode is not Mode.SIMULATE:
+    if workload in SIMULATED_ALONE and mode is not Mode.SIMULATE:
         _refuse(f"--mode {mode} has no workload {workload}: its hosts are simulated")
 
 

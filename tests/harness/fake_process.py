@@ -65,7 +65,8 @@ class FakeWorld:
             running = [
                 process for process in self.processes if not process.dead and not process.paused
             ]
-            ready = [process for process in running if process.loop.has_ready()]
+            now_us = self.time.now_us
+            ready = [process for process in running if process.loop.next_due_us() == now_us]
             for process in ready:
                 process.loop.run_ready()
             if not ready:

@@ -15,6 +15,7 @@ from recovery.harness.workloads.catalogue import (
     CLUSTER,
     COMPACTION,
     FAULTS,
+    TAKE_OVERS,
     WORKLOADS,
 )
 
@@ -41,5 +42,5 @@ def test_what_runs_on_the_real_cluster_runs_on_the_model_by_its_name_in_a_plan()
 
 def test_it_takes_no_share_of_the_runs_that_the_others_divide_among_them() -> None:
     assert FAULTS.name not in WORKLOADS
-    others = (FAULTS, COMPACTION, CLUSTER)
+    others = (FAULTS, COMPACTION, CLUSTER, TAKE_OVERS)
     assert dict(BY_NAME) == {**WORKLOADS, **{each.name: each for each in others}}

@@ -10,7 +10,7 @@ import random
 from collections.abc import Mapping
 from typing import Any, Final
 
-from recovery.harness.runs.plan import CLUSTER, RATES, Cycle, Plan, draw_settings
+from recovery.harness.runs.plan import CLUSTER, RATES, TAKE_OVERS, Cycle, Plan, draw_settings
 from recovery.harness.simulation.store_world import BOOKKEEPER
 
 HOSTS: Final = "hosts"
@@ -37,6 +37,8 @@ FAULTS: Final[Mapping[str, int]] = {
     "host.replaced": 2,
 }
 """What may happen in a cycle, and how often."""
+_MORE_DEATHS: Final = {"host.killed": 20, "host.killed.all": 20, "host.paused.long": 10}
+"""Where take-overs are tried: a death is many of them, and moves cost more than they."""
 ORDERLY: Final = frozenset(("host.closed", "host.restarts", "host.edits"))
 """Those in which nothing dies that has not released what it had."""
 _RATES: Final = ("bookkeeper.", "node.", "object.")
@@ -70,6 +72,36 @@ def draw_cluster_plan(seed: str, *, cycles: int | None = None) -> Plan:
         settings=settings,
         rates={} if is_calm else _draw_rates(rng),
         cycles=tuple(_draw_cycle(rng, faults) for _ in range(cycles or rng.randint(5, 12))),
+    )
+
+
+def draw_take_over_plan(seed: str) -> Plan:
+    """The plan of a seed: many containers, which are a log and nothing else; one in eight is
+    orderly.
+    """
+    rng = random.Random(f"{seed}/take-over plan")
+    is_calm = rng.random() < 1 / 8
+    faults = dict.fromkeys(ORDERLY, 1) if is_calm else {**FAULTS, **_MORE_DEATHS}
+    rates = {} if is_calm else _draw_rates(rng)
+    return Plan(
+        seed=seed,
+        workload=TAKE_OVERS,
+        tier1="bookkeeper",
+        tier2="object",
+        settings={
+            "containers": rng.choice((64, 128, 256, 512)),
+            HOSTS: rng.choice((3, 3, 4, 5, 8)),
+            PAUSE_S: rng.choice(PAUSES_S),
+        },
+        rates={point: rate for point, rate in rates.items() if point.startswith("node.")},
+        cycles=tuple(
+            Cycle(
+                operations=rng.choice((0, 5, 15, 30, 60, 120)),
+                ending="kill",
+                fault=rng.choices(list(faults), list(faults.values()))[0],
+            )
+            for _ in range(rng.randint(15, 40))
+        ),
     )
 
 

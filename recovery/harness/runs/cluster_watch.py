@@ -70,8 +70,9 @@ class ClusterWatch:
     def see(self) -> None:
         """What is served now."""
         now_us = self._world.time.now_us
+        owners = self._owners_now()
         for container in range(self._world.containers):
-            owner = self._owner(container)
+            owner = owners.get(container)
             if owner is None:
                 self._unserved_since_us.setdefault(container, now_us)
                 continue
@@ -109,14 +110,20 @@ class ClusterWatch:
     def service_changed(self, *, down: bool) -> None:
         """As TreeObserver."""
 
-    def _owner(self, container: int) -> tuple[HostProcess, int] | None:
-        """The host that serves it, as far as a client would find it serving; the latest one."""
-        found = [
-            (host, running.epoch)
-            for host in self._world.all_processes
-            if host.works and (running := host.running(container)) is not None
-        ]
-        return max(found, key=lambda each: each[1], default=None)
+    def _owners_now(self) -> dict[int, tuple[HostProcess, int]]:
+        """By container the host that serves it, as far as a client would find it serving; the
+        latest one.
+        """
+        found: dict[int, tuple[HostProcess, int]] = {}
+        for host in self._world.all_processes:
+            if not host.works:
+                continue
+            for number in host.served:
+                running = host.running(number)
+                there = found.get(number)
+                if running is not None and (there is None or there[1] < running.epoch):
+                    found[number] = host, running.epoch
+        return found
 
     def _see_failures(self) -> None:
         for host in self._world.all_processes:
@@ -138,7 +145,7 @@ class ClusterWatch:
             if (
                 not host.works
                 or not follower.works
-                or follower.store is None
+                or follower.view is None
                 or nodes is None
                 or nodes.is_cut_off
                 or zookeeper.stopped_until_us > now_us

@@ -87,6 +87,8 @@ COMPACTION: Final = "compaction"
 """The workload that jobs beside the store take part in."""
 CLUSTER: Final = "cluster"
 """The workload of clients of several hosts (cluster_plan.py)."""
+TAKE_OVERS: Final = "take-overs"
+"""The workload of hosts whose containers are a log and nothing else (cluster_plan.py)."""
 CLOCK: Final = ("clock.forward", "clock.backward", "clock.frozen")
 CATALOG: Final = ("catalog.rot", "catalog.lost", "catalog.stale")
 FAR_CLOCK: Final = ("clock.years-forward", "clock.years-backward", "clock.ahead-for-a-while")

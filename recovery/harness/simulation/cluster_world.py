@@ -16,12 +16,12 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from recovery.harness.simulation.clock import SimulatedClock
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
-from segmentstore.container import ContainerRegistry, ContainerStatus, SegmentContainer
+from segmentstore.container import ContainerRegistry, ContainerStatus
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
@@ -43,6 +43,69 @@ _OUTSIDE: Final = (
 """What an opening may fail with when nothing is wrong with the host."""
 
 
+class Owner(Protocol):
+    """A container that a host believes to serve."""
+
+    @property
+    def epoch(self) -> int:
+        """Of its log."""
+
+
+class HostView(Protocol):
+    """An open host as the harness sees it, from outside of its process."""
+
+    def running(self, number: int) -> Owner | None:
+        """A container that it believes to serve, if it is that."""
+
+    def statuses(self) -> dict[int, ContainerStatus]:
+        """Of its containers."""
+
+    @property
+    def served(self) -> list[int]:
+        """Containers that it believes to serve."""
+
+    @property
+    def leads(self) -> bool:
+        """Whether it believes to lead."""
+
+    async def close(self) -> None:
+        """Leave the cluster, and release everything."""
+
+
+class StoreView:
+    """A `HostView` of a whole store."""
+
+    def __init__(self, store: SegmentStore) -> None:
+        self.store = store
+
+    def running(self, number: int) -> Owner | None:
+        """As `HostView`."""
+        return self._registry.running(number)
+
+    def statuses(self) -> dict[int, ContainerStatus]:
+        """As `HostView`."""
+        return self._registry.statuses()
+
+    @property
+    def served(self) -> list[int]:
+        """As `HostView`."""
+        return self.store.served
+
+    @property
+    def leads(self) -> bool:
+        """As `HostView`."""
+        stats = self.store._parts.cluster_stats  # noqa: SLF001
+        return stats is not None and stats()["leads"]
+
+    async def close(self) -> None:
+        """As `HostView`."""
+        await self.store.close()
+
+    @property
+    def _registry(self) -> ContainerRegistry:
+        return self.store._parts.registry  # noqa: SLF001 - the watch stands outside of the store
+
+
 class HostProcess:
     """One process that is a host, or was."""
 
@@ -52,12 +115,17 @@ class HostProcess:
         self.process = process
         self.clock = SimulatedClock(process.world.time)
         process.runtime = dataclasses.replace(process.runtime, clock=self.clock)
-        self.store: SegmentStore | None = None
+        self.view: HostView | None = None
         """Once it is open."""
         self.opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         self.is_followed = False
         """It died, and somebody sees to it that it is started again."""
+
+    @property
+    def store(self) -> SegmentStore | None:
+        """The store of one that has a whole one, once it is open."""
+        return self.view.store if isinstance(self.view, StoreView) else None
 
     @property
     def is_dead(self) -> bool:
@@ -68,26 +136,21 @@ class HostProcess:
         """Whether it is alive, and not stopped."""
         return not self.process.dead and not self.process.paused
 
-    def running(self, number: int) -> SegmentContainer | None:
+    def running(self, number: int) -> Owner | None:
         """A container that it believes to serve, if it is that; None once it is dead."""
-        registry = self._registry
-        return None if registry is None else registry.running(number)
+        view = self._living
+        return None if view is None else view.running(number)
 
     def statuses(self) -> dict[int, ContainerStatus]:
         """Of its containers; none once it is dead."""
-        registry = self._registry
-        return {} if registry is None else registry.statuses()
-
-    @property
-    def _registry(self) -> ContainerRegistry | None:
-        if self.store is None or self.process.dead:
-            return None
-        return self.store._parts.registry  # noqa: SLF001 - the watch stands outside of the store
+        view = self._living
+        return {} if view is None else view.statuses()
 
     @property
     def served(self) -> list[int]:
         """Containers that it believes to serve; none once it is dead."""
-        return [] if self.store is None or self.process.dead else self.store.served
+        view = self._living
+        return [] if view is None else view.served
 
     @property
     def map_epoch(self) -> int:
@@ -100,11 +163,12 @@ class HostProcess:
     @property
     def leads(self) -> bool:
         """Whether it believes to lead."""
-        store = self.store
-        if store is None or self.process.dead:
-            return False
-        stats = store._parts.cluster_stats  # noqa: SLF001
-        return stats is not None and stats()["leads"]
+        view = self._living
+        return view is not None and view.leads
+
+    @property
+    def _living(self) -> HostView | None:
+        return None if self.process.dead else self.view
 
 
 class ClusterWorld(StoreWorld):
@@ -174,14 +238,20 @@ class ClusterWorld(StoreWorld):
             host.clock.thaw()
             host.process.resume()
 
+    async def open_view(self, host: HostProcess) -> HostView:
+        """Open what this world's hosts have. Runs in the host's process."""
+        return StoreView(await self.open_host(host.process, host.name, host.folder))
+
     async def _open(self, host: HostProcess) -> None:
         rng: random.Random = self.random(f"supervisor/{host.process.name}")
         while host.closing is None:
             try:
-                host.store = await self.open_host(host.process, host.name, host.folder)
+                host.view = await self.open_view(host)
             except _OUTSIDE:
                 await asyncio.sleep(rng.uniform(*AGAIN_S))
             except Exception as error:  # noqa: BLE001 - it is what the run has shown
+                if host.is_dead:
+                    return  # it has ended in the middle of whatever it did
                 self.unforeseen.append(error)
                 await asyncio.sleep(rng.uniform(*AGAIN_S))
             else:
@@ -189,12 +259,13 @@ class ClusterWorld(StoreWorld):
                 return
 
     async def _close(self, host: HostProcess) -> None:
-        store = host.store
-        if store is not None:
+        view = host.view
+        if view is not None:
             try:
-                await store.close()
+                await view.close()
             except _OUTSIDE:
                 pass  # a tier is away: what it has is in the log
             except Exception as error:  # noqa: BLE001 - as above
-                self.unforeseen.append(error)
+                if not host.is_dead:  # as above
+                    self.unforeseen.append(error)
         asyncio.get_running_loop().call_soon(self.kill, host.process)

@@ -150,9 +150,9 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def has_ready(self) -> bool:
-        """True if something can run now."""
-        return bool(self._ready) or self.next_timer_us() == self.virtual_time.now_us
+    def next_due_us(self) -> int | None:
+        """When something can run next, now at the earliest; None if nothing waits for a time."""
+        return self.virtual_time.now_us if self._ready else self.next_timer_us()
 
     def next_timer_us(self) -> int | None:
         """When the next timer is due, not before now; None if there is none."""

@@ -120,7 +120,14 @@ class World:
             if len(running) == 1:
                 running[0].loop.run_alone(until, end_us)
                 continue
-            ready = [process for process in running if process.loop.has_ready()]
+            now_us = self.time.now_us
+            ready, next_us = [], None
+            for process in running:
+                due_us = process.loop.next_due_us()
+                if due_us == now_us:
+                    ready.append(process)
+                elif due_us is not None and (next_us is None or due_us < next_us):
+                    next_us = due_us
             if ready:
                 self._turns.choice(ready).loop.run_ready()
                 turns_left -= 1
@@ -128,14 +135,11 @@ class World:
                     raise WedgedError(f"busy for ever at {self.time.now_us} us")
                 continue
             turns_left = STANDING_TURNS_MAX
-            timers = [
-                timer for process in running if (timer := process.loop.next_timer_us()) is not None
-            ]
-            if not timers:
+            if next_us is None:
                 raise DeadlockError(
                     f"every process waits and no timer is set at {self.time.now_us} us"
                 )
-            self.time.now_us = min(timers)
+            self.time.now_us = next_us
             if self.time.now_us > end_us:
                 raise WedgedError(f"not come about in {timeout_s} s of virtual time")
 

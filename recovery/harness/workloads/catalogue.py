@@ -266,10 +266,20 @@ CLUSTER: Final = Workload(
 its end. Simulated worlds alone have it.
 """
 
+TAKE_OVERS: Final = Workload(
+    "take-overs",
+    "the same to hosts with very many containers, which are a log and nothing else",
+    (),
+)
+"""It tries assignment and election alone. Simulated worlds alone have it."""
+
+SIMULATED_ALONE: Final = frozenset((CLUSTER.name, TAKE_OVERS.name))
+
 BY_NAME: Final[Mapping[str, Workload]] = {
     **WORKLOADS,
     FAULTS.name: FAULTS,
     COMPACTION.name: COMPACTION,
     CLUSTER.name: CLUSTER,
+    TAKE_OVERS.name: TAKE_OVERS,
 }
 """What a plan, or an order to a child, may name."""
