@@ -194,7 +194,7 @@ class ClusterWatch:
         claim_epoch, claimed_us = self._claims.get(number, (0, 0))
         if running is None or running.epoch >= claim_epoch:
             return False
-        if running._confirming is not None:  # noqa: SLF001 - the watch stands outside of the store
+        if host.is_confirming(number):
             return False  # reads wait
         # Since when the maps name the host, without a break; and when it acted on one of these.
         first = 0

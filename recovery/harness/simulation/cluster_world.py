@@ -68,6 +68,13 @@ class HostView(Protocol):
     def leads(self) -> bool:
         """Whether it believes to lead."""
 
+    @property
+    def map_epoch(self) -> int:
+        """Of the map that it has seen last; 0 before."""
+
+    def is_confirming(self, number: int) -> bool:
+        """Whether reads of a container wait until it is known whose its log is."""
+
     async def close(self) -> None:
         """Leave the cluster, and release everything."""
 
@@ -96,6 +103,17 @@ class StoreView:
         """As `HostView`."""
         stats = self.store._parts.cluster_stats  # noqa: SLF001
         return stats is not None and stats()["leads"]
+
+    @property
+    def map_epoch(self) -> int:
+        """As `HostView`."""
+        stats = self.store._parts.cluster_stats  # noqa: SLF001
+        return 0 if stats is None else stats()["map_epoch"]
+
+    def is_confirming(self, number: int) -> bool:
+        """As `HostView`."""
+        container = self._registry.running(number)
+        return container is not None and container._confirming is not None  # noqa: SLF001
 
     async def close(self) -> None:
         """As `HostView`."""
@@ -146,6 +164,11 @@ class HostProcess:
         view = self._living
         return {} if view is None else view.statuses()
 
+    def is_confirming(self, number: int) -> bool:
+        """Whether reads of a container wait until it is known whose its log is."""
+        view = self._living
+        return view is not None and view.is_confirming(number)
+
     @property
     def served(self) -> list[int]:
         """Containers that it believes to serve; none once it is dead."""
@@ -155,10 +178,8 @@ class HostProcess:
     @property
     def map_epoch(self) -> int:
         """Of the map that it has seen last; 0 before, and once it is dead."""
-        if self.store is None or self.process.dead:
-            return 0
-        stats = self.store._parts.cluster_stats  # noqa: SLF001
-        return 0 if stats is None else stats()["map_epoch"]
+        view = self._living
+        return 0 if view is None else view.map_epoch
 
     @property
     def leads(self) -> bool:

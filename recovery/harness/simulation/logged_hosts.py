@@ -55,6 +55,15 @@ class LoggedHost:
         """As `HostView`."""
         return self._membership.statistics()["leads"]
 
+    @property
+    def map_epoch(self) -> int:
+        """As `HostView`."""
+        return self._membership.statistics()["map_epoch"]
+
+    def is_confirming(self, number: int) -> bool:
+        """As `HostView`: a log that is only appended to has no reads."""
+        return False
+
     async def close(self) -> None:
         """As `HostView`."""
         await self._membership.leave()
