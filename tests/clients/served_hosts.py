@@ -72,7 +72,45 @@ class AssignedHost(ServedHost):
         return f"--wire={HOST}:{port}"
 
 
-class AssignedHosts:
+class StartedHosts:
+    """Hosts of one store; a context manager that starts and stops all of them."""
+
+    hosts: Mapping[str, ServedHost]
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._stop()
+
+    def client_environment(self) -> Mapping[str, str]:
+        """Nothing is needed."""
+        return {}
+
+    def condition(self) -> str:
+        """For a test that fails."""
+        return "\n".join(host.condition() for host in self.hosts.values())
+
+    def _start(self) -> None:
+        for host in self.hosts.values():
+            host.start()
+
+    def _stop(self) -> None:
+        for host in self.hosts.values():
+            host.kill()
+
+
+class AssignedHosts(StartedHosts):
     """Hosts of one store on BookKeeper, and Pravega's Controller, which assigns the containers to
     them; a context manager that starts and stops all.
     """
@@ -88,37 +126,18 @@ class AssignedHosts:
             folder / "controller", zookeeper, (HOST, 0), cluster=cluster, containers=CONTAINERS
         )
 
-    def __enter__(self) -> Self:
-        try:
-            for host in self.hosts.values():
-                host.start()
-            self.controller.start()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stop()
+    def _start(self) -> None:
+        super()._start()
+        self.controller.start()
 
     @property
     def uri(self) -> str:
         """Of the Controller."""
         return f"tcp://{HOST}:{self.controller.port}"
 
-    def client_environment(self) -> Mapping[str, str]:
-        """Nothing is needed."""
-        return {}
-
     def condition(self) -> str:
-        """For a test that fails."""
-        written = self.controller.output()
-        return "\n".join([*(host.condition() for host in self.hosts.values()), written])
+        """As StartedHosts, with what the Controller wrote."""
+        return f"{super().condition()}\n{self.controller.output()}"
 
     def wait_until_assigned(self, *names: str) -> None:
         """Return when the mapping gives all containers to these hosts, some to each."""
@@ -138,11 +157,10 @@ class AssignedHosts:
 
     def _stop(self) -> None:
         self.controller.stop()
-        for host in self.hosts.values():
-            host.kill()
+        super()._stop()
 
 
-class ServedHosts:
+class ServedHosts(StartedHosts):
     """Hosts of one store on BookKeeper; a context manager that starts and stops all of them.
 
     Behind a start all containers are served. A killed host comes back at the same ports.
@@ -156,36 +174,14 @@ class ServedHosts:
             for name in (f"host-{number + 1}" for number in range(count))
         }
 
-    def __enter__(self) -> Self:
-        try:
-            for host in self.hosts.values():
-                host.start()
-            self.wait_until_served()
-        except BaseException:
-            self._stop()
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._stop()
+    def _start(self) -> None:
+        super()._start()
+        self.wait_until_served()
 
     @property
     def uri(self) -> str:
         """Of all Controllers; clients begin with it."""
         return f"tcp://{','.join(host.address for host in self.hosts.values())}"
-
-    def client_environment(self) -> Mapping[str, str]:
-        """Nothing is needed."""
-        return {}
-
-    def condition(self) -> str:
-        """For a test that fails."""
-        return "\n".join(host.condition() for host in self.hosts.values())
 
     def picture(self) -> ClusterPicture:
         """Hosts and containers as of now."""
@@ -218,7 +214,3 @@ class ServedHosts:
     def _with_nodes(self, work: Callable[[ClusterNodes], Awaitable[T]]) -> T:
         root = self._location.path
         return with_nodes(self._location, lambda nodes: work(ClusterNodes(nodes, root)))
-
-    def _stop(self) -> None:
-        for host in self.hosts.values():
-            host.kill()
