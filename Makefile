@@ -25,7 +25,8 @@ RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all tools services bookkeeper lint format typecheck imports \
-	wheel-test wheel-test-all static unit unit-all bench hanging-bookie soak fuzz recovery-report \
+	wheel-test wheel-test-all static unit unit-all bench bench-ten-million \
+	hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
 	setup clean
 
@@ -127,6 +128,9 @@ unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow; those mar
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
+
+bench-ten-million: $(STAMP) ## 10 M segments in 8 containers: half an hour, 10 GB of disk
+	@SEGMENTSTORE_BENCH_LARGE=1 $(BIN)/python -m bench.segments_in_containers
 
 hanging-bookie: $(STAMP) services ## GIB=2 beside a bookie that hangs: pauses and memory
 	@$(BIN)/python -m bench.hanging_bookie $(GIB)

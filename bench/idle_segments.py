@@ -17,7 +17,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from operator import itemgetter
 from pathlib import Path
@@ -79,10 +79,10 @@ def _rows_of(segments: int, folder: Path, appends: int) -> list[Row]:
         _rate(f"{name}: create", made["created_per_s"], _CREATED_PER_S, floor["value"]),
         _rate(f"{name}: append to an idle one", made["value"], _APPENDED_PER_S, floor["value"]),
         _blocks(f"{name}: longest turn of the engine", made),
-        _bounded(f"{name}: resident", "MiB", made["resident_mib"], _RESIDENT_MIB_MAX),
+        bounded(f"{name}: resident", "MiB", made["resident_mib"], _RESIDENT_MIB_MAX),
         _restart(f"{name}: restart behind the load", loaded),
-        _bounded(f"{name}: restart to first append", "s", whole["value"], _FIRST_APPEND_S, whole),
-        _bounded(f"{name}: restart, catalog lost", "s", lost["value"], _FIRST_APPEND_LOST_S, lost),
+        bounded(f"{name}: restart to first append", "s", whole["value"], _FIRST_APPEND_S, whole),
+        bounded(f"{name}: restart, catalog lost", "s", lost["value"], _FIRST_APPEND_LOST_S, lost),
     ]
 
 
@@ -98,7 +98,8 @@ def _rate(name: str, rate: float, least: int, floor: float) -> Row:
     )
 
 
-def _bounded(name: str, unit: str, value: float, most: int, of: Measured | None = None) -> Row:
+def bounded(name: str, unit: str, value: float, most: int, of: Measured | None = None) -> Row:
+    """A row whose value is to be `most` at most; `of` has what else was measured."""
     return Row(
         name=name,
         unit=unit,
@@ -120,7 +121,7 @@ def _restart(name: str, measured: Measured) -> Row:
 
 
 def _blocks(name: str, measured: Measured) -> Row:
-    row = _bounded(name, "ms", measured["block_ms"], _BLOCK_MS_MAX)
+    row = bounded(name, "ms", measured["block_ms"], _BLOCK_MS_MAX)
     longest = sorted(
         ((key, value) for key, value in measured.items() if key.endswith("_ms")),
         key=itemgetter(1),
@@ -137,15 +138,15 @@ def engine_round(directory: str, segments: int, appends: int) -> Measured:
 
     async def measure() -> Measured:
         async with open_store(Path(directory) / "store", active_segments_max=ACTIVE) as store:
-            names = [_name(number) for number in range(segments)]
-            created_s = await _create(store, names)
-            await _append(store, names)
+            names = [segment_name(number) for number in range(segments)]
+            created_s = await create_segments(store, names)
+            await append_to(store, names)
             await store.flush()
             rng = random.Random(segments)
-            await _append(store, rng.choices(names, k=appends // 4))
+            await append_to(store, rng.choices(names, k=appends // 4))
             before = _activations(store)
             begun = time.perf_counter()
-            await _append(store, rng.choices(names, k=appends))
+            await append_to(store, rng.choices(names, k=appends))
             took = time.perf_counter() - begun
             activations = _activations(store) - before
             resident = resident_bytes() / (1 << 20)
@@ -175,7 +176,7 @@ def open_round(directory: str, segments: int) -> Measured:
                 store = await stack.enter_async_context(
                     open_store(Path(directory) / "store", active_segments_max=ACTIVE)
                 )
-                await store.append(_name(segments // 2), bytes(_APPEND_BYTES))
+                await store.append(segment_name(segments // 2), bytes(_APPEND_BYTES))
                 taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
             replayed = sum_of(store.stats(), "recovery", "operations")
             resident = resident_bytes() / (1 << 20)
@@ -202,14 +203,16 @@ def settle_round(directory: str) -> Measured:
     return asyncio.run(settle())
 
 
-async def _create(store: Store, names: list[str]) -> float:
+async def create_segments(store: Store, names: Sequence[str]) -> float:
+    """Create these, CALLERS at a time; the seconds it took."""
     begun = time.perf_counter()
     for first in range(0, len(names), CALLERS):
         await asyncio.gather(*map(store.create_segment, names[first : first + CALLERS]))
     return time.perf_counter() - begun
 
 
-async def _append(store: Store, names: list[str]) -> None:
+async def append_to(store: Store, names: Sequence[str]) -> None:
+    """One append to each, CALLERS in flight."""
     data = bytes(_APPEND_BYTES)
 
     def append(number: int) -> Awaitable[object]:
@@ -222,7 +225,8 @@ def _activations(store: Store) -> int:
     return sum_of(store.stats(), "active_segments", "activations")
 
 
-def _name(number: int) -> str:
+def segment_name(number: int) -> str:
+    """Of one segment; in the order of the numbers."""
     return f"bench/segment-{number:07}"
 
 

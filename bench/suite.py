@@ -32,6 +32,7 @@ CASES = {
     "many_segments": "bench.many_segments",
     "metadata_checkpoints": "bench.metadata_checkpoints",
     "idle_segments": "bench.idle_segments",
+    "segments_in_containers": "bench.segments_in_containers",
     "metadata_growth": "bench.metadata_growth",
     "long_segments": "bench.long_segments",
     "isolation": "bench.isolation",
