@@ -122,7 +122,8 @@ async def join_cluster(parts: StoreParts, runtime: Runtime) -> None:
     if coordination is None:
         raise ConfigError("serve", '"cluster" needs a store on BookKeeper, which many can open')
     if config.pravega_cluster is not None:
-        nodes: ClusterNodes = PravegaNodes(*coordination, config.pravega_cluster)
+        name, count = config.pravega_cluster, config.containers
+        nodes: ClusterNodes = PravegaNodes(*coordination, name, count)
         host_id = host_id_of(config.wire_host, config.wire_port)
     else:
         nodes = ClusterNodes(*coordination)

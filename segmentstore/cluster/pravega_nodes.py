@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Final
 
 from durablelog.bookkeeper.metadata_node import MetadataNodes
-from segmentstore.cluster.assignment_map import AssignmentMap
+from segmentstore.cluster.assignment_map import Arrival, AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode, StoredMap
 from segmentstore.cluster.host_record import HostRecord
 from segmentstore.cluster.pravega_records import PravegaHost, decode_mapping, encode_host
+from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.host_ids import host_id_of
 
 FAILED_AGAIN_S: Final = 10.0
@@ -25,17 +26,21 @@ Controller has no word of a failure.
 class PravegaNodes(ClusterNodes):
     """As `ClusterNodes`, but for the map, which is the Controller's: nothing here writes it."""
 
-    def __init__(self, nodes: MetadataNodes, root: str, name: str) -> None:
-        """`name` is that of Pravega's cluster."""
+    def __init__(self, nodes: MetadataNodes, root: str, name: str, containers: int) -> None:
+        """`name` is that of Pravega's cluster, `containers` are those of the store."""
         super().__init__(nodes, root)
+        self._count = containers
         self._places = f"/pravega/{name}/cluster"
         self.map_path = f"{self._places}/segmentContainerHostMapping"
         self._held: str | None = None
         """Our node for the Controller."""
+        self._us: HostNode | None = None
+        """As registered."""
 
     async def register(self, node: HostNode, record: HostRecord) -> None:
         """Be a host for Pravega's Controller, too, unless the record says that we leave."""
         await super().register(node, record)
+        self._us = node
         host = PravegaHost(record.host, record.port)
         if record.draining:
             await self._release()
@@ -53,10 +58,23 @@ class PravegaNodes(ClusterNodes):
             self._held = None
 
     async def read_map(self) -> StoredMap | None:
-        """Hosts have the ids of their addresses. Raises DataCorruptionError."""
+        """Hosts have the ids of their addresses; ours has arrived when it is given a container.
+
+        Raises DataCorruptionError, ConfigError: the Controller has more containers than the store.
+        """
         content = await self._nodes.read(self.map_path)
         if content is None or not content.data:
             return None
         mapping = decode_mapping(content.data, self.map_path)
+        if unknown := mapping.keys() - range(self._count):
+            detail = (
+                f"Pravega's Controller assigns container {min(unknown)}, and the store has "
+                f"{self._count}: the Controller's container.count is to be that"
+            )
+            raise ConfigError("serve", detail)
         owners = {number: host_id_of(*host) for number, host in mapping.items()}
-        return StoredMap(AssignmentMap(content.version + 1, owners), content.version)
+        epoch, us = content.version + 1, self._us
+        arrivals = {}
+        if us is not None and us.host_id in owners.values():
+            arrivals[us.host_id] = Arrival(us.started_ms, us.started_ms)
+        return StoredMap(AssignmentMap(epoch, owners, arrivals=arrivals), content.version)

@@ -12,6 +12,7 @@ import pytest
 
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore import SegmentStore
 from segmentstore.cluster.pravega_nodes import FAILED_AGAIN_S
 from segmentstore.cluster.pravega_records import PravegaHost, encode_host
 from segmentstore.config import StoreConfig
@@ -131,6 +132,46 @@ def test_a_container_that_failed_is_started_again_after_a_while(tmp_path: Path) 
         failed_s = loop.time()
         await controller.until(one=[0])
         assert loop.time() - failed_s >= FAILED_AGAIN_S - 0.1
+
+    check(tmp_path, main)
+
+
+def test_a_host_is_ready_when_it_serves_what_the_mapping_gives_it(tmp_path: Path) -> None:
+    async def main(world: ClusterWorld, controller: PlayedController) -> None:
+        one, two = (world.hosts[name].store for name in ("one", "two"))
+        controller.assign(one=[0, 1, 2, 3])
+        await controller.until(one=[0, 1, 2, 3])
+        assert one.health()["ready"]
+        # Pravega's Controller gives each host that it has seen some.
+        (sentence,) = two.health()["waits_for"]
+        assert "since host 127.0.0.1-2 joined" in sentence
+        controller.assign(one=[0, 1], two=[2, 3])
+        await controller.until(one=[0, 1], two=[2, 3])
+        assert two.health()["ready"]
+
+    check(tmp_path, main)
+
+
+def test_a_mapping_of_more_containers_than_there_are_is_reported_and_not_followed(
+    tmp_path: Path,
+) -> None:
+    async def main(world: ClusterWorld, controller: PlayedController) -> None:
+        controller.assign(one=[0])
+        await controller.until(one=[0])
+        store = world.hosts["one"].store
+        controller.assign(one=[0, 4], two=[1])
+        await world.until(lambda: bool(_membership(store)))
+        assert "assigns container 4, and the store has 4" in _membership(store)[0]
+        assert world.served() == {"one": [0], "two": []}
+        cluster = store.stats()["cluster"]
+        assert cluster is not None
+        assert cluster["start_failures"] == 0
+        controller.assign(one=[0], two=[1])
+        await controller.until(one=[0], two=[1])
+        assert not _membership(store)
+
+    def _membership(store: SegmentStore) -> list[str]:
+        return [each for each in store.stats()["health"] if "follow the map" in each]
 
     check(tmp_path, main)
 
