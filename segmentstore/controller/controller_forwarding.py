@@ -74,7 +74,11 @@ class ControllerForwarding:
         headers = [(name, value) for name, value in metadata if name == _PASSED_ON]
         channel = self._channels.get(to)
         if channel is None:
-            channel = self._channels[to] = self._open(to)
+            try:
+                channel = self._channels[to] = self._open(to)
+            except OSError as error:
+                detail = f"the certificates of other hosts cannot be read: {error}"
+                raise CallEnd(grpc.StatusCode.UNAVAILABLE, detail) from error
         call = channel.unary_unary(f"/{SERVICE}/{method.name}")(
             data, metadata=(*headers, (FORWARDED, "1")), timeout=FORWARDED_S
         )

@@ -66,7 +66,8 @@ class ControllerServer:
             for method in METHODS
         }
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-        address = f"{self._host}:{self.port}"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        address = f"{host}:{self.port}"
         try:
             if self._key_pair is None:
                 port = server.add_insecure_port(address)

@@ -18,7 +18,8 @@ class SharedConfirmation:
 
     async def confirm(self) -> None:
         """Return when it has succeeded; raises what it fails with, for all who share it."""
-        if self._next is None:
+        # One that a program has cancelled before its turn is left behind as it is.
+        if self._next is None or self._next.done():
             work = self._run(self._running)
             self._next = own_task(work, name="controller-confirmation", on_failure=_known)
         await asyncio.shield(self._next)

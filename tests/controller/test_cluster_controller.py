@@ -14,10 +14,12 @@ import grpc
 import pytest
 
 from segmentstore.contracts.segment_mapper import container_of
+from segmentstore.controller.authorization import Metadata
 from segmentstore.controller.controller_calls import CallEnd
 from segmentstore.controller.controller_forwarding import ControllerForwarding
-from segmentstore.controller.controller_server import METHODS, SERVICE
+from segmentstore.controller.controller_server import METHODS, SERVICE, ControllerServer
 from segmentstore.controller.messages import MESSAGES
+from segmentstore.controller.method_types import ControllerMethod
 from segmentstore.controller.names import ROOT_TABLE, segment_name
 from segmentstore.published_hosts import PublishedAddress
 from segmentstore.wire.commands import SetupAppend, WrongHost
@@ -223,6 +225,43 @@ def test_a_call_that_was_passed_on_is_given_up_when_another_host_has_the_control
             await forwarding.ask(there, method, b"", ())
         assert caught.value.code is UNAVAILABLE
         await forwarding.close()
+
+    run(main())
+
+
+def test_a_call_ends_as_unavailable_where_certificates_cannot_be_read(tmp_path: Path) -> None:
+    async def main() -> None:
+        there = PublishedAddress("127.0.0.1", 1)
+
+        async def now() -> PublishedAddress | None:
+            return there
+
+        forwarding = ControllerForwarding(now, (tmp_path / "certificates.pem").read_bytes)
+        with pytest.raises(CallEnd, match="certificates of other hosts") as caught:
+            await forwarding.ask(there, METHODS[0], b"", ())
+        assert caught.value.code is UNAVAILABLE
+        await forwarding.close()
+
+    run(main())
+
+
+def test_the_service_listens_on_an_address_of_ipv6() -> None:
+    class Answers:
+        async def answer(self, method: ControllerMethod, data: bytes, metadata: Metadata) -> bytes:
+            return data
+
+    async def main() -> None:
+        server = ControllerServer(Answers(), "::1", 0)
+        await server.start()
+        there = PublishedAddress("::1", server.port)
+
+        async def now() -> PublishedAddress | None:
+            return there
+
+        forwarding = ControllerForwarding(now, None)
+        assert await forwarding.ask(there, METHODS[0], b"whole", ()) == b"whole"
+        await forwarding.close()
+        await server.stop()
 
     run(main())
 
