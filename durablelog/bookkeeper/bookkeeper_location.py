@@ -28,7 +28,10 @@ ZOOKEEPER_SCHEME: Final = "zookeeper"
 
 PASSWORD_VARIABLE: Final = "SEGMENTSTORE_BOOKKEEPER_PASSWORD"  # noqa: S105 - its name
 ZOOKEEPER_AUTH_VARIABLE: Final = "SEGMENTSTORE_ZOOKEEPER_AUTH"
-
+_SECRETS: Final = {
+    "password_file": PASSWORD_VARIABLE,
+    "zookeeper_auth_file": ZOOKEEPER_AUTH_VARIABLE,
+}
 
 PORT_DEFAULT: Final = 2181
 ENSEMBLE_MAX: Final = 64
@@ -177,10 +180,10 @@ def _taken_apart(
     if parts.scheme != scheme:
         raise _bad(f"it is not a {scheme}:// URL")
     if "@" in parts.netloc:
-        files = [key for key in ("password_file", "zookeeper_auth_file") if key in readers]
+        files = [key for key in _SECRETS if key in readers]
         raise _bad(
             f"a {scheme}:// URL holds no credentials: name files by {' and '.join(files)},"
-            f" or set {PASSWORD_VARIABLE} and {ZOOKEEPER_AUTH_VARIABLE}"
+            f" or set {' and '.join(_SECRETS[key] for key in files)}"
         )
     if parts.fragment:
         raise _bad(f"a {scheme}:// URL has no fragment (#)")

@@ -262,7 +262,7 @@ def _with_cluster(store: str, work: Callable[[ClusterNodes, int], Awaitable[T]])
     from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation  # noqa: PLC0415
     from durablelog.bookkeeper.store_node import read_identity  # noqa: PLC0415
 
-    if store.lower().startswith("zookeeper://"):
+    if by_zookeeper := store.lower().startswith("zookeeper://"):
         location = BookKeeperLocation.parse_zookeeper(store)
     else:
         # Of a log elsewhere it says that: one process serves all of such a store.
@@ -274,7 +274,8 @@ def _with_cluster(store: str, work: Callable[[ClusterNodes, int], Awaitable[T]])
             try:
                 identity = await read_identity(nodes, location.path)
                 if identity is None:
-                    raise CommandError(f"there is no store at {location.url}")
+                    url = location.zookeeper_url if by_zookeeper else location.url
+                    raise CommandError(f"there is no store at {url}")
                 return await work(ClusterNodes(nodes, location.path), identity.containers)
             finally:
                 await nodes.close()

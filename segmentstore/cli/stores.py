@@ -26,6 +26,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.urls import redacted
 from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def cluster_at(location: str) -> str | None:
 def refuse_cluster(location: str, instead: str = _A_FOLDER) -> None:
     """Raise InvalidArgumentError if `location` is a cluster; `instead` says what to name."""
     if cluster_at(location) is not None:
-        raise InvalidArgumentError("STORE", location, f"it is a cluster, and {instead}")
+        raise InvalidArgumentError("STORE", redacted(location), f"it is a cluster, and {instead}")
 
 
 def require_store(location: str) -> None:

@@ -153,6 +153,12 @@ def test_what_needs_a_folder_names_it(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", [("verify",), ("serve",), ("cluster", "status"), ("ls",)])
+def test_no_secret_of_a_location_is_printed(command: tuple[str, ...]) -> None:
+    refused = segmentstore(*command, "zookeeper://user:hunter2@zoo/x")
+    assert (refused.code, "hunter2" in refused.err) == (ExitCode.USAGE, False)
+
+
 def test_the_commands_of_a_cluster_need_zookeeper() -> None:
     refused = segmentstore("cluster", "status", "a:1,b:2")
     assert (refused.code, "name zookeeper://" in refused.err) == (ExitCode.USAGE, True)
