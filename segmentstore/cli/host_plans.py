@@ -19,6 +19,7 @@ SETTING: Final = "processes"
 PROCESSES_MAX: Final = 16
 _PORT_MAX: Final = 65535
 _METRICS_VARIABLE: Final = ENVIRONMENT_PREFIX + "METRICS_PORT"
+_CONTROLLER_VARIABLE: Final = ENVIRONMENT_PREFIX + "CONTROLLER_PORT"
 
 
 class HostPlan(NamedTuple):
@@ -72,6 +73,9 @@ def host_plans(
     last = _id(wanted, wanted.processes)
     if not is_host_id(last):
         raise ConfigError("host_id", f"{last!r} is not {HOST_ID_FORM}")
+    if environment.get(_CONTROLLER_VARIABLE, "") not in ("", "0"):
+        detail = f"{_CONTROLLER_VARIABLE} is one port, which {wanted.processes} hosts cannot share"
+        raise ConfigError("controller_port", detail)
     if max(ports := ports_of(wanted, environment)) > _PORT_MAX:
         detail = f"host {last} would have port {max(ports)}: begin with a lower one"
         raise ConfigError(SETTING, detail)

@@ -28,6 +28,7 @@ from durablelog.bookkeeper.cluster.addresses import free_ports, port_is_free
 from durablelog.bookkeeper.cluster.local_cluster import LocalCluster
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess, wait_for_any_end
 from durablelog.bookkeeper.cluster.settings import HOST
+from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cluster.administration import ClusterPicture, read_cluster
 from segmentstore.cluster.cluster_nodes import ClusterNodes
@@ -67,8 +68,11 @@ class LocalHosts:
 
     @property
     def url(self) -> str:
-        """The `tier1` of its store."""
-        return self.bookkeeper.url()
+        """The `tier1` of its store, whose ledgers are on as many bookies as there are."""
+        cluster = self.bookkeeper
+        bookies = len(cluster.addresses.bookies)
+        few = f"?ensemble={bookies}" if bookies < Replication().ensemble else ""
+        return cluster.url() + few
 
     @property
     def zookeeper_url(self) -> str:

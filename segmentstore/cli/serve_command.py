@@ -17,7 +17,7 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.host_plans import SETTING, HostsWanted, host_folder, host_plans, ports_of
 from segmentstore.cli.host_supervisor import HostSupervisor
-from segmentstore.cli.stores import logs_of, with_own_store
+from segmentstore.cli.stores import logs_of, refuse_cluster, with_own_store
 from segmentstore.cli.stores import run as run_command
 from segmentstore.config import CLUSTER, FILE_NAME
 from segmentstore.contracts.errors import (
@@ -27,6 +27,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
 )
 from segmentstore.contracts.extras import require_extra
+from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.processes import end_with_parent
 from segmentstore.contracts.runtime import Runtime
@@ -140,11 +141,15 @@ def serve_command(
 
 
 def _supervise(wanted: HostsWanted) -> None:
-    """Run hosts until a signal. Ends with an exit code; raises ConfigError, MissingExtraError,
-    TierUnavailableError.
+    """Run hosts until a signal. Ends with an exit code; raises ConfigError, InvalidArgumentError,
+    MissingExtraError, TierUnavailableError.
     """
+    refuse_cluster(wanted.store, "hosts have folders: name that in which theirs are to be")
+    folder = Path(checked_folder(wanted.store, "STORE"))
     plans = host_plans(wanted, os.environ, os.getpid())
-    if (Path(wanted.store) / FILE_NAME).exists():
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(SETTING, f"{wanted.store} is no folder, and hosts have theirs below it")
+    if (folder / FILE_NAME).exists():
         detail = f"{wanted.store} is a store itself: name the folder that has one for each host"
         raise ConfigError(SETTING, detail)
     logs = [logs_of(host_folder(wanted, number + 1)) for number in range(len(plans))]
@@ -158,7 +163,7 @@ def _supervise(wanted: HostsWanted) -> None:
     from durablelog.bookkeeper.cluster.addresses import free_ports  # noqa: PLC0415
     from segmentstore.cli.host_gateway import HostGateway  # noqa: PLC0415
 
-    (port,) = free_ports(Path(wanted.store), 1, ports_of(wanted, os.environ))
+    (port,) = free_ports(folder, 1, ports_of(wanted, os.environ))
     runtime = Runtime()
 
     async def supervised() -> int:

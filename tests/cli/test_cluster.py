@@ -15,10 +15,12 @@ import pytest
 
 from durablelog.bookkeeper import bookkeeper_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
-from durablelog.bookkeeper.memory_nodes import MemoryNodes
+from durablelog.bookkeeper.cluster.addresses import choose_addresses
+from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import free_port
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.local_hosts import LocalHosts
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
 from segmentstore.cluster.host_record import (
@@ -98,6 +100,17 @@ def test_a_store_without_hosts_serves_nothing(tmp_path: Path, world: BookKeeperW
         }
         assert segmentstore("cluster", "hosts", store, "--json").out == b""
         assert segmentstore("cluster", "hosts", store).code == ExitCode.DONE
+
+
+def test_a_path_without_a_store_is_named_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nodes(*_: object) -> MemoryNodes:
+        return MemoryNodes(NodeTree())
+
+    monkeypatch.setattr(bookkeeper_clients, "open_nodes", nodes)
+    for url in ("zookeeper://zoo:2181/none", "bookkeeper://zoo:2181/none"):
+        refused = segmentstore("cluster", "status", url)
+        assert refused.code == ExitCode.REFUSED
+        assert f"there is no store at {url}" in refused.err
 
 
 def test_what_hosts_report_is_shown(tmp_path: Path, world: BookKeeperWorld) -> None:
@@ -332,6 +345,16 @@ def test_a_whole_cluster_is_started_stopped_and_started_again(tmp_path: Path) ->
         assert [(row["host"], row["running"]) for row in fewer.json()["hosts"]] == [("host-1", 4)]
     finally:
         segmentstore("cluster", "stop", folder)
+
+
+@pytest.mark.parametrize(("bookies", "query"), [(1, "?ensemble=1"), (2, "?ensemble=2"), (3, "")])
+def test_ledgers_are_on_as_many_bookies_as_there_are(
+    tmp_path: Path, bookies: int, query: str
+) -> None:
+    folder = tmp_path / "bookkeeper"
+    folder.mkdir()
+    choose_addresses(folder, bookies, None)
+    assert LocalHosts(tmp_path).url.partition("/segmentstore")[2] == query
 
 
 def test_a_cluster_on_this_machine_keeps_what_is_fixed(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def test_an_address_with_colons_stands_in_brackets() -> None:
         (WANTED, {"SEGMENTSTORE_METRICS_PORT": "65534"}, "would have port 65536"),
         (WANTED, {"SEGMENTSTORE_METRICS_PORT": "x"}, "'x' of SEGMENTSTORE_METRICS_PORT"),
         (WANTED, {"SEGMENTSTORE_METRICS_PORT": "9" * 5000}, "is not a port"),
+        (WANTED, {"SEGMENTSTORE_CONTROLLER_PORT": "9091"}, "3 hosts cannot share"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -203,3 +203,23 @@ def test_a_store_has_no_hosts_in_it(tmp_path: Path) -> None:
     assert segmentstore("create", tmp_path / "s", "x").code == ExitCode.DONE
     refused = segmentstore("serve", tmp_path / "s", "--processes", 2, "--host", "a", *WIRE)
     assert (refused.code, "is a store itself" in refused.err) == (ExitCode.USAGE, True)
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("127.0.0.1:9", "it is a cluster"),
+        ("zookeeper://127.0.0.1:1/one", "it is a cluster"),
+        ("bookkeeper://127.0.0.1:1/one", "it is a folder of this machine"),
+        ("a-file", "a-file is no folder"),
+    ],
+)
+def test_hosts_have_folders_below_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: str, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a-file").write_text("")
+    refused = segmentstore("serve", store, "--processes", 2, "--create", "--host", "a", *WIRE)
+    assert refused.code == ExitCode.USAGE, refused
+    assert why in refused.err
+    assert [each.name for each in tmp_path.iterdir()] == ["a-file"]
