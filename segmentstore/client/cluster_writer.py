@@ -174,7 +174,9 @@ class ClusterWriter:
     def _settled(self, opened: _Opened, event: _Event, answer: asyncio.Future[int | None]) -> None:
         error = answer.exception()
         if error is None:
-            self._span = None
+            # A late answer of an owner that was lost ends no search for the next one.
+            if opened is self._opened:
+                self._span = None
             self._finish(event, answer.result())
             return
         if isinstance(error, AppendOutcomeUnknownError):

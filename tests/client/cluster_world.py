@@ -69,6 +69,8 @@ class ClusterHostProcess:
         self.server = server
         self.address = address
         self.process = MemoryProcess()
+        self.ledger_process = MemoryProcess()
+        """Of its ledgers alone: they may sleep, and its session in ZooKeeper goes on."""
         self.links: list[MemoryLink] = []
         self.seat: ControllerSeat | None = None
         """What answers calls of the Controller's service, if it is reached by links."""
@@ -127,7 +129,7 @@ class ClusterWorld:
 
     async def _start(self, name: str) -> None:
         self._ports += 1
-        process, runtime = MemoryProcess(), self.runtime()
+        process, ledger_process, runtime = MemoryProcess(), MemoryProcess(), self.runtime()
         port = self._ports if self.links else free_port()
         settings = {
             "tier1": URL,
@@ -140,14 +142,14 @@ class ClusterWorld:
             # Where Pravega's Controller assigns, hosts have the ids of their addresses.
             "host_id": name if self.serve == "cluster" else "",
         }
-        adapters = _Adapters(self, process)
+        adapters = _Adapters(self, process, ledger_process)
         folder = str(self.folder / f"{name}-{self._ports}")  # a killed host has its own locked
         parts = await open_store(folder, settings, {}, runtime, adapters)
         store = SegmentStore(parts)
         make = make_server if self.links else None
         server = make(store, parts, runtime) if make else await open_ports(store, parts, runtime)
         host = self.hosts[name] = ClusterHostProcess(store, server, StoreAddress("127.0.0.1", port))
-        host.process = process
+        host.process, host.ledger_process = process, ledger_process
         if self.links and self.controllers:
             host.seat = open_seat(store, server.context.tables, parts, None, None, runtime)
         await join_cluster(parts, runtime)
@@ -163,6 +165,7 @@ class ClusterWorld:
         """End a host at once: its connections are cut, its session ends later."""
         host = self.hosts.pop(name)
         host.process.die()
+        host.ledger_process.die()
         host.is_down = True
         host.cut()
         return host
@@ -263,9 +266,12 @@ class ClusterWorld:
 class _Adapters:
     """`StoreAdapters` of one host."""
 
-    def __init__(self, world: ClusterWorld, process: MemoryProcess) -> None:
+    def __init__(
+        self, world: ClusterWorld, process: MemoryProcess, ledger_process: MemoryProcess
+    ) -> None:
         self._world = world
         self._process = process
+        self._ledger_process = ledger_process
 
     def logs(
         self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
@@ -275,10 +281,8 @@ class _Adapters:
     async def _connect(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
-        world, process = self._world, self._process
-        return BookKeeperClients(
-            MemoryLedgerStore(world.ledgers, process), MemoryNodes(world.tree, process)
-        )
+        ledgers = MemoryLedgerStore(self._world.ledgers, self._ledger_process)
+        return BookKeeperClients(ledgers, MemoryNodes(self._world.tree, self._process))
 
     def storage(self, url: str, runtime: Runtime) -> MemoryObjectStorage:
         return MemoryObjectStorage(runtime, self._world.bucket)

@@ -248,6 +248,33 @@ def test_a_killed_host_is_followed_by_writers_and_readers(tmp_path: Path) -> Non
     check(tmp_path, body, "one", "two", "three")
 
 
+def test_a_late_answer_of_the_old_owner_ends_no_search_for_the_next(tmp_path: Path) -> None:
+    async def body(world: ClusterWorld, store: ClusterStore) -> None:
+        name = name_in(0, world.containers)
+        await store.create_segment(name)
+        writer = await store.writer(name, WRITER).open()
+        old = world.hosts[world.owner(0)]
+        old.ledger_process.sleep()
+        late = writer.append(b"a")
+        await asyncio.sleep(0.01)
+        name_of_new, new = next(each for each in world.hosts.items() if each[1] is not old)
+        new.ledger_process.sleep()
+        moving = asyncio.ensure_future(world.move(0, name_of_new))
+        await world.until(lambda: 0 not in old.store.served)
+        refused = writer.append(b"b")
+        await asyncio.sleep(2.0)
+        assert not late.done()
+        old.ledger_process.wake()
+        assert await late == 0
+        await asyncio.sleep(5.0)  # tries that fail
+        new.ledger_process.wake()
+        async with asyncio.timeout(60.0):
+            assert await refused == 1
+        await moving
+
+    check(tmp_path, body)
+
+
 def test_a_silent_host_is_given_up(tmp_path: Path) -> None:
     async def body(world: ClusterWorld, store: ClusterStore) -> None:
         loop = asyncio.get_running_loop()
