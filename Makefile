@@ -20,6 +20,7 @@ JOBS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 MILLIONS ?= 100
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
+CYCLES ?= 300
 GIB ?= 2
 RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
@@ -28,7 +29,7 @@ PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 	wheel-test wheel-test-all static unit unit-all bench bench-ten-million \
 	hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
-	setup clean
+	cluster-kills setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) \
@@ -150,6 +151,9 @@ pravega-controller: $(STAMP) services ## Pravega's own Controller in place of ou
 
 client-kills: $(STAMP) services ## 200 kills of a server below Pravega's clients; 20 minutes
 	@CLIENT_KILL_RUNS=5 $(PYTEST) -k "kills" tests/clients
+
+cluster-kills: $(STAMP) services ## CYCLES=300 of faults of a real cluster under load; 12 s each
+	@$(BIN)/python -m recovery.harness.clusters --cycles $(CYCLES)
 
 rust-client: $(STAMP) ## Pravega's Rust client on a store; needs cargo, and minutes to build
 	@$(BIN)/python -m tests.clients.rust_program

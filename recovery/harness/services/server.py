@@ -119,6 +119,11 @@ class Server(ABC):
         self._end(signal.SIGKILL if kill else signal.SIGTERM)
         self.start()
 
+    def wait_for_end(self, seconds: float) -> None:
+        """Return when its process has ended by itself, or after so long."""
+        if self._process is not None:
+            _wait_for_ends([self._process.pid], seconds)
+
     def output(self) -> str:
         """The end of what it wrote, over all its process runs."""
         path = self.folder / "output.log"
