@@ -29,7 +29,8 @@ def with_probes(metrics: WSGIApplication, ask: Callable[[], StoreHealth]) -> WSG
     """
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ.get("PATH_INFO", "")
+        # A slash more must not give a probe the metrics, which are always there.
+        path = environ.get("PATH_INFO", "").rstrip("/")
         if path not in (LIVE, READY):
             return metrics(environ, start_response)
         said: dict[str, object] = {}

@@ -109,6 +109,7 @@ def test_probes_are_answered_at_the_metrics_port(tmp_path: Path) -> None:
             store._parts.containers[1]._failed(error)
             status, said = await probe(port, "/ready")
             assert (status, said) == (503, {"waits_for": ["container 1 is failed"]})
+            assert await probe(port, "/ready/") == (status, said)
             # It serves the other one: an end of the process would help nobody.
             assert await probe(port, "/live") == (200, {})
 
