@@ -39,7 +39,10 @@ async def fill(location: str, **options: Any) -> None:
 async def sweep_and_read(location: str, **options: Any) -> bytes:
     async with segmentstore.open(location, **{**TINY, **options}) as store:
         assert not (await store.collect_garbage()).problems
-        assert store.stats()["health"] == []
+        # RocksDB is not given such a name: there is no cache, and all else works.
+        is_utf8 = location.isprintable()
+        expected = [] if is_utf8 else ["the cache does not work: reads of what it had go to Tier 2"]
+        assert store.stats()["health"] == expected
         return await read_all(store, "a")
 
 
