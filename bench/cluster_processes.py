@@ -187,7 +187,7 @@ def _wait_for_others(folder: Path, number: int, processes: int) -> None:
         if time.monotonic() > end:
             message = f"after {_START_S_MAX:.0f} s not all {processes} processes are ready"
             raise BenchError(message)
-        time.sleep(_CHECK_S)
+        time.sleep(_CHECK_S)  # other processes: a file is all that they share
 
 
 def callers_round(callers: int, appends_each: int) -> Measured:

@@ -145,7 +145,7 @@ class AssignedHosts(StartedHosts):
         end = time.monotonic() + _WAIT_S
         while ports != (found := {host.port for host in self._mapping().values()}):
             assert time.monotonic() < end, f"{found}\n{self.condition()}"
-            time.sleep(_CHECK_S)
+            time.sleep(_CHECK_S)  # from one read of ZooKeeper to the next
 
     def _mapping(self) -> Mapping[int, PravegaHost]:
         async def read(nodes: MetadataNodes) -> Mapping[int, PravegaHost]:
@@ -209,7 +209,7 @@ class ServedHosts(StartedHosts):
             if picture.serving == CONTAINERS and holds(picture):
                 return
             assert time.monotonic() < end, f"{picture}\n{self.condition()}"
-            time.sleep(_CHECK_S)
+            time.sleep(_CHECK_S)  # from one read of ZooKeeper to the next
 
     def _with_nodes(self, work: Callable[[ClusterNodes], Awaitable[T]]) -> T:
         root = self._location.path

@@ -5,7 +5,6 @@ It understands only the necessary part of ZooKeeper's protocol: frames, the kind
 request, the session of a connection. Its jute records are big-endian, with a length before
 everything of no fixed size. Rules of this file:
 
-- it runs on the loop of its caller, and everything it began ends with it;
 - a request whose reply is lost was carried out: the connection is cut only when the reply had come.
 """
 
@@ -14,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final
 
-from segmentstore.contracts.waiting import stop_accepting
+from recovery.harness.services.relay import Relay
 
 _HOST: Final = "127.0.0.1"
 _SET_DATA: Final = 5
@@ -34,39 +32,16 @@ KINDS: Final[Mapping[str, tuple[int, ...]]] = {"create": _CREATES, "write": (_SE
 """What replies can be lost of."""
 
 
-class CutProxy:
+class CutProxy(Relay):
     """A proxy for the ZooKeeper at `target` (host:port). An async context manager."""
 
     def __init__(self, target: str) -> None:
+        super().__init__(_HOST, 0)
         host, _, port = target.rpartition(":")
         self._target = (host, int(port))
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[Any], None] = {}
         self._sessions: dict[int, bytes] = {}
         self._wanted: Callable[[int, str], bool] | None = None
         self._lost: asyncio.Event = asyncio.Event()
-        self.port = 0
-        """Where clients find it."""
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, _HOST, 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
-        await stop_accepting(self._server)
-        await asyncio.sleep(0)
-        tasks = list(self._connections)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
 
     @property
     def address(self) -> str:
@@ -109,18 +84,6 @@ class CutProxy:
                 writer.close()
 
     # --- one connection ---------------------------------------------------------------------------
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[task] = None
-        try:
-            await self._relay(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass  # either side went away, or the proxy ends
-        finally:
-            writer.close()
-            del self._connections[task]
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         there_reader, there_writer = await asyncio.open_connection(*self._target)

@@ -2,7 +2,6 @@
 
 Rules of this file:
 
-- it runs on the loop of its caller, and everything it began ends with it;
 - a silent cut keeps all bytes back and closes nothing, as a network does that drops packets. Behind
   it they arrive, late and in order;
 - another cut ends all connections, and every new one at once.
@@ -12,45 +11,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final
 
+from recovery.harness.services.relay import Relay
 from recovery.harness.services.server import HOST
-from segmentstore.contracts.waiting import stop_accepting
 
 _PIECE: Final = 64 * 1024
 
 
-class LinkProxy:
+class LinkProxy(Relay):
     """A proxy for the server at a port of this machine. An async context manager."""
 
     def __init__(self, target_port: int, *, host: str = HOST, port: int = 0) -> None:
         """It listens at `host` and `port`; 0: one that is free."""
+        super().__init__(host, port)
         self._target_port = target_port
-        self._place = (host, port)
-        self._server: asyncio.Server | None = None
-        self._connections: dict[asyncio.Task[Any], None] = {}
         self._passes = asyncio.Event()
         self._passes.set()
         self._refuses = False
-        self.port = 0
-        """Where clients find it."""
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, *self._place)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        assert self._server is not None
-        await stop_accepting(self._server)
-        await asyncio.sleep(0)
-        await self._end_connections()
 
     async def cut(self, *, silent: bool) -> None:
         """Nothing passes from now on, until `heal`."""
@@ -65,28 +43,13 @@ class LinkProxy:
         self._refuses = False
         self._passes.set()
 
-    async def _end_connections(self) -> None:
-        tasks = list(self._connections)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[task] = None
-        try:
-            if not self._refuses:
-                await self._relay(reader, writer)
-        except (OSError, asyncio.CancelledError):
-            pass  # either side went away, the link was cut, or the proxy ends
-        finally:
-            # What is not sent yet is lost, as with a cut wire.
-            writer.transport.abort()
-            del self._connections[task]
+    def _hang_up(self, writer: asyncio.StreamWriter) -> None:
+        # What is not sent yet is lost, as with a cut wire.
+        writer.transport.abort()
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._refuses:
+            return
         await self._passes.wait()
         there_reader, there_writer = await self._connected()
         try:
