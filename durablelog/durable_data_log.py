@@ -26,6 +26,7 @@ from typing import NamedTuple, NewType
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.ledgers import LedgerNotFoundError, ReadHandle
 
 LogAddress = NewType("LogAddress", int)
 
@@ -85,6 +86,23 @@ def _nothing() -> None:
 
 def _nobody(_error: SegmentStoreError) -> None:
     """What is called when nobody listens."""
+
+
+class SealedPart(NamedTuple):
+    """A part of a log that takes no more frames: a full file, a closed ledger."""
+
+    number: int
+    """Grows from part to part, with gaps."""
+    ledger_id: int
+    """Of the ledger; a file's number. Names the part in the archive."""
+    first: LogAddress
+    """No frame in it has a lower address."""
+    end: LogAddress
+    """Every frame behind it has this address at least, and none in it has."""
+    length: int
+    """Bytes of its entries, headers of frames included."""
+    sealed_ms: int
+    """When it took its last frame, milliseconds since 1970 UTC, as near as the log knows."""
 
 
 class DurableDataLog(ABC):
@@ -208,6 +226,22 @@ class DurableDataLog(ABC):
         For a reader that misses an expected frame: it may have been truncated by a new owner. Costs
         a check of the log's state.
         """
+
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        """Parts that are sealed and that truncation has not deleted, oldest first.
+
+        Of a log that has no parts: none. O(parts).
+        """
+        return ()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        """The sealed part of this number, entry by entry: an entry is a frame with its header.
+
+        Entries below the truncation point are there as long as the part is. Until the handle is
+        closed the part is not deleted, whatever is truncated. Raises LedgerNotFoundError,
+        TierUnavailableError, DataCorruptionError.
+        """
+        raise LedgerNotFoundError(number, "a log without parts")
 
     # Where nothing keeps others out, there is nothing to do.
     def release_lock(self) -> None:  # noqa: B027
