@@ -78,6 +78,8 @@ class DataLogStatistics:
     """The most that one of them was sent and has not answered: kept in the gateway's memory."""
     gateway_bytes: int = 0
     """The gateway's memory for entries."""
+    held_bytes: int = 0
+    """Bytes of truncated parts that are not deleted, for they are being read."""
 
 
 def _nothing() -> None:
@@ -102,7 +104,9 @@ class SealedPart(NamedTuple):
     length: int
     """Bytes of its entries, headers of frames included."""
     sealed_ms: int
-    """When it took its last frame, milliseconds since 1970 UTC, as near as the log knows."""
+    """When it took its last frame, milliseconds since 1970 UTC, as near as the log knows, and
+    rather later than that.
+    """
 
 
 class DurableDataLog(ABC):
@@ -230,7 +234,8 @@ class DurableDataLog(ABC):
     def sealed_parts(self) -> Sequence[SealedPart]:
         """Parts that are sealed and that truncation has not deleted, oldest first.
 
-        Of a log that has no parts: none. O(parts).
+        Every frame of the log is in one of them, or behind the end of the last one. Of a log that
+        has no parts: none. Raises ContainerStoppedError unless the log is open. O(parts).
         """
         return ()
 
@@ -238,8 +243,9 @@ class DurableDataLog(ABC):
         """The sealed part of this number, entry by entry: an entry is a frame with its header.
 
         Entries below the truncation point are there as long as the part is. Until the handle is
-        closed the part is not deleted, whatever is truncated. Raises LedgerNotFoundError,
-        TierUnavailableError, DataCorruptionError.
+        closed the part is not deleted by this log, whatever is truncated; another owner may delete
+        it, and so may the next opening. Raises LedgerNotFoundError, TierUnavailableError,
+        DataCorruptionError, NotPrimaryError, ContainerStoppedError.
         """
         raise LedgerNotFoundError(number, "a log without parts")
 

@@ -16,18 +16,27 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from durablelog.data_frame import FRAME_HEADER_LENGTH
+from durablelog.durable_data_log import (
+    DataLogStatistics,
+    DurableDataLog,
+    LogAddress,
+    LogFrame,
+    SealedPart,
+)
+from durablelog.memory_parts import PART_BYTES, MemoryParts
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     NotPrimaryError,
     TierUnavailableError,
 )
+from segmentstore.contracts.ledgers import ReadHandle
+from segmentstore.contracts.runtime import Clock, SystemClock
 
 PAYLOAD_BYTES_MAX = 1024 * 1024 - 1024
 _FIRST_ADDRESS = 4096
 _BATCH_FRAMES = 256
-_FRAME_OVERHEAD = 48
 
 
 class _Contents:
@@ -41,11 +50,13 @@ class _Contents:
         "keep_failed",
         "next_address",
         "next_sequence",
+        "parts",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, part_bytes: int) -> None:
         self.epoch = 0
         self.frames: list[LogFrame] = []
+        self.parts = MemoryParts(LogAddress(_FIRST_ADDRESS), part_bytes)
         self.next_sequence = 1
         self.next_address = _FIRST_ADDRESS
         self.fail_after: int | None = None
@@ -54,14 +65,19 @@ class _Contents:
 
 
 class MemoryLogStore:
-    """The logs of any number of containers. Belongs to one thread at a time."""
+    """The logs of any number of containers, in parts of `part_bytes` at most, or of one frame.
 
-    def __init__(self) -> None:
+    Belongs to one thread at a time. `clock` says when a part took a frame.
+    """
+
+    def __init__(self, part_bytes: int = PART_BYTES, clock: Clock | None = None) -> None:
         self._contents: dict[int, _Contents] = {}
+        self._part_bytes = part_bytes
+        self.clock = SystemClock() if clock is None else clock
 
     def contents(self, container_id: int) -> _Contents:
         """What the container's log holds; for the logs themselves."""
-        return self._contents.setdefault(container_id, _Contents())
+        return self._contents.setdefault(container_id, _Contents(self._part_bytes))
 
     @property
     def has_logs(self) -> bool:
@@ -112,6 +128,7 @@ class MemoryDataLog(DurableDataLog):
     ) -> None:
         if payload_bytes_max < 1:
             raise ValueError(f"payload_bytes_max={payload_bytes_max}: it must be positive")
+        self._store = store
         self._contents = store.contents(container_id)
         self._container_id = container_id
         self._payload_bytes_max = payload_bytes_max
@@ -139,6 +156,7 @@ class MemoryDataLog(DurableDataLog):
             raise ContainerStoppedError(self._container_id)
         self._loop = asyncio.get_running_loop()
         self._epoch = self._contents.epoch = max(self._contents.epoch + 1, self._epoch_min)
+        self._contents.parts.seal()
         self._failure = None
 
     def append(self, payload: Sequence[Buffer]) -> asyncio.Future[LogAddress]:
@@ -178,6 +196,7 @@ class MemoryDataLog(DurableDataLog):
         if not kept or kept[0].address != address:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
         self._contents.frames = kept
+        self._contents.parts.truncate(address)
 
     async def check_primary(self) -> None:
         await asyncio.sleep(0)
@@ -185,6 +204,14 @@ class MemoryDataLog(DurableDataLog):
             raise self._not_open()
         if self._fenced():
             raise self._not_primary()
+
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        self._check_open()
+        return self._contents.parts.sealed()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        self._check_open()
+        return self._contents.parts.open(number, self._container_id, self._check_open)
 
     async def close(self) -> None:
         self._closed = True
@@ -203,7 +230,7 @@ class MemoryDataLog(DurableDataLog):
             bytes_appended=self._bytes_appended,
             syncs=self._groups,
             log_bytes=log_bytes,
-            files=1,
+            files=len(self._contents.parts),
         )
 
     async def _batches(self, frames: list[LogFrame]) -> AsyncGenerator[Sequence[LogFrame], None]:
@@ -240,9 +267,11 @@ class MemoryDataLog(DurableDataLog):
         contents = self._contents
         address = LogAddress(contents.next_address)
         payload = memoryview(b"".join(waiting.payload))
-        contents.frames.append(LogFrame(address, contents.next_sequence, self._epoch, payload))
+        frame = LogFrame(address, contents.next_sequence, self._epoch, payload)
+        contents.frames.append(frame)
         contents.next_sequence += 1
-        contents.next_address += _FRAME_OVERHEAD + waiting.length
+        contents.next_address += FRAME_HEADER_LENGTH + waiting.length
+        contents.parts.add(frame, LogAddress(contents.next_address), self._store.clock.time_ms())
         return address
 
     def _planned_failure(self) -> BaseException | None:
@@ -264,6 +293,10 @@ class MemoryDataLog(DurableDataLog):
                 frame.future.set_exception(failure())
         if waiting:
             self.on_settled()
+
+    def _check_open(self) -> None:
+        if self._closed or not self._epoch:
+            raise ContainerStoppedError(self._container_id)
 
     def _fenced(self) -> bool:
         return self._contents.epoch != self._epoch

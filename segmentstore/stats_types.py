@@ -88,6 +88,7 @@ class LogStats(TypedDict):
     bookies_behind: int
     bookie_owed_bytes_max: int
     gateway_bytes: int
+    held_bytes: int
 
 
 class ReadIndexStats(TypedDict):

@@ -23,7 +23,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Executor
-from typing import Final, NamedTuple
+from typing import Final
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH
 from durablelog.durable_data_log import (
@@ -33,9 +33,18 @@ from durablelog.durable_data_log import (
     LogFrame,
     LogFullError,
     LogRange,
+    SealedPart,
 )
+from durablelog.file.file_parts import FileParts
 from durablelog.file.file_preparer import FilePreparer, Need
-from durablelog.file.group_writer import GroupWriter, PreparedFile, WrittenGroup
+from durablelog.file.group_writer import (
+    GROUP_BYTES_MAX,
+    GroupWriter,
+    PreparedFile,
+    WaitingFrame,
+    WrittenGroup,
+    take_group,
+)
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import (
     FILE_BYTES_MAX,
@@ -54,23 +63,15 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
     describe,
 )
+from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.runtime import Runtime
 
 FILE_BYTES: Final = 64 * 1024 * 1024
-GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
-"""A group is one write and one sync; a larger one would only make its first frames wait."""
-
-
 KEPT_SHARE: Final = 4
 """While there is no room for the next file, this part (a quarter) of the present one is left to
 operations that free room. A file is prepared from its half on, so appends continue for another
 quarter.
 """
-
-
-class _Waiting(NamedTuple):
-    payload: Sequence[Buffer]
-    length: int
 
 
 class FileLog(DurableDataLog):
@@ -111,7 +112,7 @@ class FileLog(DurableDataLog):
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
         self._closed = False
         self._closing = asyncio.Lock()
-        self._queue: deque[_Waiting] = deque()
+        self._queue: deque[WaitingFrame] = deque()
         self._in_flight: deque[tuple[asyncio.Future[LogAddress], int]] = deque()
         self._stopping: list[bool] = []  # grows once; checked from the executors
         self._writer_busy = False
@@ -128,6 +129,9 @@ class FileLog(DurableDataLog):
             on_file=self._room_changed,
             on_failure=lambda error: self._running()[1].submit(self._no_file, error),
             on_room=self._room_changed,
+        )
+        self._parts = FileParts(
+            self._folder, container_id, runtime, self.check_primary, self._discard_soon
         )
         self._readings = 0
         self._bytes_in_flight = 0
@@ -193,6 +197,7 @@ class FileLog(DurableDataLog):
             if not opened:
                 await self.close()
         self._failure = None
+        self._parts.begin()
         self._room = self._folder.writer.room
         self._preparer.begin(self._loop, self._helper, short=not self._folder.found_room)
 
@@ -209,7 +214,7 @@ class FileLog(DurableDataLog):
             return future
         self._in_flight.append((future, length))
         self._bytes_in_flight += length
-        self._queue.append(_Waiting(payload, length))
+        self._queue.append(WaitingFrame(payload, length))
         if not self._writer_busy and not self._preparer.needed:
             self._start_writer()
         return future
@@ -263,6 +268,12 @@ class FileLog(DurableDataLog):
         if self.short:
             self._preparer.try_again()
 
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        return self._parts.sealed()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        return await self._parts.open(number)
+
     async def close(self) -> None:
         self._closed = True
         if not self._stopping:
@@ -271,6 +282,7 @@ class FileLog(DurableDataLog):
         self._preparer.end()
         self._fail_all(self._stopped)
         async with self._closing:
+            await self._parts.close()
             writer_thread, helper, reader = self._writer_thread, self._helper, self._place_reader
             if writer_thread is None or helper is None or self._loop is None:
                 return
@@ -299,6 +311,7 @@ class FileLog(DurableDataLog):
             syncs=self._groups,
             log_bytes=self._folder.log_bytes,
             files=self._folder.file_count + (self._preparer.prepared is not None),
+            held_bytes=self._folder.held_bytes,
         )
 
     # --- the writer thread ------------------------------------------------------------------------
@@ -349,7 +362,7 @@ class FileLog(DurableDataLog):
                         raise
                     self._roll(writer, prepared, stays=False)
                     continue
-                group = writer.write(self._take_group(writer))
+                group = writer.write(take_group(self._queue, writer.room))
                 if not self._queue:
                     # One call for report and rest: the loop checks the queue again when it gets
                     # it.
@@ -382,17 +395,6 @@ class FileLog(DurableDataLog):
         """On the writer thread, which waits for a file that could not be made."""
         self._post(self._fail, self._failure_of("preparing a file of", self._folder.reason(error)))
 
-    def _take_group(self, writer: GroupWriter) -> list[tuple[Sequence[Buffer], int]]:
-        """All that waits, as far as it fits; at least one."""
-        room = min(writer.room, GROUP_BYTES_MAX)
-        group: list[tuple[Sequence[Buffer], int]] = [self._queue.popleft()]
-        room -= FRAME_HEADER_LENGTH + group[0][1]
-        while self._queue and self._queue[0].length + FRAME_HEADER_LENGTH <= room:
-            waiting = self._queue.popleft()
-            room -= FRAME_HEADER_LENGTH + waiting.length
-            group.append(waiting)
-        return group
-
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(callback, *arguments)
@@ -423,7 +425,7 @@ class FileLog(DurableDataLog):
     def _acknowledge(self, group: WrittenGroup) -> None:
         if self._failure is not None:
             return
-        self._folder.grow(group)
+        self._folder.grow(group, self._runtime.clock.time_ms())
         self._room = group.room
         self._prefers_roll = group.prefers_roll
         self._preparer.ready_bytes -= group.entered_bytes
@@ -499,7 +501,7 @@ class FileLog(DurableDataLog):
 
     def health(self) -> str | None:
         if not self.short:
-            return None
+            return self._parts.health()
         return f"the disk of the log is full, appends wait for room: {self._preparer.shortage}"
 
     async def check_primary(self) -> None:
@@ -521,6 +523,10 @@ class FileLog(DurableDataLog):
         if files:
             loop, _, helper = self._running()
             await loop.run_in_executor(helper, self._folder.discard, files)
+
+    def _discard_soon(self) -> None:
+        if not self._readings and not self._closed and self._helper is not None:
+            self._helper.submit(self._folder.discard, self._folder.take_removable())
 
     async def _read(self, start: LogAddress | None) -> AsyncGenerator[Sequence[LogFrame], None]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
@@ -548,8 +554,7 @@ class FileLog(DurableDataLog):
                 # A cancelled reader's last step may still be under way: its file is closed behind
                 # it.
                 self._helper.submit(reading.close)
-                if not self._readings and not self._closed:
-                    self._helper.submit(self._folder.discard, self._folder.take_removable())
+                self._discard_soon()
 
     def _running(self) -> tuple[asyncio.AbstractEventLoop, Executor, Executor]:
         if (

@@ -17,7 +17,8 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Executor
 
-from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.durable_data_log import LogAddress, LogFrame, SealedPart
+from durablelog.file.file_parts import FileParts
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import PAYLOAD_BYTES_MAX
 from durablelog.file.log_reading import LogReading
@@ -28,6 +29,7 @@ from segmentstore.contracts.errors import (
     StoreInUseError,
     TierUnavailableError,
 )
+from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.runtime import Runtime
 
 
@@ -42,6 +44,7 @@ class FileLogView(LogView):
         self._runtime = runtime
         self._folder = LogFolder(directory, container_id, runtime.disk, "")
         self._files: Executor | None = None
+        self._parts = FileParts(self._folder, container_id, runtime, self.check_primary, _nothing)
         self._closed = False
 
     @property
@@ -72,9 +75,16 @@ class FileLogView(LogView):
             raise TierUnavailableError(
                 "tier1", f"reading the log in {self._folder.directory}: {error}"
             ) from error
+        self._parts.begin()
 
     def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
+
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        return self._parts.sealed()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        return await self._parts.open(number)
 
     async def check_primary(self) -> None:
         """Raise TierUnavailableError if an owner elsewhere has opened or truncated the log since
@@ -91,6 +101,7 @@ class FileLogView(LogView):
 
     async def close(self) -> None:
         self._closed = True
+        await self._parts.close()
         files, self._files = self._files, None
         if files is not None:
             files.shutdown(wait=False)
@@ -125,3 +136,7 @@ class FileLogView(LogView):
         if self._files is None:
             raise ContainerStoppedError(self._container_id)
         return self._files
+
+
+def _nothing() -> None:
+    """A view removes no file."""

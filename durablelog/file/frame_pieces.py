@@ -53,11 +53,13 @@ class FramePiece(NamedTuple):
     frames: list[PlacedFrame]
     next_position: int
     """Where to go on, or where the fault or the end is."""
-    ended: bool
+    data: memoryview
+    """What was read: the frames' bytes, and maybe more."""
+    ended: bool = False
     """Nothing more is there: end of the file, or zeros, or what lay in the file before."""
-    fault: str | None
+    fault: str | None = None
     """Something is there, and it is not a whole frame."""
-    damaged: FrameHeader | None
+    damaged: FrameHeader | None = None
     """The header at the fault, if that much was whole."""
 
 
@@ -85,7 +87,7 @@ def read_piece(
     at = 0
     while True:
         if frames and more and len(data) - at < HEADER_BYTES_MAX:
-            return FramePiece(frames, position + at, ended=False, fault=None, damaged=None)
+            return FramePiece(frames, position + at, data)
         try:
             header = parse_header(data, at)
         except FrameVersionError as error:
@@ -93,20 +95,20 @@ def read_piece(
                 "log format", f"{path} offset {position + at}: {error.reason}"
             ) from error
         except FrameFormatError as error:
-            return FramePiece(frames, position + at, ended=False, fault=error.reason, damaged=None)
+            return FramePiece(frames, position + at, data, fault=error.reason)
         if header is None or (file_header is not None and is_leftover(header, file_header)):
-            return FramePiece(frames, position + at, ended=True, fault=None, damaged=None)
+            return FramePiece(frames, position + at, data, ended=True)
         end = at + header.header_length + header.payload_length
         if frames and more and end > len(data):
-            return FramePiece(frames, position + at, ended=False, fault=None, damaged=None)
+            return FramePiece(frames, position + at, data)
         payload = data[at + header.header_length : end]
         fault = payload_fault(header, payload)
         if fault is not None:
-            return FramePiece(frames, position + at, ended=False, fault=fault, damaged=header)
+            return FramePiece(frames, position + at, data, fault=fault, damaged=header)
         frames.append(PlacedFrame(position + at, header, payload))
         at = end
         if header.sequence + 1 == end_sequence:
-            return FramePiece(frames, position + at, ended=True, fault=None, damaged=None)
+            return FramePiece(frames, position + at, data, ended=True)
 
 
 def _missing(data: memoryview) -> int:

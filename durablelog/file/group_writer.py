@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH, seal_header
 from durablelog.durable_data_log import LogAddress
@@ -46,8 +47,29 @@ beside it.
 """
 GROW_BYTES = 4 * 1024 * 1024
 """A file that grows finds room for so much more at a time, where the disk has it."""
+GROUP_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A group is one write and one sync; a larger one would only make its first frames wait."""
 _JOIN_PARTS_MIN = 64
 _JOIN_AVERAGE_MAX = 4096
+
+
+class WaitingFrame(NamedTuple):
+    """A frame that is to be written: its payload in parts, and their length."""
+
+    payload: Sequence[Buffer]
+    length: int
+
+
+def take_group(queue: deque[WaitingFrame], room: int) -> list[WaitingFrame]:
+    """All that waits, as far as it fits into `room` bytes; at least one."""
+    room = min(room, GROUP_BYTES_MAX)
+    group = [queue.popleft()]
+    room -= FRAME_HEADER_LENGTH + group[0].length
+    while queue and queue[0].length + FRAME_HEADER_LENGTH <= room:
+        waiting = queue.popleft()
+        room -= FRAME_HEADER_LENGTH + waiting.length
+        group.append(waiting)
+    return group
 
 
 @dataclass(slots=True)
@@ -308,7 +330,14 @@ class GroupWriter:
         self._position = length
         self._allocated = prepared.allocated
         self._entry = LogFile(
-            number, path, first_sequence, self._next_sequence, FILE_HEADER_LENGTH, self._position
+            number,
+            path,
+            first_sequence,
+            self._next_sequence,
+            FILE_HEADER_LENGTH,
+            self._position,
+            begin_sequence=first_sequence,
+            epoch=self._epoch,
         )
 
     def _link(self, prepared: PreparedFile, path: str) -> None:

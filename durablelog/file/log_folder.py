@@ -80,7 +80,11 @@ class LogFolder:
         """The state as `view` found it."""
         self._writer: GroupWriter | None = None
         self._files: list[LogFile] = []
+        self._growing = 0
+        """The number of the file that frames go to; of a log that is viewed, that would."""
         self._removable: list[LogFile] = []
+        self.pinned: dict[int, int] = {}
+        """Readers of sealed files, by number: such a file is not removed."""
         self._spares = SpareFiles(directory, disk)
         self.reserve = Reserve(directory, disk, payload_bytes_max)
         self._file_bytes_min = FILE_HEADER_LENGTH + FRAMES_MIN * (
@@ -143,6 +147,8 @@ class LogFolder:
         self.epoch = state.epoch
         self.truncation_address = state.truncation_address
         self._files = scan.files
+        self._growing = scan.tail[2].number if scan.tail is not None else 0
+        self._note_times()
         self.log_bytes = sum(file.log_bytes for file in self._files)
         self.last_address = self._find_last()
 
@@ -299,12 +305,14 @@ class LogFolder:
         """Of a file of this log."""
         return os.path.join(self.directory, file_name(number))
 
-    def grow(self, group: WrittenGroup) -> None:
+    def grow(self, group: WrittenGroup, now_ms: int) -> None:
         """Take note of a durable group."""
         file = self._files[-1]
         if group.file.number != file.number:
             file = group.file
             self._files.append(file)
+            self._growing = file.number
+        file.taken_ms = now_ms
         self.log_bytes += group.end_position - file.end_position
         file.end_position = group.end_position
         file.end_sequence = group.end_sequence
@@ -376,10 +384,24 @@ class LogFolder:
                 kept.append(file)
             self._files = kept
 
+    def sealed_files(self) -> list[LogFile]:
+        """The files that take no more frames, and have some."""
+        return [
+            file
+            for file in self._files
+            if file.number != self._growing and file.begin_sequence < file.end_sequence
+        ]
+
+    @property
+    def held_bytes(self) -> int:
+        """Of truncated files that are pinned."""
+        return sum(file.log_bytes for file in self._removable if file.number in self.pinned)
+
     def take_removable(self) -> list[LogFile]:
         """The files that hold nothing any more, and that nobody reads; the caller discards them."""
-        files, self._removable = self._removable, []
-        return files
+        removable = self._removable
+        self._removable = [file for file in removable if file.number in self.pinned]
+        return [file for file in removable if file.number not in self.pinned]
 
     def discard(self, files: Sequence[LogFile]) -> None:
         """Keep what can serve as a spare and unlink the rest.
@@ -501,9 +523,16 @@ class LogFolder:
             if not last.log_bytes:
                 scan.others.append(os.path.basename(last.path))
                 self._files.pop()
+        self._note_times()
         self._files.append(own)
+        self._growing = own.number
         self.log_bytes = sum(file.log_bytes for file in self._files)
         self.last_address = self._find_last()
+
+    def _note_times(self) -> None:
+        for file in self._files:
+            with contextlib.suppress(OSError):
+                file.taken_ms = self.disk.modified_ms(file.path)
 
     def _find_last(self) -> LogAddress:
         """Somewhere in the last frame; good enough to bound addresses, which are checked when

@@ -64,6 +64,12 @@ class LogFile:
     end_position: int
     rolled: bool = False
     """Begun by a roll of this very opening: nobody else can have it open for writing."""
+    begin_sequence: int = 0
+    """Of the first frame in it, wherever the truncation point is."""
+    epoch: int = 0
+    """Of the owner that began it."""
+    taken_ms: int = 0
+    """When it took its last frame, milliseconds since 1970 UTC; known once it is sealed."""
 
     @property
     def log_bytes(self) -> int:
@@ -215,7 +221,16 @@ class LogWalk:
     def _walk_file(self, file: _File, start: int) -> Iterator[ScanStep]:
         handle = self._disk.open(file.path)
         try:
-            entry = LogFile(file.number, file.path, self._expected, self._expected, start, start)
+            entry = LogFile(
+                file.number,
+                file.path,
+                self._expected,
+                self._expected,
+                start,
+                start,
+                begin_sequence=file.header.first_sequence,
+                epoch=file.header.epoch,
+            )
             unconfirmed: deque[tuple[int, int]] = deque()
             position = start
             while True:

@@ -84,8 +84,8 @@ class ReadHandle(ABC):
     """One closed ledger, read without owning it; all calls on one event loop.
 
     Wherever the entries lie, in bookies, a file or the archive, it answers the same, and raises the
-    same errors at the same places. Several handles of one ledger, and several readings of one
-    handle, do not disturb each other.
+    same errors at the same places (tests/contracts/read_handle_contract.py). Several handles of one
+    ledger, and several readings of one handle, do not disturb each other.
     """
 
     @property
@@ -112,11 +112,21 @@ class ReadHandle(ABC):
     def read(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
         """Entries `first` to `last`, both included, in order, in batches of bounded bytes.
 
-        A caller that leaves before the end closes it. Raises EntryRangeError unless
-        0 <= first <= last <= last_entry, LedgerNotFoundError if the entries were deleted meanwhile,
-        DataCorruptionError for what is not whole, TierUnavailableError (try again), and
-        InvalidArgumentError behind `close`.
+        A caller that leaves before the end closes it. Errors come with its first step or a later
+        one. EntryRangeError: not 0 <= first <= last <= last_entry. InvalidArgumentError: behind
+        `close`. LedgerNotFoundError: the entries were deleted meanwhile. DataCorruptionError: an
+        entry is not whole. TierUnavailableError: try again. Of a part of a log also what ends the
+        log: ContainerStoppedError, NotPrimaryError.
         """
+
+    def check_entries(self, first: int, last: int) -> None:
+        """Raise EntryRangeError unless these entries are there."""
+        if not 0 <= first <= last <= self.last_entry:
+            raise EntryRangeError(
+                "entries",
+                (first, last),
+                f"ledger {self.ledger_id} has entries 0 to {self.last_entry}",
+            )
 
     @abstractmethod
     async def close(self) -> None:

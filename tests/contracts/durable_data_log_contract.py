@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFrame
+from durablelog.durable_data_log import DurableDataLog, LogAddress
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
@@ -19,50 +19,32 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from tests.contracts.log_parts_contract import LogPartsContract
+from tests.contracts.log_world import (
+    PAYLOAD_BYTES_MAX,
+    LogWorld,
+    append_all,
+    payload,
+    read_all,
+    read_payloads,
+)
 
-PAYLOAD_BYTES_MAX = 400
-"""Small, so that a few dozen frames roll over files or ledgers."""
-
-
-class LogWorld(ABC):
-    """What outlives the logs opened on it."""
-
-    @abstractmethod
-    def make_log(self) -> DurableDataLog:
-        """A log not yet opened, with payloads up to PAYLOAD_BYTES_MAX."""
-
-    @abstractmethod
-    def usurp(self) -> None:
-        """Make it possible to open a second log while the first is open, if the implementation can
-        know a live owner.
-        """
-
-    @abstractmethod
-    def fail_append_after(self, appends: int) -> None:
-        """Let so many appends (each waited for) succeed and the next one fail."""
-
-
-async def read_all(log: DurableDataLog, start: LogAddress | None = None) -> list[LogFrame]:
-    return [frame async for batch in log.read(start) for frame in batch]
-
-
-async def read_payloads(log: DurableDataLog, start: LogAddress | None = None) -> list[bytes]:
-    return [bytes(frame.payload) for frame in await read_all(log, start)]
+__all__ = [
+    "PAYLOAD_BYTES_MAX",
+    "DurableDataLogContract",
+    "LogWorld",
+    "append_all",
+    "payload",
+    "read_all",
+    "read_payloads",
+]
 
 
 def _note(order: list[int], number: int, _future: object) -> None:
     order.append(number)
 
 
-def payload(number: int, length: int = 120) -> bytes:
-    return f"{number:06d}".encode().ljust(length, b".")
-
-
-async def append_all(log: DurableDataLog, numbers: range) -> list[LogAddress]:
-    return list(await asyncio.gather(*[log.append([payload(number)]) for number in numbers]))
-
-
-class DurableDataLogContract(ABC):
+class DurableDataLogContract(LogPartsContract):
     world: LogWorld
 
     def test_ranges_of_payloads_are_read_by_place(self) -> None:

@@ -20,7 +20,7 @@ from tests.contracts.durable_data_log_contract import (
 
 class _MemoryWorld(LogWorld):
     def __init__(self) -> None:
-        self.store = MemoryLogStore()
+        self.store = MemoryLogStore(part_bytes=4096)
 
     def make_log(self) -> DurableDataLog:
         return MemoryDataLog(self.store, 0, PAYLOAD_BYTES_MAX)

@@ -23,7 +23,16 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from durablelog.data_frame import FRAME_HEADER_LENGTH
+from durablelog.durable_data_log import (
+    DataLogStatistics,
+    DurableDataLog,
+    LogAddress,
+    LogFrame,
+    SealedPart,
+)
+from durablelog.memory_parts import MemoryParts
+from recovery.harness.simulation.clock import BEGINNING_MS
 from recovery.harness.simulation.object_storage import StorageProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.checksum import Buffer
@@ -32,11 +41,13 @@ from segmentstore.contracts.errors import (
     NotPrimaryError,
     TierUnavailableError,
 )
+from segmentstore.contracts.ledgers import ReadHandle
 
 LATENCY_US: Final = (200, 5_000)
 SLOW_US: Final = (1_000_000, 10_000_000)
 _FIRST_ADDRESS: Final = 4096
-_FRAME_OVERHEAD: Final = 48
+PART_BYTES: Final = 16 * 1024
+"""Of a container's log; tiny, so that short runs have many parts."""
 _BATCH_FRAMES: Final = 64
 
 
@@ -72,6 +83,7 @@ class _Ledger:
         "next_address",
         "next_sequence",
         "owner",
+        "parts",
         "settled_death",
     )
 
@@ -80,6 +92,7 @@ class _Ledger:
         self.epoch_opened = 0
         """The highest epoch whose opening has returned."""
         self.frames: list[LogFrame] = []
+        self.parts = MemoryParts(LogAddress(_FIRST_ADDRESS), PART_BYTES)
         self.next_address = _FIRST_ADDRESS
         self.next_sequence = 1
         self.in_flight: deque[_Flight] = deque()
@@ -108,10 +121,11 @@ class _Ledger:
         self.settle(now_us)
         self.in_flight.clear()
         self.owner, self.settled_death = owner, False
+        self.parts.seal()
         self.epoch += 1
         return self.epoch
 
-    def keep(self, epoch: int, data: bytes, *, repeated: bool) -> LogAddress:
+    def keep(self, epoch: int, data: bytes, due_us: int, *, repeated: bool) -> LogAddress:
         """Put a frame behind the last one, twice if so asked; the address of the first of them."""
         first = LogAddress(self.next_address)
         for _ in range(1 + repeated):
@@ -119,7 +133,8 @@ class _Ledger:
                 LogAddress(self.next_address), self.next_sequence, epoch, memoryview(data)
             )
             self.frames.append(frame)
-            self.next_address += _FRAME_OVERHEAD + len(data)
+            self.next_address += FRAME_HEADER_LENGTH + len(data)
+            self.parts.add(frame, LogAddress(self.next_address), BEGINNING_MS + due_us // 1000)
         self.next_sequence += 1
         return first
 
@@ -129,18 +144,19 @@ class _Ledger:
         if place == len(self.frames) or self.frames[place].address != address:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
         self.frames = self.frames[place:]
+        self.parts.truncate(address)
 
     def copy(self, arrived: int) -> _Ledger:
         twin = _Ledger()
         twin.epoch, twin.epoch_opened = self.epoch, self.epoch_opened
-        twin.frames = list(self.frames)
+        twin.frames, twin.parts = list(self.frames), self.parts.copy()
         twin.next_address, twin.next_sequence = self.next_address, self.next_sequence
         for flight in list(self.in_flight)[:arrived]:
-            twin.keep(self.epoch, flight.data, repeated=flight.repeated)
+            twin.keep(self.epoch, flight.data, flight.due_us, repeated=flight.repeated)
         return twin
 
     def _arrive(self, flight: _Flight) -> None:
-        flight.address = self.keep(self.epoch, flight.data, repeated=flight.repeated)
+        flight.address = self.keep(self.epoch, flight.data, flight.due_us, repeated=flight.repeated)
 
 
 class SimulatedLedgerStore:
@@ -299,6 +315,19 @@ class SimulatedLedgerLog(DurableDataLog):
         if self._ledger.epoch != self._epoch:
             raise self._not_primary()
 
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        self._check_open()
+        self._ledger.settle(self._now_us())
+        return self._ledger.parts.sealed()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        self._check_open()
+        await self._travel()
+        if self._world.strikes("ledger.read.unavailable"):
+            raise TierUnavailableError("tier1", f"{self._place}: the ledger cannot be read now")
+        self._check_open()
+        return self._ledger.parts.open(number, self._container_id, self._check_open)
+
     async def close(self) -> None:
         self._closed = True
         self._fail(self._stopped)
@@ -313,7 +342,7 @@ class SimulatedLedgerLog(DurableDataLog):
             bytes_appended=self._bytes_appended,
             syncs=self._groups,
             log_bytes=self._ledger.next_address - frames[0].address if frames else 0,
-            files=1,
+            files=len(self._ledger.parts),
         )
 
     async def _batches(self, frames: list[LogFrame]) -> AsyncGenerator[Sequence[LogFrame], None]:
@@ -428,6 +457,10 @@ class SimulatedLedgerLog(DurableDataLog):
 
     def _now_us(self) -> int:
         return self._world.time.now_us
+
+    def _check_open(self) -> None:
+        if self._closed or not self._epoch:
+            raise self._stopped()
 
     def _check_failure(self) -> None:
         if self._failure is not None:
