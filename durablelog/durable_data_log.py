@@ -104,8 +104,8 @@ class SealedPart(NamedTuple):
     length: int
     """Bytes of its entries, headers of frames included."""
     sealed_ms: int
-    """When it took its last frame, milliseconds since 1970 UTC, as near as the log knows, and
-    rather later than that.
+    """When it took its last frame, milliseconds since 1970 UTC, as near as the log knows. A later
+    call may know that it was earlier.
     """
 
 

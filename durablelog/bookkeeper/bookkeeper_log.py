@@ -26,6 +26,7 @@ from durablelog.bookkeeper.ledger_addresses import address_text, make_address, s
 from durablelog.bookkeeper.ledger_calls import LedgerCalls, custom_metadata
 from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_opening import fence, list_ledger
+from durablelog.bookkeeper.ledger_parts import LedgerParts
 from durablelog.bookkeeper.ledger_reading import LedgerReader, stretches_of
 from durablelog.bookkeeper.ledger_rollover import LedgerRollover
 from durablelog.bookkeeper.ledger_store import EMPTY, LedgerStore
@@ -37,7 +38,13 @@ from durablelog.bookkeeper.metadata_node import MetadataNodes, NodeUnavailableEr
 from durablelog.bookkeeper.owner_presence import OwnerPresence
 from durablelog.bookkeeper.ownership_lease import OwnershipLease
 from durablelog.bookkeeper.waiting import Waiting
-from durablelog.durable_data_log import DataLogStatistics, DurableDataLog, LogAddress, LogFrame
+from durablelog.durable_data_log import (
+    DataLogStatistics,
+    DurableDataLog,
+    LogAddress,
+    LogFrame,
+    SealedPart,
+)
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -47,6 +54,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.health import HealthNotes
+from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 
@@ -86,6 +94,7 @@ class BookKeeperLog(DurableDataLog):
             )
         self._container_id = container_id
         self._rng = runtime.random
+        self._clock = runtime.clock
         self._ledgers = ledgers
         self._nodes = nodes
         self._options = options
@@ -119,7 +128,17 @@ class BookKeeperLog(DurableDataLog):
             release=self._pipeline.acknowledge_held,
             fail=self._fail,
         )
-        self._remover = LedgerDeleter(ledgers, runtime.random, self._notes)
+        self._parts = LedgerParts(
+            container_id,
+            ledgers,
+            runtime.random,
+            record=lambda: self._keeper.record,
+            check_owner=self.check_primary,
+            password_from=options.password_from,
+            recovers=True,
+        )
+        self._remover = LedgerDeleter(ledgers, runtime.random, self._notes, self._parts.is_pinned)
+        self._parts.on_unpinned = self._remover.unpinned
         self._rollover = LedgerRollover(
             calls=self._calls,
             keeper=self._keeper,
@@ -208,6 +227,12 @@ class BookKeeperLog(DurableDataLog):
                 "tier1", f"the log's record does not answer: {error}"
             ) from error
 
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        return self._parts.sealed()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        return await self._parts.open(number)
+
     async def close(self) -> None:
         self._closed = True
         self._failure = self._stopped
@@ -218,6 +243,7 @@ class BookKeeperLog(DurableDataLog):
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
+            await self._parts.close()
             await self._lease.close()
             # Before the remover: a move to the next ledger that is under way hands it what goes.
             await self._rollover.close(
@@ -242,12 +268,18 @@ class BookKeeperLog(DurableDataLog):
             bookies_behind=bookies.behind,
             bookie_owed_bytes_max=bookies.owed_bytes_max,
             gateway_bytes=bookies.client_bytes,
+            held_bytes=self._parts.held_bytes,
         )
 
     def health(self) -> str | None:
         if self._closed:
             return None
-        return self._notes.describe() or self._ledgers.health() or self._nodes.health()
+        return (
+            self._notes.describe()
+            or self._ledgers.health()
+            or self._nodes.health()
+            or self._parts.health()
+        )
 
     # --- what the pipeline reports ----------------------------------------------------------------
 
@@ -256,6 +288,7 @@ class BookKeeperLog(DurableDataLog):
 
     def _ledger_finished(self) -> None:
         if self._failure is None:
+            self._parts.ended(self._pipeline.ledger.item.sequence, self._clock.time_ms())
             self._rollover.finished()
 
     def _ledger_nearly_full(self) -> None:
@@ -305,6 +338,7 @@ class BookKeeperLog(DurableDataLog):
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
         self._rollover.begin(ledger)
         self._lease.begin()
+        self._parts.begin(self._clock.time_ms())
 
     async def _truncate(self, address: LogAddress) -> None:
         def edit(record: LogMetadata) -> LogMetadata:

@@ -23,6 +23,7 @@ from typing import Final
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
 from durablelog.bookkeeper.ledger_addresses import split_address
 from durablelog.bookkeeper.ledger_calls import wrong_password
+from durablelog.bookkeeper.ledger_parts import LedgerParts
 from durablelog.bookkeeper.ledger_reading import LedgerReader, LedgerStretch, stretches_of
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata, decode_record
@@ -34,7 +35,7 @@ from durablelog.bookkeeper.metadata_node import (
 )
 from durablelog.bookkeeper.waiting import Waiting
 from durablelog.data_frame_reader import DataFrameReader
-from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.durable_data_log import LogAddress, LogFrame, SealedPart
 from durablelog.log_view import LogView
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -44,6 +45,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.health import HealthNotes
+from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.runtime import Runtime
 
 _PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
@@ -87,6 +89,16 @@ class BookKeeperLogView(LogView):
             check_owner=self._check_unchanged,
             fail=_ignore,
         )
+        self._clock = runtime.clock
+        self._parts = LedgerParts(
+            container_id,
+            ledgers,
+            runtime.random,
+            record=lambda: self.record,
+            check_owner=self._check_unchanged,
+            password_from=options.password_from,
+            recovers=False,
+        )
         self._opened = False
         self._closed = False
 
@@ -121,9 +133,16 @@ class BookKeeperLogView(LogView):
             )
             self._reader.sealed(item.ledger_id)
         await self._begin_whole()
+        self._parts.begin(self._clock.time_ms())
 
     def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
+
+    def sealed_parts(self) -> Sequence[SealedPart]:
+        return self._parts.sealed()
+
+    async def open_part(self, number: int) -> ReadHandle:
+        return await self._parts.open(number)
 
     async def check_primary(self) -> None:
         """Raise TierUnavailableError if the log was opened or truncated since this was opened."""
@@ -136,6 +155,7 @@ class BookKeeperLogView(LogView):
 
     async def close(self) -> None:
         self._closed = True
+        await self._parts.close()
 
     def health(self) -> str | None:
         return None if self._closed else self._ledgers.health() or self._nodes.health()

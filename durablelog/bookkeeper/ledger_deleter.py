@@ -7,7 +7,7 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 - a ledger that this opening did not begin is deleted no sooner than DELETE_AFTER_S after the record
   became ours. Bookies may forget the fence with the ledger, and until then an earlier owner may
   take what they say for an acknowledgement;
-- nothing is deleted while somebody reads;
+- nothing is deleted while somebody reads, and a ledger that is pinned not at all;
 - a ledger is deleted when the cluster says so; until then it is tried again, for ever, one at a
   time, whatever went wrong;
 - nothing is begun once the log has failed for good or was closed: what is left is in the record.
@@ -19,6 +19,7 @@ import asyncio
 import math
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
@@ -40,10 +41,25 @@ speeds.
 """
 
 
-class LedgerDeleter:
-    """For one opening."""
+def _never(_ledger_id: int) -> bool:
+    """Nothing is pinned."""
+    return False
 
-    def __init__(self, ledgers: LedgerStore, rng: random.Random, notes: HealthNotes) -> None:
+
+class LedgerDeleter:
+    """For one opening. `is_pinned` is asked with a ledger's id when its turn has come; a caller
+    that says yes calls `unpinned` later.
+    """
+
+    def __init__(
+        self,
+        ledgers: LedgerStore,
+        rng: random.Random,
+        notes: HealthNotes,
+        is_pinned: Callable[[int], bool] = _never,
+    ) -> None:
+        self._is_pinned = is_pinned
+        self._pinned: dict[int, None] = {}
         self._ledgers = ledgers
         self._rng = rng
         self._notes = notes
@@ -99,6 +115,13 @@ class LedgerDeleter:
         if not self._readers:
             self._free.set()
 
+    def unpinned(self, ledger_id: int) -> None:
+        """Nobody reads this ledger any more."""
+        if ledger_id in self._pinned:
+            del self._pinned[ledger_id]
+            self._queue.append(ledger_id)
+            self._go_on()
+
     def stop(self) -> None:
         """The log has failed for good: no further ledger."""
         self._closed = True
@@ -139,6 +162,9 @@ class LedgerDeleter:
             if self._closed:
                 break
             ledger_id = self._queue[0]
+            if self._is_pinned(ledger_id):
+                self._pinned[self._queue.popleft()] = None
+                continue
             try:
                 await self._remove(ledger_id)
             except Exception as error:  # noqa: BLE001

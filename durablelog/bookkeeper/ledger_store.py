@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.ledgers import DigestType, Ensemble
 
 OK: Final = 0
 EMPTY: Final = -1
@@ -79,8 +80,18 @@ class LedgerDescription:
     """Bytes of its entries; meaningful when closed."""
     replication: Replication
     custom: Mapping[str, bytes] = field(default_factory=dict)
-    bookies: tuple[str, ...] = ()
-    """Of the last ensemble."""
+    """In the order in which it was read."""
+    ensembles: tuple[Ensemble, ...] = ()
+    """By first entry."""
+    digest_type: DigestType | None = DigestType.CRC32C
+    """None: the metadata do not say."""
+    created_ms: int = -1
+    """Milliseconds since 1970 UTC; -1 if it is not known."""
+
+    @property
+    def bookies(self) -> tuple[str, ...]:
+        """Of the last ensemble."""
+        return self.ensembles[-1].bookies if self.ensembles else ()
 
 
 class AddResult(NamedTuple):

@@ -14,6 +14,8 @@ PAYLOAD_BYTES_MAX = 400
 class LogWorld(ABC):
     """What outlives the logs opened on it."""
 
+    container_id: int = 0
+
     @abstractmethod
     def make_log(self) -> DurableDataLog:
         """A log not yet opened, with payloads up to PAYLOAD_BYTES_MAX."""

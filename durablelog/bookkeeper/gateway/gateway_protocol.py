@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerState, Replication
+from segmentstore.contracts.ledgers import DigestType, Ensemble
 
 MAGIC: Final = 0x53534757
-VERSION: Final = 4
+VERSION: Final = 5
 ENTRY_BYTES_MAX: Final = 5 << 20
 """The gateway takes no larger entry, and BookKeeper's default frame neither."""
 
@@ -55,19 +56,20 @@ def custom_text(custom: Mapping[str, bytes]) -> str:
 
 def parse_description(lines: Sequence[str]) -> LedgerDescription:
     """The answer to `describe` and `recover`, without the code."""
-    ledger_id, state, last_entry, length, quorums, bookies, *custom = lines
+    ledger_id, state, last_entry, length, quorums, digest, created_ms, count, *others = lines
     ensemble, write_quorum, ack_quorum = map(int, quorums.split())
-    pairs = (line.split(" ", 1) for line in custom)
+    ensembles = (line.split() for line in others[: int(count)])
+    pairs = (line.split(" ", 1) for line in others[int(count) :])
     return LedgerDescription(
         ledger_id=int(ledger_id),
         state=_STATES[state],
         last_entry=int(last_entry),
         length=int(length),
         replication=Replication(ensemble, write_quorum, ack_quorum),
-        custom={
-            base64.b64decode(key).decode(): base64.b64decode(value) for key, value in sorted(pairs)
-        },
-        bookies=tuple(bookies.split()),
+        custom={base64.b64decode(key).decode(): base64.b64decode(value) for key, value in pairs},
+        ensembles=tuple(Ensemble(int(first), tuple(bookies)) for first, *bookies in ensembles),
+        digest_type=DigestType.__members__.get(digest),
+        created_ms=int(created_ms),
     )
 
 

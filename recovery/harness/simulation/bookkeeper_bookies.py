@@ -33,7 +33,9 @@ from durablelog.bookkeeper.ledger_store import (
 )
 from durablelog.bookkeeper.memory_nodes import NodeTree
 from recovery.harness.simulation.bookkeeper_network import NetworkServer, Timeline
+from recovery.harness.simulation.clock import BEGINNING_MS
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
+from segmentstore.contracts.ledgers import Ensemble
 
 READ_FAILED: Final = -1
 NOT_ENOUGH_BOOKIES: Final = -6
@@ -144,6 +146,7 @@ class LedgerRecord:
     state: LedgerState = LedgerState.OPEN
     last_entry: int = EMPTY
     length: int = 0
+    created_ms: int = -1
 
     def write_set(self, entry: int) -> tuple[int, ...]:
         """The bookies that get an entry."""
@@ -201,7 +204,12 @@ class BookKeeperServers:
             return NOT_ENOUGH_BOOKIES
         ledger_id = self._ledgers_created
         self._ledgers_created += 1
-        record = LedgerRecord(replication=replication, custom=dict(custom), bookies=tuple(chosen))
+        record = LedgerRecord(
+            replication=replication,
+            custom=dict(custom),
+            bookies=tuple(chosen),
+            created_ms=BEGINNING_MS + now_us // 1000,
+        )
         self.records[ledger_id] = record
         return ledger_id, record
 
@@ -267,7 +275,8 @@ class BookKeeperServers:
             length=record.length,
             replication=record.replication,
             custom=dict(record.custom),
-            bookies=tuple(self.bookies[number].name for number in record.bookies),
+            ensembles=(Ensemble(0, tuple(self.bookies[number].name for number in record.bookies)),),
+            created_ms=record.created_ms,
         )
 
     def _collect(self, ledger_id: int) -> None:

@@ -33,6 +33,7 @@ from durablelog.bookkeeper.ledger_store import (
 )
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.ledgers import Ensemble
 
 LedgerCallName = Literal["create", "recover", "describe", "confirmed", "read", "delete", "list"]
 
@@ -70,7 +71,8 @@ class MemoryLedger:
             length=sum(map(len, self.entries)),
             replication=self.replication,
             custom=dict(self.custom),
-            bookies=self.bookies,
+            ensembles=(Ensemble(0, self.bookies),),
+            created_ms=self.ledger_id,
         )
 
 

@@ -12,6 +12,8 @@ from tests.durablelog.bookkeeper.bookkeeper_world import BookKeeperWorld, run
 
 
 class _World(LogWorld):
+    container_id = 3
+
     def __init__(self) -> None:
         self.inner = BookKeeperWorld()
 

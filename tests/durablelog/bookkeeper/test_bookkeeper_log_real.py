@@ -108,6 +108,8 @@ class _RealLog(BookKeeperLog):
 
 
 class _World(LogWorld):
+    container_id = 3
+
     def __init__(self, cluster: BookKeeperCluster) -> None:
         self.cluster = cluster
         self.path = f"/log-{next(_numbers)}/containers/3"

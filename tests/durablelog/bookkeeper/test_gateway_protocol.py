@@ -24,6 +24,7 @@ from durablelog.bookkeeper.gateway.gateway_protocol import (
 from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
 from durablelog.bookkeeper.gateway.handshake import HungUpError, handshake
 from durablelog.bookkeeper.ledger_store import EMPTY, OK, LedgerState, Replication
+from segmentstore.contracts.ledgers import DigestType
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "formats" / "bookkeeper-data-plane.md"
 
@@ -62,7 +63,11 @@ def test_a_description_is_read() -> None:
         "41",
         "4242",
         "3 3 2",
-        "127.0.0.1:3181 127.0.0.1:3182 ",
+        "CRC32C",
+        "1700000000123",
+        "2",
+        "0 127.0.0.1:3181 127.0.0.1:3180",
+        "17 127.0.0.1:3181 127.0.0.1:3182",
         "c3RvcmU= eCB5Cg==",
         "YQ== ",
     ]
@@ -75,8 +80,12 @@ def test_a_description_is_read() -> None:
     )
     assert ledger.replication == Replication(3, 3, 2)
     assert ledger.bookies == ("127.0.0.1:3181", "127.0.0.1:3182")
-    assert ledger.custom == {"store": b"x y\n", "a": b""}
-    opened = parse_description(["0", "IN_RECOVERY", "-1", "0", "2 2 2", "a:1"])
+    assert list(ledger.custom.items()) == [("store", b"x y\n"), ("a", b"")]
+    assert [ensemble.first_entry for ensemble in ledger.ensembles] == [0, 17]
+    assert ledger.ensembles[0].bookies == ("127.0.0.1:3181", "127.0.0.1:3180")
+    assert (ledger.digest_type, ledger.created_ms) == (DigestType.CRC32C, 1_700_000_000_123)
+    opened = parse_description(["0", "IN_RECOVERY", "-1", "0", "2 2 2", "null", "-1", "1", "0 a:1"])
+    assert (opened.digest_type, opened.created_ms, opened.bookies) == (None, -1, ("a:1",))
     assert (opened.state, opened.last_entry, opened.custom) == (LedgerState.IN_RECOVERY, EMPTY, {})
 
 

@@ -26,7 +26,7 @@ import org.apache.bookkeeper.client.BKException;
  */
 final class DataServer {
     private static final int MAGIC = 0x53534757;
-    private static final int VERSION = 4;
+    private static final int VERSION = 5;
     private static final int CONNECTIONS_MAX = 256;
     /**
      * How long a handshake may take: a connection that stays silent holds one of the places above.

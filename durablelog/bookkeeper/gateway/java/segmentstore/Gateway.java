@@ -7,7 +7,6 @@ import java.nio.file.Path;
 import java.util.Base64;
 import java.util.Collection;
 import java.util.HashMap;
-import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
@@ -359,15 +358,18 @@ public final class Gateway {
     }
 
     private static String text(long ledger, LedgerMetadata metadata) {
-        List<? extends List<BookieId>> ensembles = List.copyOf(metadata.getAllEnsembles().values());
         StringBuilder lines = new StringBuilder();
         lines.append(ledger).append('\n').append(metadata.getState()).append('\n')
                 .append(metadata.isClosed() ? metadata.getLastEntryId() : -1).append('\n')
                 .append(metadata.isClosed() ? metadata.getLength() : 0).append('\n')
                 .append(metadata.getEnsembleSize()).append(' ')
                 .append(metadata.getWriteQuorumSize())
-                .append(' ').append(metadata.getAckQuorumSize()).append('\n');
-        lines.append(names(ensembles.get(ensembles.size() - 1)));
+                .append(' ').append(metadata.getAckQuorumSize()).append('\n')
+                .append(metadata.getDigestType()).append('\n')
+                .append(metadata.getCtime()).append('\n')
+                .append(metadata.getAllEnsembles().size());
+        metadata.getAllEnsembles().forEach((first, bookies) ->
+                lines.append('\n').append(first).append(' ').append(names(bookies)));
         for (Map.Entry<String, byte[]> item : metadata.getCustomMetadata().entrySet()) {
             lines.append('\n').append(base64(item.getKey().getBytes(StandardCharsets.UTF_8)))
                     .append(' ').append(base64(item.getValue()));
