@@ -7,23 +7,16 @@ from __future__ import annotations
 import asyncio
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
-from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
-from durablelog.bookkeeper.gateway.gateway_settings import GatewaySettings
-from durablelog.bookkeeper.ledger_store import AddResult, LedgerState, LedgerWriter, Replication
-from durablelog.bookkeeper.log_options import BookKeeperLogOptions
-from durablelog.bookkeeper.zookeeper_nodes import ZookeeperNodes, ZookeeperSettings
+from durablelog.bookkeeper.ledger_store import LedgerState, Replication
 from durablelog.durable_data_log import DurableDataLog
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
-from segmentstore.contracts.checksum import Buffer
-from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import (
-    PAYLOAD_BYTES_MAX,
     DurableDataLogContract,
     LogWorld,
     append_all,
@@ -32,79 +25,11 @@ from tests.contracts.durable_data_log_contract import (
 )
 from tests.durablelog.bookkeeper.bookkeeper_world import options
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.durablelog.bookkeeper.real_log import RealLog, never
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import until_said
 from tests.support.suites import slow
 
 _numbers = itertools.count()
-
-
-class _Failing(LedgerWriter):
-    """A writer whose append number `left` fails with a code no log knows, and all later ones."""
-
-    def __init__(self, inner: LedgerWriter, left: Callable[[], int]) -> None:
-        self._inner = inner
-        self._left = left
-        self._dead = False
-
-    @property
-    def ledger_id(self) -> int:
-        return self._inner.ledger_id
-
-    def append(self, parts: Sequence[Buffer]) -> None:
-        self._inner.on_results = self.on_results
-        if not self._dead and self._left() > 0:
-            self._inner.append(parts)
-        else:
-            self._dead = True
-            asyncio.get_running_loop().call_soon(lambda: self.on_results([AddResult(-999, -1)]))
-
-    async def close(self) -> None:
-        await self._inner.close()
-
-
-class _FailingStore(GatewayLedgerStore):
-    def __init__(self, settings: GatewaySettings, left: Callable[[], int]) -> None:
-        super().__init__(settings, Runtime())
-        self._left = left
-
-    async def create(self, replication: Replication, custom: Mapping[str, bytes]) -> LedgerWriter:
-        return _Failing(await super().create(replication, custom), self._left)
-
-
-class _RealLog(BookKeeperLog):
-    """With clients of its own, as a process has them."""
-
-    def __init__(
-        self,
-        cluster: BookKeeperCluster,
-        path: str,
-        left: Callable[[], int],
-        log_options: BookKeeperLogOptions | None = None,
-    ) -> None:
-        settings = GatewaySettings(metadata_uri=cluster.metadata_uri, password=b"secret")
-        self.ledger_client = _FailingStore(settings, left)
-        self.node_client = ZookeeperNodes(ZookeeperSettings(hosts=[cluster.zookeeper]), Runtime())
-        super().__init__(
-            3,
-            Runtime(),
-            self.ledger_client,
-            self.node_client,
-            path,
-            store_id="5d0c",
-            options=log_options or options(),
-            payload_bytes_max=PAYLOAD_BYTES_MAX,
-        )
-
-    async def open(self) -> None:
-        if not self._closed:
-            await self.ledger_client.open()
-            await self.node_client.open()
-        await super().open()
-
-    async def close(self) -> None:
-        await super().close()
-        await self.ledger_client.close()
-        await self.node_client.close()
 
 
 class _World(LogWorld):
@@ -116,7 +41,7 @@ class _World(LogWorld):
         self._left = 1 << 30
 
     def make_log(self) -> DurableDataLog:
-        return _RealLog(self.cluster, self.path, self._take)
+        return RealLog(self.cluster, self.path, self._take)
 
     def usurp(self) -> None:
         """Nothing here shows a live owner on BookKeeper."""
@@ -148,15 +73,10 @@ class TestOnARealCluster(DurableDataLogContract):
         return self.world
 
 
-def never() -> int:
-    """As `left` of a log none of whose appends is made to fail."""
-    return 1
-
-
 @slow(15)
 def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCluster) -> None:
     async def scenario() -> None:
-        log = _RealLog(cluster, "/dying/containers/3", never)
+        log = RealLog(cluster, "/dying/containers/3", never)
         await log.open()
         await append_all(log, range(5))
         cluster.kill_bookie(0)
@@ -176,7 +96,7 @@ def test_a_bookie_that_dies_and_two_that_die_and_come_back(cluster: BookKeeperCl
 
 def test_a_bookie_of_three_that_dies_ends_no_ledger(cluster: BookKeeperCluster) -> None:
     async def scenario() -> None:
-        log = _RealLog(cluster, "/one-dies/containers/3", never, options(ledger_bytes=1 << 20))
+        log = RealLog(cluster, "/one-dies/containers/3", never, options(ledger_bytes=1 << 20))
         try:
             await log.open()
             await append_all(log, range(5))
@@ -210,7 +130,7 @@ def test_a_ledger_on_fewer_bookies_is_named_until_the_next_one_is_on_all(
             await log.append([payload(next(numbers))])
 
     async def scenario() -> None:
-        log = _RealLog(cluster, "/fewer/containers/3", never, log_options)
+        log = RealLog(cluster, "/fewer/containers/3", never, log_options)
         try:
             await log.open()
             await asyncio.to_thread(functools.partial(cluster.kill_bookie, 0, forget=True))
