@@ -36,6 +36,7 @@ CASES = {
     "metadata_growth": "bench.metadata_growth",
     "long_segments": "bench.long_segments",
     "isolation": "bench.isolation",
+    "log_parts": "bench.log_parts",
     "request_costs": "bench.request_costs",
     "cold_random_reads": "bench.cold_random_reads",
     "s3_ingest": "bench.s3_ingest",

@@ -18,6 +18,8 @@ from durablelog.file.part_reading import PIECE_BYTES
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from recovery.harness.simulation.ledger import SimulatedLedgerLog, SimulatedLedgerStore
 from segmentstore.contracts.ledgers import ReadHandle
+from segmentstore.contracts.paced_reading import PacedReadHandle
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.read_handle_contract import HandleWorld, ReadHandleContract
 from tests.harness.fake_process import FakeProcess, fake_world
@@ -102,6 +104,35 @@ class TestPartsOfAFileLog(ReadHandleContract):
             await log.open()
             yield FilePartWorld(log)
             await log.close()
+
+        return world()
+
+
+class PacedWorld(HandleWorld):
+    """Another world's ledger, read through a rate."""
+
+    def __init__(self, inner: HandleWorld) -> None:
+        self._inner = inner
+        self._limiter = RateLimiter(1 << 40)
+        self.entries = inner.entries
+        self.batch_bytes_max = inner.batch_bytes_max
+
+    async def open(self) -> ReadHandle:
+        return PacedReadHandle(await self._inner.open(), self._limiter)
+
+    async def damage(self, entry: int) -> bool:
+        return await self._inner.damage(entry)
+
+    async def delete(self) -> bool:
+        return await self._inner.delete()
+
+
+class TestPacedPartsOfAFileLog(TestPartsOfAFileLog):
+    def make_world(self, tmp_path: Path) -> AbstractAsyncContextManager[HandleWorld]:
+        @asynccontextmanager
+        async def world() -> AsyncIterator[HandleWorld]:
+            async with super(TestPacedPartsOfAFileLog, self).make_world(tmp_path) as inner:
+                yield PacedWorld(inner)
 
         return world()
 

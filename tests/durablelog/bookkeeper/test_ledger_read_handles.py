@@ -226,6 +226,7 @@ def test_when_ledgers_of_earlier_owners_were_sealed_is_asked_for() -> None:
         ids = [item.ledger_id for item in world.record.ledgers]
         # In memory a ledger's time of creation is its id; the last one was sealed by the opening.
         wanted = ids[1 : len(first)]
+        known: list[int] = []
         for _ in range(1000):
             known = [part.sealed_ms for part in log.sealed_parts()]
             if known[:-1] == wanted:
