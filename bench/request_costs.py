@@ -37,7 +37,7 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.storage_writer import StorageWriter
 from tier2.block_header import MAGIC
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.object_storage import ObjectRange
+from tier2.object_storage import NO_METADATA, ObjectRange
 
 QUESTION = "requests of 1 TiB a day at default settings, in dollars"
 MIB = 1 << 20
@@ -106,11 +106,17 @@ class CountingStorage(MemoryObjectStorage):
         self.requests: Counter[str] = Counter()
         self._scale = scale
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         # There are as many blocks as at full size, and their headers are as long.
         headers = sum(len(part) for part in parts if part[:8] == MAGIC)
         self.requests += put_requests(headers + (sum(map(len, parts)) - headers) * self._scale)
-        await super().put(name, parts, unique_id)
+        await super().put(name, parts, unique_id, metadata)
 
     async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
         self.requests += compose_requests(len(ranges))

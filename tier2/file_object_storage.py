@@ -10,6 +10,8 @@ a reader never sees a part. Folders get durable as FileTree says. Rules of this 
   ObjectExistsError;
 - a name whose durability is unknown (found there by a retried put) is replaced by the freshly
   synced copy of the same bytes. A failed sync is never repeated on the same file and believed;
+- metadata that an object is put with are a file of their own, root/~metadata/name, there before the
+  object and removed before it;
 - several processes, and several stores, may use one root at the same time.
 """
 
@@ -18,15 +20,18 @@ from __future__ import annotations
 import errno
 import os.path
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
+from tier2.file_growing import GrowingFile
 from tier2.file_staging import StagingFolder
 from tier2.file_tree import FileTree
 from tier2.file_urls import printable
+from tier2.metadata_files import metadata_path, metadata_text, parse_metadata_text
 from tier2.object_names import is_name_part
 from tier2.object_storage import (
+    NO_METADATA,
     InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -48,14 +53,30 @@ class _Files:
 
     def __init__(self, runtime: Runtime, root: str, tag: int) -> None:
         self._disk = runtime.disk
+        self._lock = runtime.lock
         self._root = root
         self._staging = StagingFolder(runtime, root, tag)
         self._tree = FileTree(runtime, root)
 
-    def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    def put(
+        self, name: str, parts: Sequence[Buffer], unique_id: bytes, metadata: Mapping[str, str]
+    ) -> None:
+        self._publish(name, self._stage(parts, unique_id), unique_id, metadata)
+
+    def grow(self, name: str, unique_id: bytes, metadata: Mapping[str, str]) -> GrowingFile:
+        def publish(staged: str) -> None:
+            self._publish(name, staged, unique_id, metadata)
+
+        return GrowingFile(self._disk, self._staging, unique_id, self._lock(), publish)
+
+    def _publish(
+        self, name: str, staged: str, unique_id: bytes, metadata: Mapping[str, str]
+    ) -> None:
+        """Give a staged file, which is discarded in any case, its name."""
         target = self._path(name)
-        staged = self._stage(parts, unique_id)
         try:
+            if metadata and not self._disk.exists(target):
+                self._describe(name, unique_id, metadata)
             try:
                 self._tree.link(staged, target)
             except FileExistsError:
@@ -85,6 +106,10 @@ class _Files:
         return data
 
     def head(self, name: str) -> StoredObject | None:
+        found = self._listed(name)
+        return None if found is None else found._replace(metadata=self._metadata(name))
+
+    def _listed(self, name: str) -> StoredObject | None:
         path = self._path(name)
         try:
             if self._disk.is_directory(path):
@@ -93,8 +118,30 @@ class _Files:
         except _ABSENT:
             return None
 
+    def _metadata(self, name: str) -> Mapping[str, str]:
+        try:
+            file = self._disk.open(metadata_path(self._root, name))
+        except _ABSENT:
+            return NO_METADATA
+        try:
+            return parse_metadata_text(name, file.pread(0, file.size()))
+        finally:
+            file.close()
+
+    def _describe(self, name: str, unique_id: bytes, metadata: Mapping[str, str]) -> None:
+        staged = self._stage([metadata_text(metadata)], unique_id)
+        try:
+            self._tree.replace(staged, metadata_path(self._root, name))
+        finally:
+            self._staging.discard(staged)
+
     def delete(self, name: str) -> None:
-        path = self._path(name)
+        described = metadata_path(self._root, name)
+        if self._disk.exists(described):
+            self._unlink(described)
+        self._unlink(self._path(name))
+
+    def _unlink(self, path: str) -> None:
         folder = posixpath.dirname(path)
         try:
             self._disk.unlink(path)
@@ -122,7 +169,7 @@ class _Files:
         ):
             if not name.endswith("/"):
                 if name.startswith(prefix) and name > start_after:
-                    found = self.head(name)
+                    found = self._listed(name)
                     if found is not None:
                         yield found
             elif _overlaps(name, prefix) and (name > start_after or start_after.startswith(name)):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any, Final, Literal
@@ -30,10 +30,18 @@ from segmentstore.contracts.errors import describe
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import HIDDEN, is_secret
 from tier2.fsspec_back_ends import modified_ms
+from tier2.fsspec_growing import FsspecGrowing
 from tier2.fsspec_location import FsspecLocation
 from tier2.fsspec_options import SFTP_SCHEMES, SecretFileError, with_secrets
+from tier2.metadata_files import (
+    METADATA_TEXT_MAX,
+    metadata_path,
+    metadata_text,
+    parse_metadata_text,
+)
 from tier2.object_names import is_name_part
 from tier2.object_storage import (
+    NO_METADATA,
     InvalidRangeError,
     ObjectExistsError,
     ObjectNotFoundError,
@@ -82,10 +90,14 @@ class FsspecFiles:
         self._folder_lock = runtime.lock()
         self._idle: list[Any] = []
 
-    def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    def put(
+        self, name: str, parts: Sequence[Buffer], unique_id: bytes, metadata: Mapping[str, str]
+    ) -> None:
         del unique_id  # there is no place for it
         path, data = self._path(name), b"".join(parts)
         with self._stripes[zlib.crc32(name.encode()) % _STRIPES], self._file_system() as fs:
+            if metadata:
+                self.describe(fs, name, metadata)
             if not self._back_end.atomic_create and self._settle(fs, name, data) == "there":
                 return
             try:
@@ -95,11 +107,55 @@ class FsspecFiles:
                     return
                 self._create(fs, path, data)
             if not self._back_end.whole:
-                written = self._info_of(fs, path)
-                if written is None or written["size"] != len(data):
-                    raise StorageUnavailableError(
-                        name, f"written, and found as {_size(written)}", "short-object"
-                    )
+                self.check_size(fs, name, len(data))
+
+    def grow(self, name: str, unique_id: bytes, metadata: Mapping[str, str]) -> FsspecGrowing:
+        del unique_id
+        return FsspecGrowing(self, name, metadata, self._runtime.lock())
+
+    def describe(self, fs: Any, name: str, metadata: Mapping[str, str]) -> None:
+        """Keep an object's metadata, unless there is an object of this name."""
+        if self._info_of(fs, self._path(name)) is None:
+            path = metadata_path(self._location.root, name)
+            if self._info_of(fs, path) is not None:
+                fs.rm_file(path)  # Of an upload that ended before its object had its name.
+            self._create(fs, path, metadata_text(metadata))
+
+    def open_new(self, fs: Any, name: str) -> Any:
+        """An object to be written from its beginning on. Raises ObjectExistsError."""
+        path = self._path(name)
+        if self._info_of(fs, path) is not None:
+            raise ObjectExistsError(name, "taken before the upload began")
+        folder = path.rpartition("/")[0]
+        if self._back_end.folders and not fs.exists(folder):
+            self._make_folder(fs, folder)
+        return fs.open(path, "wb") if self._sftp is None else self._sftp.open_new(fs, path)
+
+    def write_on(self, file: Any, part: Buffer) -> None:
+        """Write at the end of what `open_new` gave."""
+        if self._sftp is None:
+            file.write(part)
+        else:
+            self._sftp.write(file, part)
+
+    def check_size(self, fs: Any, name: str, size: int) -> None:
+        """Raise StorageUnavailableError if an object that was written is of another size."""
+        written = self._info_of(fs, self._path(name))
+        if written is None or written["size"] != size:
+            raise StorageUnavailableError(
+                name, f"written, and found as {_size(written)}", "short-object"
+            )
+
+    def remove_part(self, fs: Any, name: str) -> None:
+        """Remove what is there of an upload that ended in the middle."""
+        for path in (metadata_path(self._location.root, name), self._path(name)):
+            if self._info_of(fs, path) is not None:
+                fs.rm_file(path)
+
+    @property
+    def file_system(self) -> Callable[[], AbstractContextManager[Any]]:
+        """An instance of the back end, for one thread at a time."""
+        return self._file_system
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         with self._file_system() as fs:
@@ -127,7 +183,16 @@ class FsspecFiles:
     def head(self, name: str) -> StoredObject | None:
         with self._file_system() as fs:
             info = self._info_of(fs, self._path(name))
-            return None if info is None or not _is_object(info) else self._stored(name, info)
+            if info is None or not _is_object(info):
+                return None
+            return self._stored(name, info)._replace(metadata=self._metadata(fs, name))
+
+    def _metadata(self, fs: Any, name: str) -> Mapping[str, str]:
+        try:
+            text = self._read(fs, metadata_path(self._location.root, name), 0, METADATA_TEXT_MAX)
+        except _ABSENT:
+            return NO_METADATA
+        return parse_metadata_text(name, text)
 
     def delete(self, name: str) -> None:
         path = self._path(name)
@@ -136,6 +201,9 @@ class FsspecFiles:
             info = self._info_of(fs, path)
             if info is None or not _is_object(info):
                 return
+            described = metadata_path(self._location.root, name)
+            if self._info_of(fs, described) is not None:
+                fs.rm_file(described)
             try:
                 fs.rm_file(path)
             except _ABSENT:

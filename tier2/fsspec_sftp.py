@@ -14,6 +14,8 @@ from typing import Any, Final
 
 import paramiko
 
+from segmentstore.contracts.checksum import Buffer
+
 KNOWN_HOSTS: Final = "known_hosts"
 """An option of ours: the file of the servers' keys, as OpenSSH writes it.
 
@@ -83,8 +85,14 @@ def disconnect(file_system: Any) -> None:
 
 def create(file_system: Any, path: str, data: bytes) -> None:
     """Write a new file; FileExistsError if there is one. A failed one may leave a part."""
+    with open_new(file_system, path) as file:
+        write(file, data)
+
+
+def open_new(file_system: Any, path: str) -> Any:
+    """A new file, to be written; FileExistsError if there is one."""
     try:
-        file = file_system.ftp.open(path, "wxb")
+        return file_system.ftp.open(path, "wxb")
     except FileNotFoundError:
         raise
     except OSError:
@@ -92,16 +100,19 @@ def create(file_system: Any, path: str, data: bytes) -> None:
         if not _exists(file_system, path):
             raise
         raise FileExistsError(path) from None
-    with file:
-        view = memoryview(data)
-        for begin in range(0, len(view), _WRITE_BYTES):
-            window = view[begin : begin + _WRITE_BYTES]
-            # The last write of a window is made without running ahead, and that one waits for the
-            # answers of all.
-            file.set_pipelined(True)
-            file.write(window[:-1])
-            file.set_pipelined(False)
-            file.write(window[-1:])
+
+
+def write(file: Any, data: Buffer) -> None:
+    """Write at the end of an open file."""
+    view = memoryview(data)
+    for begin in range(0, len(view), _WRITE_BYTES):
+        window = view[begin : begin + _WRITE_BYTES]
+        # The last write of a window is made without running ahead, and that one waits for the
+        # answers of all.
+        file.set_pipelined(True)
+        file.write(window[:-1])
+        file.set_pipelined(False)
+        file.write(window[-1:])
 
 
 def read(file_system: Any, path: str, offset: int, length: int) -> bytes:

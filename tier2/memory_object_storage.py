@@ -10,19 +10,24 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import Literal, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import check_object_name, check_unique_id
 from tier2.object_storage import (
+    NO_METADATA,
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectRange,
     ObjectStorage,
+    PartSizes,
     StorageUnavailableError,
     StoredObject,
+    UnfinishedUpload,
+    check_metadata,
     check_ranges,
     exact_range,
 )
@@ -31,7 +36,10 @@ from tier2.request_statistics import ObjectStorageStatistics
 
 PAGE_OBJECTS = 1000
 
-Method = Literal["put", "compose", "get_range", "head", "delete", "list"]
+Method = Literal[
+    "put", "compose", "get_range", "head", "delete", "list",
+    "begin_upload", "upload_part", "complete_upload", "abort_upload", "list_uploads",
+]  # fmt: skip
 
 
 class MemoryObject(NamedTuple):
@@ -40,6 +48,7 @@ class MemoryObject(NamedTuple):
     data: bytes
     unique_id: bytes
     modified_ms: int
+    metadata: Mapping[str, str] = NO_METADATA
 
 
 class MemoryBucket:
@@ -47,6 +56,10 @@ class MemoryBucket:
 
     def __init__(self) -> None:
         self.objects: dict[str, MemoryObject] = {}
+        self.unfinished: dict[str, UnfinishedUpload] = {}
+        """Uploads in parts that were neither completed nor aborted, by their id."""
+        self.uploads = 0
+        """Begun so far."""
 
 
 class _Fault:
@@ -71,12 +84,14 @@ class MemoryObjectStorage(ObjectStorage):
         name: str = "",
         page_objects: int = PAGE_OBJECTS,
         compose_bytes_min: int = 1,
+        upload_bytes_min: int = 1,
     ) -> None:
         self.bucket = bucket if bucket is not None else MemoryBucket()
         self._clock = runtime.clock
         self._name = name
         self._page_objects = page_objects
         self._compose_bytes_min = compose_bytes_min
+        self._upload_bytes_min = upload_bytes_min
         self._meter = RequestMeter()
         self._faults: dict[Method, deque[_Fault]] = {}
         self._closed = False
@@ -107,17 +122,74 @@ class MemoryObjectStorage(ObjectStorage):
         """Forget every failure asked for."""
         self._faults.clear()
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         check_object_name(name)
         check_unique_id(unique_id)
+        metadata = check_metadata(metadata)
         data = b"".join(parts)
         if not data:
             raise ValueError(f"object {name} would be empty")
         with self._meter.request("put") as request:
             lost = await self._enter("put", name)
-            self._store(name, data, unique_id)
+            self._store(name, data, unique_id, metadata)
             _leave(lost)
             request.sent(len(data))
+
+    @property
+    def upload_bytes_min(self) -> int:
+        return self._upload_bytes_min
+
+    async def upload(
+        self,
+        name: str,
+        parts: AsyncGenerator[Buffer, None],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        async with aclosing(parts):
+            check_object_name(name)
+            check_unique_id(unique_id)
+            metadata = check_metadata(metadata)
+            self.bucket.uploads += 1
+            begun = UnfinishedUpload(name, str(self.bucket.uploads), self._clock.time_ms())
+            with self._meter.request("begin_upload"):
+                _leave(await self._enter("begin_upload", name))
+            self.bucket.unfinished[begun.upload_id] = begun
+            try:
+                data = await self._gathered(name, parts)
+                with self._meter.request("complete_upload"):
+                    lost = await self._enter("complete_upload", name)
+                    self._store(name, data, unique_id, metadata)
+                    del self.bucket.unfinished[begun.upload_id]
+                    _leave(lost)
+            except BaseException:
+                if begun.upload_id in self.bucket.unfinished:
+                    with suppress(StorageUnavailableError):
+                        await self.abort_unfinished(begun)
+                raise
+
+    async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
+        if not self.bucket.unfinished:
+            return ()  # Known without a request.
+        with self._meter.request("list_uploads"):
+            lost = await self._enter("list_uploads", prefix)
+            found = [
+                each for each in self.bucket.unfinished.values() if each.name.startswith(prefix)
+            ]
+            _leave(lost)
+        return found
+
+    async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
+        with self._meter.request("abort_upload"):
+            lost = await self._enter("abort_upload", upload.name)
+            self.bucket.unfinished.pop(upload.upload_id, None)
+            _leave(lost)
 
     @property
     def compose_bytes_min(self) -> int | None:
@@ -149,7 +221,9 @@ class MemoryObjectStorage(ObjectStorage):
             lost = await self._enter("head", name)
             there = self.bucket.objects.get(name)
             _leave(lost)
-        return None if there is None else StoredObject(name, len(there.data), there.modified_ms)
+        if there is None:
+            return None
+        return StoredObject(name, len(there.data), there.modified_ms, there.metadata)
 
     async def delete(self, name: str) -> None:
         check_object_name(name)
@@ -199,10 +273,31 @@ class MemoryObjectStorage(ObjectStorage):
             raise error
         return error
 
-    def _store(self, name: str, data: bytes, unique_id: bytes) -> None:
+    async def _gathered(self, name: str, parts: AsyncGenerator[Buffer, None]) -> bytes:
+        sizes = PartSizes(name, self._upload_bytes_min)
+        kept: list[bytes] = []
+        async for part in parts:
+            sizes.add(len(part))
+            with self._meter.request("put_part") as request:
+                lost = await self._enter("upload_part", name)
+                kept.append(bytes(part))
+                _leave(lost)
+                request.sent(len(part))
+        sizes.end()
+        return b"".join(kept)
+
+    def _store(
+        self,
+        name: str,
+        data: bytes,
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         there = self.bucket.objects.get(name)
         if there is None:
-            self.bucket.objects[name] = MemoryObject(data, bytes(unique_id), self._clock.time_ms())
+            self.bucket.objects[name] = MemoryObject(
+                data, bytes(unique_id), self._clock.time_ms(), metadata
+            )
         elif there.unique_id != unique_id:
             raise ObjectExistsError(name, "taken by an object with another unique id")
 

@@ -12,20 +12,31 @@ What every implementation promises (proved by tests/contracts/object_storage_con
 - `get_range` gives exactly the bytes asked for or an error, never fewer;
 - `delete` of what is absent succeeds; after it returned the object is absent;
 - `compose`, where it is offered, keeps what `put` promises: the bytes only come from objects
-  instead of the caller.
+  instead of the caller. So does `upload`, whose bytes come one part after another.
 
 Listing is for people and for garbage, never needed to be correct (DESIGN 4.3).
 """
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import SelfDescribed
 from tier2.request_statistics import ObjectStorageStatistics
+
+NO_METADATA: Final[Mapping[str, str]] = MappingProxyType({})
+METADATA_BYTES_MAX: Final = 1900
+"""Of keys and values: S3 takes 2 KB, with what we add."""
+PARTS_MAX: Final = 10_000
+"""Of one upload, on every storage: S3 takes no more."""
+
+_METADATA_KEY: Final = re.compile(r"[a-z0-9][a-z0-9._-]*")
+_METADATA_VALUE: Final = re.compile(r"(?:[!-~](?:[ -~]*[!-~])?)?")
 
 
 class StoredObject(NamedTuple):
@@ -37,6 +48,15 @@ class StoredObject(NamedTuple):
     """As the store has it, milliseconds since 1970 UTC; for people and for ages, never for
     order.
     """
+    metadata: Mapping[str, str] = NO_METADATA
+    """What it was put with, keys in lower case; a listing does not give it."""
+
+
+class WholeObject(NamedTuple):
+    """A small object, read at once."""
+
+    data: bytes
+    metadata: Mapping[str, str]
 
 
 class ObjectRange(NamedTuple):
@@ -155,6 +175,50 @@ def check_ranges(ranges: Sequence[ObjectRange], bytes_min: int) -> Sequence[Obje
     return ranges
 
 
+def check_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """A copy of what an object is put with if every storage can keep it; ValueError otherwise.
+
+    Keys are of `a-z 0-9 . _ -`, values are printable ASCII without spaces at their ends, all
+    together at most METADATA_BYTES_MAX. The key `unique-id` is ours.
+    """
+    for key, value in metadata.items():
+        if _METADATA_KEY.fullmatch(key) is None or key == "unique-id":
+            raise ValueError(f"{key!r} is no key of an object's metadata")
+        if _METADATA_VALUE.fullmatch(value) is None:
+            raise ValueError(f"{value!r} is no value of an object's metadata")
+    size = sum(len(key) + len(value) for key, value in metadata.items())
+    if size > METADATA_BYTES_MAX:
+        raise ValueError(f"{size} bytes of metadata are more than {METADATA_BYTES_MAX}")
+    return dict(metadata)
+
+
+class PartSizes:
+    """Checks the parts of one upload: none empty, none short but the last, not too many."""
+
+    def __init__(self, name: str, bytes_min: int) -> None:
+        self._name = name
+        self._bytes_min = bytes_min
+        self.count = self.total = 0
+        self._last = bytes_min
+
+    def add(self, size: int) -> None:
+        """One more part of `size` bytes. ValueError if it may not follow."""
+        if not size:
+            raise ValueError(f"a part of {self._name} is empty")
+        if self._last < self._bytes_min:
+            raise ValueError(f"a part of {self._last} bytes of {self._name} is not the last")
+        if self.count == PARTS_MAX:
+            raise ValueError(f"{self._name} has more than {PARTS_MAX} parts")
+        self.count += 1
+        self.total += size
+        self._last = size
+
+    def end(self) -> None:
+        """There is no further part. ValueError if there was none."""
+        if not self.count:
+            raise ValueError(f"object {self._name} would be empty")
+
+
 def exact_range(name: str, data: bytes, offset: int, length: int) -> bytes:
     """Bytes of an object held as a whole, as `get_range` gives them. Raises InvalidRangeError."""
     if offset + length > len(data):
@@ -175,12 +239,44 @@ class ObjectStorage(ABC):
         """Where this is, for messages."""
 
     @abstractmethod
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         """Store the concatenation of `parts` under `name`, if the name is free.
 
         `unique_id` is 16 bytes, different for each object ever put. It is kept with the object and
         distinguishes one's own object, whose reply was lost, from another's (ObjectExistsError).
-        Not empty (ValueError).
+        Not empty (ValueError). `metadata` are kept with the object, within the bounds of
+        `check_metadata`.
+        """
+
+    @property
+    def upload_bytes_min(self) -> int:
+        """The least length of a part of `upload`, but for the last."""
+        return 1
+
+    @abstractmethod
+    async def upload(
+        self,
+        name: str,
+        parts: AsyncGenerator[Buffer, None],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        """As `put`, of parts that come one after another: at most 10,000, each but the last of at
+        least `upload_bytes_min` bytes, none empty (ValueError).
+
+        At most two are held at a time: one that is sent, and the next, which is awaited meanwhile.
+        A part must not be changed behind. What `parts` raises ends the upload and is raised; it is
+        closed in any case. Of an upload that failed or was cancelled nothing is seen; of one whose
+        process died, what `list_unfinished` shows at most.
+
+        One that is tried again with the same `unique_id` and bytes succeeds or raises
+        ObjectExistsError.
         """
 
     @property
@@ -216,6 +312,18 @@ class ObjectStorage(ABC):
 
         Raises ObjectNotFoundError, InvalidRangeError.
         """
+
+    async def get_whole(self, name: str, bytes_max: int) -> WholeObject:
+        """All bytes of an object of at most `bytes_max`, and its metadata. One request on S3.
+
+        Raises ObjectNotFoundError, InvalidRangeError for a larger one.
+        """
+        there = await self.head(name)
+        if there is None:
+            raise ObjectNotFoundError(name, "no such object")
+        if there.size > bytes_max:
+            raise InvalidRangeError(name, f"{there.size} bytes are more than {bytes_max}")
+        return WholeObject(await self.get_range(name, 0, there.size), there.metadata)
 
     @abstractmethod
     async def head(self, name: str) -> StoredObject | None:

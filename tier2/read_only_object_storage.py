@@ -6,16 +6,18 @@ deletion by such a reader would be the deed of a second owner.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from typing import Final
 
 from segmentstore.contracts.checksum import Buffer
 from tier2.object_storage import (
+    NO_METADATA,
     ObjectRange,
     ObjectStorage,
     StorageRefusedError,
     StoredObject,
     UnfinishedUpload,
+    WholeObject,
 )
 from tier2.request_statistics import ObjectStorageStatistics
 
@@ -39,8 +41,29 @@ class ReadOnlyObjectStorage(ObjectStorage):
     def get_bytes_best(self) -> int:
         return self._storage.get_bytes_best
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
-        del parts, unique_id
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        del parts, unique_id, metadata
+        raise _refused(name)
+
+    @property
+    def upload_bytes_min(self) -> int:
+        return self._storage.upload_bytes_min
+
+    async def upload(
+        self,
+        name: str,
+        parts: AsyncGenerator[Buffer, None],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        del unique_id, metadata
+        await parts.aclose()
         raise _refused(name)
 
     async def compose(self, name: str, ranges: Sequence[ObjectRange], unique_id: bytes) -> None:
@@ -49,6 +72,9 @@ class ReadOnlyObjectStorage(ObjectStorage):
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         return await self._storage.get_range(name, offset, length)
+
+    async def get_whole(self, name: str, bytes_max: int) -> WholeObject:
+        return await self._storage.get_whole(name, bytes_max)
 
     async def head(self, name: str) -> StoredObject | None:
         return await self._storage.head(name)

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, suppress
 from itertools import islice
 from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 
@@ -22,10 +23,13 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import check_object_name, check_unique_id
 from tier2.object_storage import (
+    NO_METADATA,
     ObjectStorage,
     ObjectStorageError,
+    PartSizes,
     StorageUnavailableError,
     StoredObject,
+    check_metadata,
 )
 from tier2.request_meter import RequestMeter
 from tier2.request_statistics import ObjectStorageStatistics
@@ -37,11 +41,31 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
+class GrowingObject(Protocol):
+    """The blocking half of one upload, by any threads. Making one touches nothing."""
+
+    def add(self, part: Buffer) -> None:
+        """One more part."""
+
+    def finish(self) -> None:
+        """Give the object its name, as a put does. Nothing is held behind."""
+
+    def abandon(self) -> None:
+        """Remove what there is of it, but for an object that is finished; from then on `add` and
+        `finish` do nothing. What cannot be removed stays.
+        """
+
+
 class BlockingFiles(Protocol):
     """The blocking half: what one thread does for one call. Arguments have been checked."""
 
-    def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    def put(
+        self, name: str, parts: Sequence[Buffer], unique_id: bytes, metadata: Mapping[str, str]
+    ) -> None:
         """As `ObjectStorage.put`."""
+
+    def grow(self, name: str, unique_id: bytes, metadata: Mapping[str, str]) -> GrowingObject:
+        """An `ObjectStorage.upload` that begins."""
 
     def get_range(self, name: str, offset: int, length: int) -> bytes:
         """As `ObjectStorage.get_range`."""
@@ -95,15 +119,42 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
     def url(self) -> str:
         return self._url
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         _check_name(name)
         check_unique_id(unique_id)
+        metadata = check_metadata(metadata)
         size = sum(map(len, parts))
         if not size:
             raise ValueError(f"object {name} would be empty")
         with self._meter.request("put") as request:
-            await self._run(name, self._files.put, name, parts, unique_id)
+            await self._run(name, self._files.put, name, parts, unique_id, metadata)
             request.sent(size)
+
+    async def upload(
+        self,
+        name: str,
+        parts: AsyncGenerator[Buffer, None],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        async with aclosing(parts):
+            _check_name(name)
+            check_unique_id(unique_id)
+            metadata = check_metadata(metadata)
+            growing = self._files.grow(name, unique_id, metadata)
+            try:
+                await self._add_parts(name, growing, parts)
+                with self._meter.request("complete_upload"):
+                    await self._run(name, growing.finish)
+            except BaseException:
+                await self._abandon(name, growing)
+                raise
 
     async def get_range(self, name: str, offset: int, length: int) -> bytes:
         _check_name(name)
@@ -155,6 +206,21 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
     def _cause(self, error: Exception) -> Exception | None:
         """The error as the cause that a traceback shows; None to keep it to ourselves."""
         return error
+
+    async def _add_parts(
+        self, name: str, growing: GrowingObject, parts: AsyncGenerator[Buffer, None]
+    ) -> None:
+        sizes = PartSizes(name, self.upload_bytes_min)
+        async for part in parts:
+            sizes.add(len(part))
+            with self._meter.request("put_part") as request:
+                await self._run(name, growing.add, part)
+                request.sent(len(part))
+        sizes.end()
+
+    async def _abandon(self, name: str, growing: GrowingObject) -> None:
+        with self._meter.request("abort_upload"), suppress(ObjectStorageError):
+            await self._run(name, growing.abandon)
 
     async def _next_page(
         self, prefix: str, found: Iterator[StoredObject]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -63,11 +64,26 @@ async def listed(
     return found
 
 
+class _Part(bytearray):
+    """A part of which it can be seen whether it is still held."""
+
+
+def _alive(parts: Sequence[weakref.ref[_Part]]) -> int:
+    return sum(each() is not None for each in parts)
+
+
+async def _parts(*parts: bytes) -> AsyncGenerator[Buffer, None]:
+    for part in parts:
+        yield part
+
+
 class ObjectStorageContract(ABC):
     large_bytes: ClassVar[int] = 300_001
     """An object of this size is put in three parts, where objects are put in parts."""
     absent_names: ClassVar[Sequence[str]] = ("gone", "there/gone", "there", "there/x/gone")
     """Names that are absent beside an object `there/x`."""
+    parts_held_max: ClassVar[int] = 2
+    """Of an upload: one that is sent, and the next."""
     settles_doubt: ClassVar[bool] = False
     """A put whose reply was lost checks by itself whether it landed, instead of leaving that to the
     next one.
@@ -398,6 +414,129 @@ class ObjectStorageContract(ABC):
                     await storage.abort_unfinished(found)
             assert list(await storage.list_unfinished()) == []
             assert self.raw(storage) == {"u/x": b"whole"}
+
+        self.run(tmp_path, case)
+
+    def test_metadata_of_an_object_are_read_back(self, tmp_path: Path) -> None:
+        metadata = {"role": "index", "a.b_c-d": "with spaces = and (signs)", "none": ""}
+
+        async def case(storage: ObjectStorage) -> None:
+            await storage.put("a/plain", [b"1"], unique_id(1))
+            await storage.put("a/described", [b"12", b"3"], unique_id(2), metadata)
+            whole = await storage.get_whole("a/described", 3)
+            assert whole == (b"123", metadata)
+            there = await storage.head("a/described")
+            assert there is not None
+            assert there.metadata == metadata
+            assert await storage.get_whole("a/plain", 10**6) == (b"1", {})
+            with pytest.raises(InvalidRangeError):
+                await storage.get_whole("a/described", 2)
+            with pytest.raises(ObjectNotFoundError):
+                await storage.get_whole("a/missing", 2)
+            assert [each.name for each in await listed(storage)] == ["a/described", "a/plain"]
+            await storage.delete("a/described")
+            await storage.put("a/described", [b"new"], unique_id(3))
+            assert await storage.get_whole("a/described", 3) == (b"new", {})
+
+        self.run(tmp_path, case)
+
+    def test_parts_become_an_object_and_two_are_held_at_most(self, tmp_path: Path) -> None:
+        async def case(storage: ObjectStorage) -> None:
+            least = storage.upload_bytes_min
+            held: list[weakref.ref[_Part]] = []
+
+            async def parts() -> AsyncGenerator[Buffer, None]:
+                for number, size in enumerate((least, least + 3, least, 2)):
+                    part = _Part(bytes([65 + number]) * size)
+                    held.append(weakref.ref(part))
+                    # A thread that has answered may drop its arguments a moment later.
+                    async with asyncio.timeout(240):
+                        while _alive(held) > self.parts_held_max:  # noqa: ASYNC110
+                            await asyncio.sleep(0)
+                    yield part
+                    del part
+
+            expected = b"A" * least + b"B" * (least + 3) + b"C" * least + b"DD"
+            await storage.upload("a/parts", parts(), unique_id(1), {"role": "data"})
+            assert self.raw(storage) == {"a/parts": expected}
+            there = await storage.head("a/parts")
+            assert there is not None
+            assert (there.size, there.metadata) == (len(expected), {"role": "data"})
+            assert await storage.get_range("a/parts", least - 1, 5) == expected[least - 1 :][:5]
+            await storage.upload("one", _parts(b"x"), unique_id(2))
+            assert await storage.get_whole("one", 1) == (b"x", {})
+            with pytest.raises(ObjectExistsError):
+                await storage.upload("one", _parts(b"y"), unique_id(3))
+            assert self.raw(storage) == {"a/parts": expected, "one": b"x"}
+            assert list(await storage.list_unfinished()) == []
+
+        self.run(tmp_path, case)
+
+    def test_an_upload_that_is_refused_or_fails_leaves_nothing(self, tmp_path: Path) -> None:
+        class SourceError(Exception):
+            pass
+
+        closed: list[int] = []
+
+        async def parts(*sizes: int, fails: bool = False) -> AsyncGenerator[Buffer, None]:
+            try:
+                for size in sizes:
+                    yield bytes(size)
+                if fails:
+                    raise SourceError
+            finally:
+                closed.append(len(sizes))
+
+        async def case(storage: ObjectStorage) -> None:
+            least = storage.upload_bytes_min
+            short = () if least == 1 else ((1, least),)
+            for sizes in ((), (0,), (least, 0), *short):
+                with pytest.raises(ValueError):
+                    await storage.upload("a/x", parts(*sizes), unique_id(1))
+            with pytest.raises(SourceError):
+                await storage.upload("a/x", parts(least, least, fails=True), unique_id(1))
+            assert closed == [0, 1, 2, *(2 for _ in short), 2]
+            for name, ids, metadata in (
+                ("/a", unique_id(1), {}),
+                ("a", b"short", {}),
+                ("a", unique_id(1), {"A": "1"}),
+                ("a", unique_id(1), {"unique-id": "1"}),
+                ("a", unique_id(1), {"a": "\n"}),
+                ("a", unique_id(1), {"a": " 1"}),
+                ("a", unique_id(1), {"a": "x" * 1900}),
+            ):
+                with pytest.raises(ValueError):
+                    await storage.upload(name, parts(least), ids, metadata)
+                with pytest.raises(ValueError):
+                    await storage.put(name, [b"1"], ids, metadata)
+            assert self.raw(storage) == {}
+            assert list(await storage.list_unfinished()) == []
+            await storage.upload("a/x", parts(least, 1), unique_id(1))
+            assert len(self.raw(storage)["a/x"]) == least + 1
+
+        self.run(tmp_path, case)
+
+    def test_a_cancelled_upload_leaves_nothing(self, tmp_path: Path) -> None:
+        async def case(storage: ObjectStorage) -> None:
+            reached = asyncio.Event()
+
+            async def parts() -> AsyncGenerator[Buffer, None]:
+                yield bytes(storage.upload_bytes_min)
+                reached.set()
+                await asyncio.Event().wait()
+
+            upload = asyncio.create_task(storage.upload("a/x", parts(), unique_id(1)))
+            await reached.wait()
+            upload.cancel()
+            await asyncio.wait([upload])
+            assert upload.cancelled()
+            async with asyncio.timeout(240):
+                while await storage.list_unfinished():  # noqa: ASYNC110 - aborted beside
+                    await asyncio.sleep(0.01)
+            assert self.raw(storage) == {}
+            await storage.upload("a/x", _parts(b"1"), unique_id(1))
+            await storage.close()
+            assert self.raw(storage) == {"a/x": b"1"}
 
         self.run(tmp_path, case)
 

@@ -19,7 +19,7 @@ from tier2.metadata_manifest import FileContent, decode_metadata_manifest
 from tier2.object_names import (
     parse_metadata_file_name,
 )
-from tier2.object_storage import StoredObject
+from tier2.object_storage import NO_METADATA, StoredObject
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
 CONTAINER = 3
@@ -35,10 +35,16 @@ class HookedStorage(MemoryObjectStorage):
     before_put: Callable[[str, int], Awaitable[None]] | None = None
     heads = 0
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         if self.before_put is not None:
             await self.before_put(name, sum(map(len, parts)))
-        await super().put(name, parts, unique_id)
+        await super().put(name, parts, unique_id, metadata)
 
     async def head(self, name: str) -> StoredObject | None:
         self.heads += 1

@@ -5,13 +5,14 @@ log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 
 from segmentstore.contracts.checksum import Buffer
 from tests.storagewriter.fake_container import FakeContainer, run
 from tier2.memory_object_storage import MemoryObjectStorage
+from tier2.object_storage import NO_METADATA
 
 LATENCY_S = 0.1
 
@@ -19,9 +20,15 @@ LATENCY_S = 0.1
 class SlowStorage(MemoryObjectStorage):
     """As far away as a store in another town."""
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         await asyncio.sleep(LATENCY_S)
-        await super().put(name, parts, unique_id)
+        await super().put(name, parts, unique_id, metadata)
 
 
 class TestUploadPool:
@@ -61,10 +68,16 @@ class TestUploadPool:
         class FirstIsLast(MemoryObjectStorage):
             puts = 0
 
-            async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+            async def put(
+                self,
+                name: str,
+                parts: Sequence[Buffer],
+                unique_id: bytes,
+                metadata: Mapping[str, str] = NO_METADATA,
+            ) -> None:
                 self.puts += 1
                 await asyncio.sleep(10 if self.puts == 1 else 0.1)
-                await super().put(name, parts, unique_id)
+                await super().put(name, parts, unique_id, metadata)
 
         async def body(c: FakeContainer) -> None:
             a, b = c.create("a"), c.create("b")

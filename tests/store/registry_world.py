@@ -28,6 +28,7 @@ from segmentstore.open_steps import open_store
 from tests.store.harness import LAZY
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+from tier2.object_storage import NO_METADATA
 
 T = TypeVar("T")
 
@@ -168,9 +169,15 @@ class _Storage(MemoryObjectStorage):
         super().__init__(runtime, world.bucket)
         self._world = world
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         await self._world.uploads.passed()
-        await super().put(name, parts, unique_id)
+        await super().put(name, parts, unique_id, metadata)
 
 
 def scenario(

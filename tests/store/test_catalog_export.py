@@ -10,7 +10,7 @@ import itertools
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ from tier2.mailbox.mailbox import put_message, wait_for_answers
 from tier2.mailbox.messages import ExportRequest
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_names import parse_catalog_name
-from tier2.object_storage import ObjectStorage
+from tier2.object_storage import NO_METADATA, ObjectStorage
 
 # --- beside a writer ------------------------------------------------------------------------------
 
@@ -500,9 +500,11 @@ def test_a_stop_in_the_middle_of_an_export_ends_it() -> None:
         gate = asyncio.Event()
         put = world.storage.put
 
-        async def held(name: str, parts: Any, unique_id: bytes) -> None:
+        async def held(
+            name: str, parts: Any, unique_id: bytes, metadata: Mapping[str, str] = NO_METADATA
+        ) -> None:
             await gate.wait()
-            await put(name, parts, unique_id)
+            await put(name, parts, unique_id, metadata)
 
         world.storage.put = held  # type: ignore[method-assign]
         world.exporter.start()

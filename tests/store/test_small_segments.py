@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from segmentstore.open_steps import open_store
 from segmentstore.store_adapters import DefaultAdapters
 from tests.store.harness import read_all
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.object_storage import ObjectStorage
+from tier2.object_storage import NO_METADATA, ObjectStorage
 
 BOUND = 1 << 20
 PUT_S = 5.0
@@ -36,9 +36,15 @@ OPTIONS: dict[str, Any] = {
 
 
 class SlowStorage(MemoryObjectStorage):
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         await asyncio.sleep(PUT_S)
-        await super().put(name, parts, unique_id)
+        await super().put(name, parts, unique_id, metadata)
 
 
 class SlowTier2(DefaultAdapters):

@@ -29,7 +29,7 @@ from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavai
 def objects_in(root: Path) -> dict[str, bytes]:
     files = (path for path in root.rglob("*") if path.is_file())
     names = {path.relative_to(root).as_posix(): path for path in files}
-    return {name: path.read_bytes() for name, path in names.items() if not name.startswith(FOLDER)}
+    return {name: path.read_bytes() for name, path in names.items() if not name.startswith("~")}
 
 
 def staged_in(root: Path) -> list[str]:

@@ -12,7 +12,7 @@ import itertools
 import socket
 import subprocess
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -52,8 +52,10 @@ def lose_next_reply(storage: ObjectStorage) -> None:
     files = storage._files
     put = files.put
 
-    def lossy(name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
-        put(name, parts, unique_id)
+    def lossy(
+        name: str, parts: Sequence[Buffer], unique_id: bytes, metadata: Mapping[str, str]
+    ) -> None:
+        put(name, parts, unique_id, metadata)
         files.put = put  # type: ignore[method-assign]
         raise ConnectionResetError("the connection was lost")
 
@@ -81,7 +83,11 @@ class TestFsspecMemory(FsspecContract):
         files = {
             path: file for path, file in MemoryFileSystem.store.items() if path.startswith(below)
         }
-        return {path.removeprefix(below): file.getvalue() for path, file in files.items()}
+        return {
+            path.removeprefix(below): file.getvalue()
+            for path, file in files.items()
+            if not path.startswith(f"{below}~")
+        }
 
 
 class TestFsspecSftp(FsspecContract):
@@ -105,7 +111,7 @@ def files_in(root: Path) -> dict[str, bytes]:
     return {
         path.relative_to(root).as_posix(): path.read_bytes()
         for path in root.rglob("*")
-        if path.is_file()
+        if path.is_file() and not path.is_relative_to(root / "~metadata")
     }
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable
+from collections.abc import AsyncGenerator, Awaitable
 
 import pytest
 
+from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_storage import ObjectRange, ObjectStorage, StorageRefusedError, UnfinishedUpload
@@ -17,19 +18,26 @@ READS = {
     "close",
     "get_bytes_best",
     "get_range",
+    "get_whole",
     "head",
     "list",
     "list_unfinished",
     "statistics",
+    "upload_bytes_min",
     "url",
 }
-REFUSED = {"abort_unfinished", "check", "compose", "delete", "put"}
+REFUSED = {"abort_unfinished", "check", "compose", "delete", "put", "upload"}
 
 
 def test_every_call_of_an_object_storage_is_a_read_or_refused() -> None:
     calls = {name for name, _ in inspect.getmembers(ObjectStorage) if not name.startswith("_")}
     assert calls == READS | REFUSED | {"compose_bytes_min"}, "a new call: say whether it passes"
     assert vars(ReadOnlyObjectStorage).keys() >= READS | REFUSED
+
+
+async def no_parts() -> AsyncGenerator[Buffer, None]:
+    raise AssertionError("nothing is read of what is refused")
+    yield b""  # type: ignore[unreachable]
 
 
 def test_reads_pass_and_everything_else_is_refused() -> None:
@@ -41,6 +49,7 @@ def test_reads_pass_and_everything_else_is_refused() -> None:
         refused: list[Awaitable[object]] = [
             storage.put("a/c", [b"x"], bytes(16)),
             storage.compose("a/c", [ObjectRange("a/b", 0, 5)], bytes(16)),
+            storage.upload("a/c", no_parts(), bytes(16)),
             storage.delete("a/b"),
             storage.abort_unfinished(UnfinishedUpload("a/c", "1", 0)),
             storage.check(),
@@ -53,6 +62,8 @@ def test_reads_pass_and_everything_else_is_refused() -> None:
         assert (storage.url, storage.get_bytes_best) == (inner.url, inner.get_bytes_best)
         assert await storage.get_range("a/b", 1, 3) == b"yte"
         assert [each.name async for page in storage.list() for each in page] == ["a/b"]
+        assert await storage.get_whole("a/b", 5) == (b"bytes", {})
+        assert storage.upload_bytes_min == inner.upload_bytes_min
         there = await storage.head("a/b")
         assert there is not None
         assert await storage.list_unfinished() == ()

@@ -16,9 +16,9 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from segmentstore.contracts.byte_sizes import GIB, MIB
-from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectRange
+from tier2.object_storage import PARTS_MAX, InvalidRangeError, ObjectNotFoundError, ObjectRange
 from tier2.s3 import s3_calls
-from tier2.s3.parts_upload import PARTS_MAX, PartsUpload
+from tier2.s3.parts_upload import PartsUpload
 from tier2.s3.s3_calls import Where
 from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_outcomes import S3Outcomes

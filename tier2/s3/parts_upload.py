@@ -15,13 +15,15 @@ Rules of this file:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from segmentstore.contracts.byte_sizes import KIB
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import gather_owned
 from tier2.object_storage import (
+    NO_METADATA,
+    PARTS_MAX,
     ObjectStorageError,
     StorageRefusedError,
     StorageUnavailableError,
@@ -35,7 +37,6 @@ from tier2.s3.s3_requests import S3Requests
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef
 
-PARTS_MAX: Final = 10_000
 PARTS_IN_PARALLEL: Final = 4
 ATTEMPTS: Final = 4
 """Of a part, and of a Complete."""
@@ -54,6 +55,7 @@ class PartsUpload(ABC):
     """Whether every part carries a CRC32C."""
     parallel: ClassVar[int] = PARTS_IN_PARALLEL
     """Parts under way at once."""
+    beginnings_max: ClassVar[int] = BEGINNINGS_MAX
 
     def __init__(
         self,
@@ -62,7 +64,9 @@ class PartsUpload(ABC):
         where: Where,
         unique_id: bytes,
         size: int,
+        metadata: Mapping[str, str] = NO_METADATA,
     ) -> None:
+        self._metadata = metadata
         self._requests = requests
         self._outcomes = outcomes
         self._where = where
@@ -77,18 +81,20 @@ class PartsUpload(ABC):
 
     async def run(self) -> None:
         """Put the object; raises as ObjectStorage.put and compose do."""
-        for beginning in range(BEGINNINGS_MAX):
-            if not self._conditional and await self._there_already():
+        for beginning in range(self.beginnings_max):
+            if await self.check_free():
                 return
             upload_id = await self._requests.send(
                 "begin_upload",
                 self._where.name,
-                s3_calls.begin_upload(self._where, self._unique_id, checksummed=self.checksummed),
+                s3_calls.begin_upload(
+                    self._where, self._unique_id, self._metadata, checksummed=self.checksummed
+                ),
                 retry=beginning > 0,
             )
             clean = False
             try:
-                parts = await self._all_parts(upload_id)
+                parts = await self.all_parts(upload_id)
                 clean = await self._complete(upload_id, parts)
             except _ConflictError:
                 continue
@@ -103,6 +109,10 @@ class PartsUpload(ABC):
             "ConditionalRequestConflict",
         )
 
+    async def check_free(self) -> bool:
+        """Called before the upload begins: True if the object is there already, and ours."""
+        return not self._conditional and await self._there_already()
+
     async def check_result(self) -> None:
         """Called once when the object is there; raises if it is not what was meant."""
         return
@@ -116,7 +126,8 @@ class PartsUpload(ABC):
     async def send_part(self, upload_id: str, number: int, *, retry: bool) -> CompletedPartTypeDef:
         """One try at part `number`, from 1."""
 
-    async def _all_parts(self, upload_id: str) -> Sequence[CompletedPartTypeDef]:
+    async def all_parts(self, upload_id: str) -> Sequence[CompletedPartTypeDef]:
+        """Send every part; what Complete has to name."""
         done: dict[int, CompletedPartTypeDef] = {}
         errors: list[BaseException] = []
         numbers = iter(range(1, self.part_count + 1))
@@ -247,8 +258,9 @@ class BytesUpload(PartsUpload):
         where: Where,
         unique_id: bytes,
         parts: Sequence[Buffer],
+        metadata: Mapping[str, str],
     ) -> None:
-        super().__init__(requests, outcomes, where, unique_id, sum(map(len, parts)))
+        super().__init__(requests, outcomes, where, unique_id, sum(map(len, parts)), metadata)
         self._parts = cut(parts, part_bytes_for(self._size, requests.location.part_bytes))
 
     @property

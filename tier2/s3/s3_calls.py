@@ -10,17 +10,19 @@ range that is not the requested one.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from segmentstore.contracts.checksum import Buffer
 from tier2.object_storage import (
+    NO_METADATA,
     InvalidRangeError,
     StorageUnavailableError,
     StoredObject,
     UnfinishedUpload,
+    WholeObject,
 )
-from tier2.s3.s3_client import S3Reply, body_of, checksum_of
+from tier2.s3.s3_client import PartsBody, S3Reply, body_of, checksum_of
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -61,7 +63,12 @@ def if_absent(*, conditional: bool) -> _Condition:
 
 
 def put_object(
-    where: Where, parts: Sequence[Buffer], unique_id: bytes, *, conditional: bool
+    where: Where,
+    parts: Sequence[Buffer],
+    unique_id: bytes,
+    metadata: Mapping[str, str] = NO_METADATA,
+    *,
+    conditional: bool,
 ) -> Callable[[S3Client], None]:
     """One object in one request."""
 
@@ -71,7 +78,7 @@ def put_object(
             Key=where.key,
             Body=body_of(parts),  # type: ignore[arg-type]
             ChecksumCRC32C=checksum_of(parts),
-            Metadata={UNIQUE_ID_KEY: unique_id.hex()},
+            Metadata={**metadata, UNIQUE_ID_KEY: unique_id.hex()},
             **if_absent(conditional=conditional),
         )
 
@@ -104,6 +111,39 @@ def get_object(
         return data
 
     return work
+
+
+def get_whole_object(where: Where, bytes_max: int) -> Callable[[S3Client], WholeObject]:
+    """All of an object of at most `bytes_max`, and its metadata; InvalidRangeError for a larger
+    one.
+    """
+
+    def work(client: S3Client) -> WholeObject:
+        # A range that reaches beyond the end is answered with what there is.
+        reply = client.get_object(
+            Bucket=where.bucket, Key=where.key, Range=f"bytes=0-{bytes_max - 1}"
+        )
+        body = reply["Body"]
+        try:
+            data = body.read()
+        finally:
+            body.close()
+        match = _CONTENT_RANGE.fullmatch(reply.get("ContentRange") or "")
+        size = int(match[3]) if match is not None and match[3] != "*" else len(data)
+        if size > bytes_max:
+            raise InvalidRangeError(where.name, f"{size} bytes are more than {bytes_max}")
+        if len(data) != size:
+            raise StorageUnavailableError(
+                where.name, f"GetObject: {len(data)} bytes came of {size}", "truncated"
+            )
+        return WholeObject(data, _metadata_of(reply["Metadata"]))
+
+    return work
+
+
+def _metadata_of(metadata: dict[str, str]) -> Mapping[str, str]:
+    # Some stores give the keys of metadata back in another case.
+    return {key.lower(): value for key, value in metadata.items() if key.lower() != UNIQUE_ID_KEY}
 
 
 def _check_range(name: str, reply: GetObjectOutputTypeDef, offset: int, length: int) -> None:
@@ -160,9 +200,8 @@ def peek_object(where: Where) -> Callable[[S3Client], SeenObject]:
 def _seen(where: Where, size: int, modified: datetime, metadata: dict[str, str]) -> SeenObject:
     # Some stores give the keys of metadata back in another case.
     ids = [value for key, value in metadata.items() if key.lower() == UNIQUE_ID_KEY]
-    return SeenObject(
-        StoredObject(where.name, size, milliseconds(modified)), ids[0].lower() if ids else ""
-    )
+    stored = StoredObject(where.name, size, milliseconds(modified), _metadata_of(metadata))
+    return SeenObject(stored, ids[0].lower() if ids else "")
 
 
 def delete_object(where: Where) -> Callable[[S3Client], None]:
@@ -201,7 +240,13 @@ def list_objects(
     return work
 
 
-def begin_upload(where: Where, unique_id: bytes, *, checksummed: bool) -> Callable[[S3Client], str]:
+def begin_upload(
+    where: Where,
+    unique_id: bytes,
+    metadata: Mapping[str, str] = NO_METADATA,
+    *,
+    checksummed: bool,
+) -> Callable[[S3Client], str]:
     """Begin an upload in parts; its id.
 
     With `checksummed` every part carries a CRC32C that Complete names again.
@@ -210,7 +255,10 @@ def begin_upload(where: Where, unique_id: bytes, *, checksummed: bool) -> Callab
     def work(client: S3Client) -> str:
         extra: dict[str, Any] = {"ChecksumAlgorithm": "CRC32C"} if checksummed else {}
         reply = client.create_multipart_upload(
-            Bucket=where.bucket, Key=where.key, Metadata={UNIQUE_ID_KEY: unique_id.hex()}, **extra
+            Bucket=where.bucket,
+            Key=where.key,
+            Metadata={**metadata, UNIQUE_ID_KEY: unique_id.hex()},
+            **extra,
         )
         return reply["UploadId"]
 
@@ -224,14 +272,19 @@ def put_part(
 
     def work(client: S3Client) -> CompletedPartTypeDef:
         checksum = checksum_of(parts)
-        reply = client.upload_part(
-            Bucket=where.bucket,
-            Key=where.key,
-            UploadId=upload_id,
-            PartNumber=number,
-            Body=body_of(parts),  # type: ignore[arg-type]
-            ChecksumCRC32C=checksum,
-        )
+        body = body_of(parts)
+        try:
+            reply = client.upload_part(
+                Bucket=where.bucket,
+                Key=where.key,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=body,  # type: ignore[arg-type]
+                ChecksumCRC32C=checksum,
+            )
+        finally:
+            if isinstance(body, PartsBody):
+                body.release()
         return {"PartNumber": number, "ETag": reply["ETag"], "ChecksumCRC32C": checksum}
 
     return work

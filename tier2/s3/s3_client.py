@@ -325,6 +325,10 @@ class PartsBody:
         """As of a file."""
         return self._at
 
+    def release(self) -> None:
+        """Drop the buffers: botocore's request is part of a cycle, and collected much later."""
+        self._parts, self._pieces = [], iter(())
+
     def _from(self, skip: int) -> Iterator[memoryview]:
         for part in self._parts:
             if skip >= len(part):

@@ -13,7 +13,7 @@ What is promised, and what it costs, is in docs/tier2.md. Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 
 from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.checksum import Buffer
@@ -21,6 +21,7 @@ from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import check_object_name, check_unique_id, is_name_part, new_probe_name
 from tier2.object_storage import (
+    NO_METADATA,
     InvalidRangeError,
     ObjectNotFoundError,
     ObjectRange,
@@ -28,6 +29,8 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
     UnfinishedUpload,
+    WholeObject,
+    check_metadata,
     check_ranges,
 )
 from tier2.request_statistics import ObjectStorageStatistics
@@ -41,6 +44,7 @@ from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import S3Location
 from tier2.s3.s3_outcomes import S3Outcomes, unexpected
 from tier2.s3.s3_requests import S3Requests
+from tier2.s3.stream_upload import STREAM_BYTES_MIN, StreamUpload
 
 PAGE_OBJECTS = 1000
 CONFLICTS_MAX = 5
@@ -75,9 +79,16 @@ class S3ObjectStorage(ObjectStorage):
     def url(self) -> str:
         return self.location.url
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         where = self._where(name)
         check_unique_id(unique_id)
+        metadata = check_metadata(metadata)
         size = sum(map(len, parts))
         if not size:
             raise ValueError(f"object {name} would be empty")
@@ -87,9 +98,33 @@ class S3ObjectStorage(ObjectStorage):
                 await self._outcomes.check_ours(where, unique_id, size, seen)
                 return
         if size >= self.location.multipart_bytes:
-            await self._upload(BytesUpload(self._requests, self._outcomes, where, unique_id, parts))
+            await self._upload(
+                BytesUpload(self._requests, self._outcomes, where, unique_id, parts, metadata)
+            )
         else:
-            await self._put_whole(where, parts, unique_id, size)
+            await self._put_whole(where, parts, unique_id, size, metadata)
+
+    @property
+    def upload_bytes_min(self) -> int:
+        return STREAM_BYTES_MIN
+
+    async def upload(
+        self,
+        name: str,
+        parts: AsyncGenerator[Buffer, None],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        try:
+            where = self._where(name)
+            check_unique_id(unique_id)
+            metadata = check_metadata(metadata)
+        except ValueError:
+            await parts.aclose()
+            raise
+        await self._upload(
+            StreamUpload(self._requests, self._outcomes, where, unique_id, parts, metadata)
+        )
 
     @property
     def get_bytes_best(self) -> int:
@@ -121,6 +156,17 @@ class S3ObjectStorage(ObjectStorage):
                 raise InvalidRangeError(
                     name, f"bytes {offset} to {offset + length} reach beyond the end"
                 ) from answer
+            raise unexpected(answer) from answer
+
+    async def get_whole(self, name: str, bytes_max: int) -> WholeObject:
+        where = self._where(name)
+        try:
+            return await self._requests.send(
+                "get", name, s3_calls.get_whole_object(where, bytes_max)
+            )
+        except S3AnswerError as answer:
+            if answer.verdict is S3Verdict.ABSENT:
+                raise ObjectNotFoundError(name, "no such object") from answer
             raise unexpected(answer) from answer
 
     async def head(self, name: str) -> StoredObject | None:
@@ -195,9 +241,14 @@ class S3ObjectStorage(ObjectStorage):
         return f"<S3ObjectStorage {self.url}: {self._requests!r}>"
 
     async def _put_whole(
-        self, where: Where, parts: Sequence[Buffer], unique_id: bytes, size: int
+        self,
+        where: Where,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        size: int,
+        metadata: Mapping[str, str],
     ) -> None:
-        work = s3_calls.put_object(where, parts, unique_id, conditional=self._conditional)
+        work = s3_calls.put_object(where, parts, unique_id, metadata, conditional=self._conditional)
         for attempt in range(CONFLICTS_MAX):
             if attempt:
                 await self._outcomes.pause(attempt)

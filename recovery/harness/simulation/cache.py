@@ -17,7 +17,7 @@ from typing import Final
 
 from readindex.cache_storage import CacheStatistics, CacheStorage
 from readindex.memory_cache import MemoryCache
-from recovery.harness.simulation.object_storage import StorageProcess
+from recovery.harness.simulation.storage_process import StorageProcess
 from segmentstore.contracts.checksum import Buffer
 
 LATENCY_S: Final = (0.000_020, 0.000_200)

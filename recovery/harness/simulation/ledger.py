@@ -33,7 +33,7 @@ from durablelog.durable_data_log import (
 )
 from durablelog.memory_parts import MemoryParts
 from recovery.harness.simulation.clock import BEGINNING_MS
-from recovery.harness.simulation.object_storage import StorageProcess
+from recovery.harness.simulation.storage_process import StorageProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (

@@ -7,7 +7,7 @@ from typing import ClassVar
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import DurableDataLogFactory, LogOptions, StoredLogs
 from recovery.harness.simulation.ledger import SimulatedLedgerLog, SimulatedLedgerStore
-from recovery.harness.simulation.object_storage import StorageProcess
+from recovery.harness.simulation.storage_process import StorageProcess
 from segmentstore.contracts.errors import ConfigError
 
 

@@ -24,21 +24,27 @@ import heapq
 import random
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple, Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, NamedTuple
 
 from recovery.harness.simulation.clock import BEGINNING_MS
-from recovery.harness.simulation.virtual_loop import MICROSECONDS, VirtualTime
+from recovery.harness.simulation.storage_process import StorageProcess
+from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.checksum import Buffer
 from tier2.object_names import check_object_name, check_unique_id
 from tier2.object_storage import (
+    NO_METADATA,
     ObjectExistsError,
     ObjectNotFoundError,
     ObjectRange,
     ObjectStorage,
+    PartSizes,
     StorageUnavailableError,
     StoredObject,
+    UnfinishedUpload,
+    check_metadata,
     check_ranges,
     exact_range,
 )
@@ -66,40 +72,13 @@ takes less.
 """
 
 
-class StorageWorld(Protocol):
-    """What the services around a process need of its world."""
-
-    @property
-    def time(self) -> VirtualTime: ...
-
-    def strikes(self, point: str) -> bool:
-        """True if the fault of this name happens now."""
-
-
-class StorageProcess(Protocol):
-    """What they need of the process itself."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def world(self) -> StorageWorld: ...
-    @property
-    def random(self) -> random.Random: ...
-    @property
-    def dead(self) -> bool: ...
-    @property
-    def paused(self) -> bool: ...
-
-    def effect(self, kind: str, place: str, detail: str = "") -> None:
-        """Called before each effect; raises, and is dead, if the process dies before it."""
-
-
 class BucketObject(NamedTuple):
     """An object with what the bucket keeps beside it."""
 
     data: bytes
     unique_id: bytes
     modified_ms: int
+    metadata: Mapping[str, str] = NO_METADATA
 
 
 @dataclass(slots=True, eq=False)
@@ -116,6 +95,7 @@ class _Change:
     """
     survives: bool
     """What chance decided for the case that its sender dies before it is due."""
+    metadata: Mapping[str, str] = field(default_factory=lambda: NO_METADATA)
     taken: bool = False
     """Answer to a put: the name belongs to an object with another unique id."""
 
@@ -182,6 +162,10 @@ class SimulatedBucket:
         """By name, as applied so far."""
         self.wrong_bodies = wrong_bodies
         self.weather = _Weather()
+        self.unfinished: dict[str, UnfinishedUpload] = {}
+        """Uploads in parts that were neither completed nor aborted, by their id."""
+        self.uploads = 0
+        """Begun so far."""
         self._flipped: dict[str, tuple[int, ...]] = {}
         """Where bits have flipped in objects, and were not flipped back."""
         self._ahead: list[tuple[int, int, _Change]] = []
@@ -256,6 +240,7 @@ class SimulatedBucket:
         """
         twin = SimulatedBucket(wrong_bodies=self.wrong_bodies)
         twin.objects = dict(self.objects)
+        twin.unfinished, twin.uploads = dict(self.unfinished), self.uploads
         twin._flipped = dict(self._flipped)
         for _, _, change in sorted(self._ahead, key=lambda item: item[:2]):
             if change.owner is None or change.survives:
@@ -280,7 +265,9 @@ class SimulatedBucket:
                 change.taken = there.unique_id != change.unique_id
                 return
             modified_ms = BEGINNING_MS + change.due_us // 1000
-            self.objects[change.name] = BucketObject(change.data, change.unique_id, modified_ms)
+            self.objects[change.name] = BucketObject(
+                change.data, change.unique_id, modified_ms, change.metadata
+            )
         elif self.objects.pop(change.name, None) is None:
             return
         self._past.append(_Past(change.due_us, change.name, there))
@@ -313,15 +300,59 @@ class SimulatedObjectStorage(ObjectStorage):
     def url(self) -> str:
         return "simulated://bucket"
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         check_object_name(name)
         check_unique_id(unique_id)
+        metadata = check_metadata(metadata)
         data = b"".join(parts)
         if not data:
             raise ValueError(f"object {name} would be empty")
         with self._meter.request("put") as request:
-            await self._put(name, data, unique_id)
+            await self._put(name, data, unique_id, metadata)
             request.sent(len(data))
+
+    async def upload(
+        self,
+        name: str,
+        parts: AsyncGenerator[Buffer, None],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        async with aclosing(parts):
+            check_object_name(name)
+            check_unique_id(unique_id)
+            metadata = check_metadata(metadata)
+            with self._meter.request("begin_upload"):
+                await asyncio.sleep(await self._knock(name, "object.put.failed"))
+                begun = self._begin(name)
+            try:
+                data = await self._parts(name, parts)
+                with self._meter.request("complete_upload"):
+                    await self._put(name, data, unique_id, metadata)
+                self.bucket.unfinished.pop(begun.upload_id, None)
+            except BaseException:
+                if not self._process.dead:
+                    with suppress(StorageUnavailableError):
+                        await self.abort_unfinished(begun)
+                raise
+
+    async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
+        if not self.bucket.unfinished:
+            return ()  # Without a request: worlds without uploads stay as they were.
+        with self._meter.request("list_uploads"):
+            await asyncio.sleep(await self._knock(prefix, "object.list.failed"))
+        return [each for each in self.bucket.unfinished.values() if each.name.startswith(prefix)]
+
+    async def abort_unfinished(self, upload: UnfinishedUpload) -> None:
+        with self._meter.request("abort_upload"):
+            await asyncio.sleep(await self._knock(upload.name, "object.delete.failed"))
+            self.bucket.unfinished.pop(upload.upload_id, None)
 
     @property
     def compose_bytes_min(self) -> int | None:
@@ -358,7 +389,9 @@ class SimulatedObjectStorage(ObjectStorage):
             await asyncio.sleep(await self._knock(name, "object.head.failed"))
             self._settle()
         there = self.bucket.objects.get(name)
-        return None if there is None else StoredObject(name, len(there.data), there.modified_ms)
+        if there is None:
+            return None
+        return StoredObject(name, len(there.data), there.modified_ms, there.metadata)
 
     async def delete(self, name: str) -> None:
         check_object_name(name)
@@ -400,9 +433,34 @@ class SimulatedObjectStorage(ObjectStorage):
             for name in names[first : first + self._page_objects]
         ]
 
-    async def _put(self, name: str, data: bytes, unique_id: bytes) -> None:
+    def _begin(self, name: str) -> UnfinishedUpload:
+        self.bucket.uploads += 1
+        begun_ms = BEGINNING_MS + self._world.time.now_us // 1000
+        begun = UnfinishedUpload(name, str(self.bucket.uploads), begun_ms)
+        self.bucket.unfinished[begun.upload_id] = begun
+        return begun
+
+    async def _parts(self, name: str, parts: AsyncGenerator[Buffer, None]) -> bytes:
+        sizes = PartSizes(name, self.upload_bytes_min)
+        kept: list[bytes] = []
+        async for part in parts:
+            sizes.add(len(part))
+            with self._meter.request("put_part") as request:
+                await asyncio.sleep(await self._knock(name, "object.put.failed"))
+                kept.append(bytes(part))
+                request.sent(len(part))
+        sizes.end()
+        return b"".join(kept)
+
+    async def _put(
+        self,
+        name: str,
+        data: bytes,
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         seconds = await self._knock(name, "object.put.failed")
-        change = await self._change("object.put", name, data, bytes(unique_id), seconds)
+        change = await self._change("object.put", name, data, bytes(unique_id), seconds, metadata)
         if change.taken:
             raise ObjectExistsError(name, "taken by an object with another unique id")
 
@@ -437,6 +495,7 @@ class SimulatedObjectStorage(ObjectStorage):
         data: bytes | None,
         unique_id: bytes,
         seconds: float,
+        metadata: Mapping[str, str] = NO_METADATA,
     ) -> _Change:
         """Send a change and wait for its answer."""
         process, rng = self._process, self._random
@@ -449,7 +508,7 @@ class SimulatedObjectStorage(ObjectStorage):
         ahead_us = _draw_us(rng, LATE_S) if late else round(seconds * MICROSECONDS * rng.random())
         survives = rng.random() < 0.5
         change = _Change(
-            now_us + ahead_us, name, data, unique_id, None if late else process, survives
+            now_us + ahead_us, name, data, unique_id, None if late else process, survives, metadata
         )
         self.bucket.send(change)
         if data is not None and not late and self._world.strikes("object.put.twice"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -19,7 +19,7 @@ from tier2.catalog.catalog_snapshots import (
 from tier2.catalog.catalog_tables import build_tables
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import CATALOG_PREFIX
-from tier2.object_storage import StorageUnavailableError, StoredObject
+from tier2.object_storage import NO_METADATA, StorageUnavailableError, StoredObject
 from tier2.store_markers import StoreMarkers
 
 
@@ -99,14 +99,19 @@ def test_a_write_that_fails_at_any_request_leaves_no_snapshot_without_its_tables
             puts = place.storage.put
             count = 0
 
-            async def put(name: str, parts: Any, unique_id: bytes) -> None:
+            async def put(
+                name: str,
+                parts: Any,
+                unique_id: bytes,
+                metadata: Mapping[str, str] = NO_METADATA,
+            ) -> None:
                 nonlocal count
                 count += 1
                 if count == request + 1:  # noqa: B023 - called before the loop goes on
                     if lost_reply:
-                        await puts(name, parts, unique_id)  # noqa: B023
+                        await puts(name, parts, unique_id, metadata)  # noqa: B023
                     raise StorageUnavailableError(name, "made to fail")
-                await puts(name, parts, unique_id)  # noqa: B023
+                await puts(name, parts, unique_id, metadata)  # noqa: B023
 
             place.storage.put = put  # type: ignore[method-assign]
             with pytest.raises(StorageUnavailableError):

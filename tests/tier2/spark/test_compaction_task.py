@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from tier2.file_object_storage import FileObjectStorage
 from tier2.mailbox.messages import REPLACEMENT_CHUNKS_MAX
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_names import parse_object_name
-from tier2.object_storage import ObjectStorage, StorageRefusedError
+from tier2.object_storage import NO_METADATA, ObjectStorage, StorageRefusedError
 from tier2.spark.compact import sources as compaction_sources
 from tier2.spark.compact.group import COPY, REWRITE, Group
 from tier2.spark.compact.task import UNFORESEEN
@@ -52,7 +52,13 @@ class WithOtherBytes(MemoryObjectStorage):
     headers, with checksums that agree.
     """
 
-    async def put(self, name: str, parts: Sequence[Buffer], unique_id: bytes) -> None:
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
         named = parse_object_name(name)
         if named is not None and named.kind == "compaction":
             data = bytearray().join(parts)
@@ -67,7 +73,7 @@ class WithOtherBytes(MemoryObjectStorage):
                 segment_name=header.segment_name,
             )
             parts = [*parts, data[header.block_length :]]
-        await super().put(name, parts, unique_id)
+        await super().put(name, parts, unique_id, metadata)
 
 
 def run(body: Body, storage: ObjectStorage | None = None) -> None:

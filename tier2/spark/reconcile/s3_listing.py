@@ -145,7 +145,7 @@ def _list_exactly(location: S3Location, prefix: str, last: str) -> Iterator[pa.T
             if not page.objects:
                 return
             yield listing_table(
-                [StoredObject(key[len(under) :], *rest) for key, *rest in page.objects]
+                [StoredObject(key[len(under) :], size, ms) for key, size, ms in page.objects]
             )
             after, more = page.objects[-1][0], page.more
     finally:
