@@ -84,3 +84,18 @@ class FakeLedger(ReadHandle):
 
     async def close(self) -> None:
         self._closed = True
+
+
+def pulsar_sizes(rule: str) -> list[int]:
+    """Sizes of the entries of the ledgers that the program around Pulsar's offloader makes."""
+    if rule == "small3":
+        return [0, 5, 16]
+    if rule == "mix":
+        return [mix_size(entry) for entry in range(10_000)]
+    return [PAYLOAD_BYTES_MAX if entry % 100 == 99 else mix_size(entry) for entry in range(10_000)]
+
+
+def pulsar_ledger(rule: str, ledger_id: int = 7) -> FakeLedger:
+    """The same ledger as that program makes by this rule."""
+    sizes = pulsar_sizes(rule)
+    return FakeLedger([pulsar_payload(entry, size) for entry, size in enumerate(sizes)], ledger_id)

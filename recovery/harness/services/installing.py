@@ -73,6 +73,7 @@ def install(say: Callable[[str], None]) -> None:
     with _alone(folder / "installing.lock"):
         _install_s3proxy(folder, say)
         _install_bookkeeper(say)
+        _install_pulsar(say)
         _install_sshd(say)
         _install_versity(folder, say)
         _install_fake_gcs(folder, say)
@@ -189,6 +190,18 @@ def _install_bookkeeper(say: Callable[[str], None]) -> None:
         installation.install(say)
         installation.gateway_classpath(say)
         make_class_archives(say)
+    except GatewayMissingError as error:
+        raise ServiceMissingError(error.reason) from error
+
+
+def _install_pulsar(say: Callable[[str], None]) -> None:
+    # Not at the top: it needs the folder and the programs that this file finds.
+    from recovery.harness.services.pulsar_offloader import (  # noqa: PLC0415
+        install_pulsar_offloader,
+    )
+
+    try:
+        install_pulsar_offloader(say)
     except GatewayMissingError as error:
         raise ServiceMissingError(error.reason) from error
 
