@@ -41,6 +41,7 @@ CASES = {
     "cold_random_reads": "bench.cold_random_reads",
     "s3_ingest": "bench.s3_ingest",
     "s3_flush": "bench.s3_flush",
+    "archive": "bench.archive",
     "s3_backlog": "bench.s3_backlog",
     "s3_catch_up": "bench.s3_catch_up",
     "s3_consolidation": "bench.s3_consolidation",

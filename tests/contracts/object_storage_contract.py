@@ -449,7 +449,7 @@ class ObjectStorageContract(ABC):
                 for number, size in enumerate((least, least + 3, least, 2)):
                     part = _Part(bytes([65 + number]) * size)
                     held.append(weakref.ref(part))
-                    # A thread that has answered may drop its arguments a moment later.
+                    # The server's packages may hold one a moment longer.
                     async with asyncio.timeout(240):
                         while _alive(held) > self.parts_held_max:  # noqa: ASYNC110
                             await asyncio.sleep(0)

@@ -271,8 +271,12 @@ def put_part(
     """Upload part `number` >= 1 with its checksum."""
 
     def work(client: S3Client) -> CompletedPartTypeDef:
+        nonlocal parts
         checksum = checksum_of(parts)
         body = body_of(parts)
+        # The thread that runs this drops its reference after it has answered: a part must not stay
+        # until then, for the next one is filled at once.
+        parts = ()
         try:
             reply = client.upload_part(
                 Bucket=where.bucket,
