@@ -26,7 +26,7 @@ RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all tools services bookkeeper lint format typecheck imports \
-	wheel-test wheel-test-all static unit unit-all bench bench-ten-million \
+	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-ten-million \
 	hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
 	cluster-kills setup clean
@@ -126,6 +126,12 @@ unit: $(STAMP) ## the tests of `make test`, JOBS at a time
 
 unit-all: $(STAMP) ## the tests of `make test-all`: those marked slow; those marked sized, larger
 	@TEST_SIZES=all $(PYTEST) -m "(slow or sized) and not by_target"
+
+# Servers, clients and the store; the command line and the blocking API use uvloop in `make test`.
+unit-uvloop: $(STAMP) ## what has sockets, on the event loop of `serve`
+	@TEST_LOOP=uvloop $(PYTEST) -m "not slow and not by_target" tests/server tests/client \
+	  tests/controller tests/cluster tests/contracts \
+	  tests/store/test_forks.py tests/store/test_metrics.py
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench

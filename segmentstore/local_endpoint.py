@@ -139,6 +139,8 @@ class _EarlyConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._next: asyncio.Protocol | None = None
+        self._received = bytearray()
+        """Of event loops that deliver what was there when they were asked to pause."""
         self._is_lost = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -146,6 +148,11 @@ class _EarlyConnection(asyncio.Protocol):
         if self._next is not None:
             self.hand_over(self._next)
         else:
+            self._transport.pause_reading()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if self._transport is not None:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -161,6 +168,8 @@ class _EarlyConnection(asyncio.Protocol):
         else:
             self._transport.set_protocol(connection)
             connection.connection_made(self._transport)
+            if self._received:
+                connection.data_received(bytes(self._received))
             with suppress(RuntimeError):
                 self._transport.resume_reading()
 

@@ -29,6 +29,7 @@ from segmentstore.contracts.errors import (
     StoreClosedError,
     WrongThreadError,
 )
+from segmentstore.contracts.event_loops import new_event_loop
 from segmentstore.contracts.waiting import outlast
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ class StoreThread:
         self._ident = threading.get_ident()
         failure: BaseException | None = None
         try:
-            loop = asyncio.new_event_loop()
+            loop = new_event_loop()
             try:
                 self.loop = loop
                 if self._end_wanted:

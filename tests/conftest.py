@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.collector import collector_paused
+from segmentstore.contracts.event_loops import new_uvloop
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
 from tests.support.suites import cost, examples, sized
@@ -28,6 +30,17 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("suite")
+
+
+class _UvloopPolicy(asyncio.DefaultEventLoopPolicy):
+    """Makes the loops that `serve` uses, for tests that leave the choice to asyncio."""
+
+    def new_event_loop(self) -> asyncio.AbstractEventLoop:
+        return new_uvloop()
+
+
+if os.environ.get("TEST_LOOP") == "uvloop":
+    asyncio.set_event_loop_policy(_UvloopPolicy())
 
 
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1"

@@ -25,6 +25,7 @@ from segmentstore.cli.exit_codes import ExitCode, sentence
 from segmentstore.cli.ingest import IngestProgress, ingest
 from segmentstore.cli.ingest_plan import PlannedFile
 from segmentstore.cli.store_numbers import StoreNumbers
+from segmentstore.contracts import event_loops
 from segmentstore.contracts.errors import SegmentExistsError, SegmentStoreError
 from segmentstore.contracts.runtime import thread_executor
 
@@ -65,7 +66,7 @@ def ingest_child(
     ] = False,
 ) -> None:
     """Ingest, follow some segments meanwhile, then flush and checkpoint."""
-    asyncio.run(_ingest(store, read_plan(plan), lines, writers, until_killed=until_killed))
+    event_loops.run(_ingest(store, read_plan(plan), lines, writers, until_killed=until_killed))
 
 
 async def _ingest(
@@ -171,7 +172,7 @@ async def _require_equal(
 @app.command(name="compare")
 def compare_child(store: str, plan: Path) -> None:
     """Read every segment back and compare it with its file."""
-    asyncio.run(_compare(store, read_plan(plan)))
+    event_loops.run(_compare(store, read_plan(plan)))
 
 
 async def _compare(location: str, planned: Sequence[PlannedFile]) -> None:

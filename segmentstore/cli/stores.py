@@ -16,6 +16,7 @@ import segmentstore
 from segmentstore.cli import output
 from segmentstore.client.store_addresses import parse_address, parse_addresses
 from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
+from segmentstore.contracts import event_loops
 from segmentstore.contracts.errors import (
     ContainerNotServedError,
     InvalidArgumentError,
@@ -328,7 +329,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
         return await work
 
     try:
-        return asyncio.run(main())
+        return event_loops.run(main())
     except asyncio.CancelledError:
         if interrupted:
             raise KeyboardInterrupt from None

@@ -18,6 +18,7 @@ from typing import Final, Self
 
 import segmentstore
 from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError
+from segmentstore.contracts.event_loops import new_event_loop
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import list_messages
@@ -67,7 +68,7 @@ class TemporaryOwner:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner() as runner:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._own_until_done())
         except BaseException as error:  # noqa: BLE001
             # Nobody else is notified of it, and a job that waits in vain has to say why.

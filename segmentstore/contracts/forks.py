@@ -55,6 +55,19 @@ def in_child(owner: T, abandon: Callable[[T], None]) -> None:
     _handlers[owner] = abandon
 
 
+def release_descriptor(descriptor: int) -> None:
+    """For a handler: what is open at a descriptor is the parent's alone from now on.
+
+    The number stays taken in the child. An object that still has it closes it later, and would
+    close another's file if it were free. Raises OSError.
+    """
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.dup2(null, descriptor, inheritable=False)
+    finally:
+        os.close(null)
+
+
 def keep_for_ever(owner: object) -> None:
     """For a handler: see to it that the child never collects an object, at its end either.
 

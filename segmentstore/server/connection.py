@@ -413,8 +413,7 @@ class WireConnection(asyncio.Protocol):
 
     def _leave_to_parent(self) -> None:
         assert self._transport is not None
-        # The object that has the descriptor: closed by its number, it would close another's later.
-        self._transport.get_extra_info("socket")._sock.close()  # noqa: SLF001
+        forks.release_descriptor(self._transport.get_extra_info("socket").fileno())
 
     def abort(self) -> None:
         """Close at once, whatever is not sent."""

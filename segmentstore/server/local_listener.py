@@ -20,6 +20,11 @@ def socket_path(location: str) -> Path:
     return Path(location).absolute() / STORE_SOCKET_NAME
 
 
+def _leave_to_parent(listener: socket.socket) -> None:
+    # An event loop may keep the socket open when it is closed here.
+    forks.release_descriptor(listener.fileno())
+
+
 def local_listener(location: str) -> socket.socket:
     """A listening socket in the folder, in place of whatever was there.
 
@@ -30,7 +35,7 @@ def local_listener(location: str) -> socket.socket:
     with forks.no_fork():
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         # What connects is to find an owner, or nobody: not a forked child that never answers.
-        forks.in_child(listener, socket.socket.close)
+        forks.in_child(listener, _leave_to_parent)
     try:
         with socket_address(location) as address:
             listener.bind(address)

@@ -11,9 +11,10 @@ import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.server.server_context import HELLO_S, STOP_S, ServerContext
 
@@ -102,10 +103,13 @@ class TlsHandshake(asyncio.Protocol):
         self._context = context
         self._on_end = on_end
         self._transport: asyncio.Transport | None = None
+        self._encrypted: list[bytes] = []
+        """What came before the handshake had begun: uvloop reads on after `pause_reading`."""
         self._early: list[bytes] = []
         """What came behind the handshake, before the connection had its transport."""
         self._is_lost = False
         self._is_done = False
+        self._shaking: asyncio.Task[Any] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin the handshake."""
@@ -114,8 +118,10 @@ class TlsHandshake(asyncio.Protocol):
         self._context.begin(self._shake_hands(), "wire TLS handshake")
 
     def data_received(self, data: bytes) -> None:
-        """Keep what is decrypted too early."""
-        self._early.append(data)
+        """Keep what comes too early."""
+        assert self._transport is not None
+        has_begun = self._transport.get_protocol() is not self
+        (self._early if has_begun else self._encrypted).append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Between the handshake and the first call of the connection, or scheduled then."""
@@ -127,15 +133,19 @@ class TlsHandshake(asyncio.Protocol):
         """Close at once."""
         if self._transport is not None:
             self._transport.abort()
+        if self._shaking is not None:
+            # uvloop does not end a handshake with its transport.
+            self._shaking.cancel()
 
     async def _shake_hands(self) -> None:
         transport = self._transport
         assert transport is not None
+        self._shaking = asyncio.current_task()
         encrypted: asyncio.Transport | None = None
         reason = "the client closed it"
         try:
             if not transport.is_closing():
-                encrypted = await asyncio.get_running_loop().start_tls(
+                shaking = asyncio.get_running_loop().start_tls(
                     transport,
                     self,
                     self._tls,
@@ -143,8 +153,12 @@ class TlsHandshake(asyncio.Protocol):
                     ssl_handshake_timeout=HELLO_S,
                     ssl_shutdown_timeout=STOP_S,
                 )
+                steps = gather_owned(shaking, self._pass_on(transport), name="wire TLS handshake")
+                encrypted, _ = await steps
         except OSError as error:
             reason = _reason(error)
+        except asyncio.CancelledError:
+            reason = "it was ended here"
         self._on_end(self)
         if encrypted is None or self._is_lost:
             peer = str(transport.get_extra_info("peername"))
@@ -156,6 +170,23 @@ class TlsHandshake(asyncio.Protocol):
         self._connection.connection_made(encrypted)
         for data in self._early:
             self._connection.data_received(data)
+
+    async def _pass_on(self, transport: asyncio.Transport) -> None:
+        """Give the handshake what came before it."""
+        if not self._encrypted or transport.get_protocol() is self:
+            return
+        # `start_tls` has had its first step, and scheduled two calls: the handshake gets its
+        # transport, which reads on. This comes behind them, and before anything is read.
+        await asyncio.sleep(0)
+        shaking = cast("asyncio.BufferedProtocol", transport.get_protocol())
+        for data in self._encrypted:
+            rest = memoryview(data)
+            while rest:
+                buffer = memoryview(shaking.get_buffer(len(rest)))
+                count = min(len(buffer), len(rest))
+                buffer[:count] = rest[:count]
+                shaking.buffer_updated(count)
+                rest = rest[count:]
 
 
 def _reason(error: Exception) -> str:

@@ -11,6 +11,7 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
@@ -84,9 +85,16 @@ class WireServer:
             self._port = await loop.create_server(self.accept, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError("wire", f"cannot listen on {host}:{port}: {error}") from error
+        forks.in_child(self, WireServer._leave_to_parent)
         # Not for the Unix socket alone: clients that make such segments use a port. Spark's tasks
         # make some, too, and want them after a crash of the store.
         self.context.begin(self._clean_up(), "wire clean-up")
+
+    def _leave_to_parent(self) -> None:
+        """The port is the owner's alone: a forked child that outlives it must not keep it taken."""
+        if self._port is not None:
+            for listener in self._port.sockets:
+                forks.release_descriptor(listener.fileno())
 
     @property
     def port(self) -> int:

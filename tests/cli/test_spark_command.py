@@ -16,6 +16,7 @@ import pytest
 
 import segmentstore as engine
 from segmentstore import blocking
+from segmentstore.cli import temporary_owner
 from segmentstore.cli.temporary_owner import TemporaryOwner
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
@@ -202,8 +203,7 @@ def test_a_stand_in_without_a_loop_says_so_and_nobody_waits(
         raise OSError("too many open files")
 
     with monkeypatch.context() as patched:
-        patched.setattr(asyncio, "new_event_loop", fail)
-        patched.setattr(asyncio.events, "new_event_loop", fail)
+        patched.setattr(temporary_owner, "new_event_loop", fail)
         with TemporaryOwner(str(store), (store / "tier2").as_uri(), range(1)) as owner:
             pass
     assert "too many open files" in str(owner.failure)

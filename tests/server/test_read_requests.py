@@ -16,7 +16,7 @@ from segmentstore.wire.commands import (
     SegmentRead,
 )
 from tests.server.wire_client import client_of, connected, served
-from tests.store.harness import open_tiny, run
+from tests.store.harness import open_tiny, run, until
 
 
 def read(offset: int, length: int = 100, rid: int = 5) -> ReadSegment:
@@ -177,7 +177,7 @@ class TestWaiting:
                     client.put(*(read(0, rid=number) for number in range(1000)), KeepAlive())
                     assert await client.take() == KeepAlive()
                 await server.no_connections()
-                assert server.context.counts.reads_waiting == 0
+                await until(lambda: not server.context.counts.reads_waiting)
 
         run(main())
 

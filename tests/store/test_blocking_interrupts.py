@@ -28,6 +28,7 @@ from segmentstore import (
     WrongThreadError,
     blocking,
 )
+from segmentstore.contracts.event_loops import new_event_loop
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, attribute
 
@@ -56,6 +57,8 @@ def handled() -> Iterator[threading.Event]:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays() -> Iterator[None]:
+    # uvloop opens some with the first loop of a process.
+    new_event_loop().close()
     threads, descriptors = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
     yield
     end_others(threads)

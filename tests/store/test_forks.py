@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,14 +134,14 @@ class TestLocks:
 def test_ports_and_sockets_are_free_when_the_owner_is_killed_and_the_child_runs(
     tmp_path: Path,
 ) -> None:
-    port = free_port()
-    with running(BLOCKING, tmp_path / "s", metrics_port=port) as owner:
+    ports: dict[str, Any] = {"metrics_port": free_port(), "wire_port": free_port()}
+    with running(BLOCKING, tmp_path / "s", **ports) as owner:
         assert said(owner) == "child"
         owner.kill()
         owner.wait(60)
         with socket.socket(socket.AF_UNIX) as client, pytest.raises(ConnectionRefusedError):
             client.connect(str(tmp_path / "s" / STORE_SOCKET_NAME))
-        with segmentstore.blocking.open(tmp_path / "s", metrics_port=port) as store:
+        with segmentstore.blocking.open(tmp_path / "s", **ports) as store:
             assert store.get_info("x").length == 0
 
 
