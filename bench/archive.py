@@ -1,8 +1,8 @@
 """The archive of the log on S3: writing a ledger, reading it in sequence, reading single entries.
 
 One ledger of frames of ENTRY_BYTES, whose bytes are there at once: what is measured is the archive.
-Floors, in the same round: a multipart upload of the same bytes by plain boto3, as many parts at a
-time as the archive holds; ranged GETs of the same length, as many at a time as one reading has.
+Floors, in the same round, by plain boto3: a multipart upload of the same bytes, one part at a time
+as the archive sends them. And ranged GETs of the same length, as many at a time as one reading has.
 """
 
 from __future__ import annotations

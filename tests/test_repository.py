@@ -36,6 +36,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery")
 PYTHON_FOLDERS = (*PACKAGES, "bench", "tests")
 FORMAT_PAGES = (
+    "archive-objects",
     "block-object",
     "bookkeeper-data-plane",
     "bookkeeper-log",

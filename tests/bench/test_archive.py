@@ -11,7 +11,6 @@ from bench.s3_service import MIB, s3_service
 
 def test_each_side_of_a_round_moves_all_bytes(tmp_path: Path) -> None:
     with s3_service(tmp_path) as (endpoint, _):
-        arguments = {"endpoint": endpoint, "total_bytes": 7 * MIB}
         sides = (
             archive.upload_floor_round,
             archive.upload_round,
@@ -19,7 +18,7 @@ def test_each_side_of_a_round_moves_all_bytes(tmp_path: Path) -> None:
             archive.read_round,
         )
         for side in sides:
-            measured = side(**arguments)
+            measured = side(endpoint, 7 * MIB)
             assert measured["value"] > 0
             json.dumps(measured)
-        assert archive.entries_round(**arguments)["value"] <= archive.GETS_MAX
+        assert archive.entries_round(endpoint, 7 * MIB)["value"] <= archive.GETS_MAX

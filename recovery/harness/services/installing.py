@@ -30,6 +30,7 @@ from typing import Final
 
 from durablelog.bookkeeper import installation
 from durablelog.bookkeeper.installation import GatewayMissingError
+from recovery.harness.services.pulsar_jar import install_pulsar_offloader
 
 FOLDER_VARIABLE: Final = "SEGMENTSTORE_SERVICES"
 VERSITY_VERSION: Final = "v1.8.0"
@@ -73,7 +74,7 @@ def install(say: Callable[[str], None]) -> None:
     with _alone(folder / "installing.lock"):
         _install_s3proxy(folder, say)
         _install_bookkeeper(say)
-        _install_pulsar(say)
+        _install_pulsar(folder, say)
         _install_sshd(say)
         _install_versity(folder, say)
         _install_fake_gcs(folder, say)
@@ -194,14 +195,9 @@ def _install_bookkeeper(say: Callable[[str], None]) -> None:
         raise ServiceMissingError(error.reason) from error
 
 
-def _install_pulsar(say: Callable[[str], None]) -> None:
-    # Not at the top: it needs the folder and the programs that this file finds.
-    from recovery.harness.services.pulsar_offloader import (  # noqa: PLC0415
-        install_pulsar_offloader,
-    )
-
+def _install_pulsar(folder: Path, say: Callable[[str], None]) -> None:
     try:
-        install_pulsar_offloader(say)
+        install_pulsar_offloader(folder, say)
     except GatewayMissingError as error:
         raise ServiceMissingError(error.reason) from error
 

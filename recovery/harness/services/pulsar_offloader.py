@@ -1,10 +1,7 @@
-"""Pulsar's own offloader (PIP-17), a witness of archived ledgers: its jar by Maven, a small program
-of ours around it, one process that takes commands.
+"""Pulsar's own offloader (PIP-17), a witness of archived ledgers: one process that takes commands.
 
 Rules of this file:
 
-- the jar is the released one: its sum is pinned. It has its dependencies inside, and only those
-  that are loaded are kept (20 of 79 MB);
 - it runs in a process of its own, for its BookKeeper and Netty are not ours, and reaches nothing
   but this machine: no other name resolves there;
 - a command that has no answer in time ends the process: its reader can be in a loop that nothing
@@ -13,66 +10,26 @@ Rules of this file:
 
 from __future__ import annotations
 
-import hashlib
 import os
 import select
-import shutil
 import subprocess
-import tempfile
-import zipfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Final, Self
 
-from durablelog.bookkeeper.installation import javac, maven
-from durablelog.bookkeeper.installation.jars import alone, digest
-from durablelog.bookkeeper.installation.programs import run
 from recovery.harness.services.installing import (
     INSTALL_COMMAND,
     ServiceMissingError,
     java,
     services_folder,
 )
+from recovery.harness.services.pulsar_jar import BUNDLED, PROGRAM, pulsar_folder
 
-SOURCES: Final = Path(__file__).resolve().parent / "pulsar"
-PROGRAM: Final = "PulsarOffloader"
-JAR_SHA256: Final = "557cdc6d05b2f2317384f857d57bbe7c71d544037c9d56513ef0107f15e2fa3c"
 ANSWER_S: Final = 240.0
-
-_BUNDLED: Final = "META-INF/bundled-dependencies/"
-_LOADED: Final = (
-    *("jclouds-shaded-", "jclouds-slf4j-", "netty-common-", "netty-buffer-", "guava-31"),
-    *("failureaccess-", "protobuf-java-3", "bookkeeper-server-", "bookkeeper-proto-"),
-    *("bookkeeper-common-", "bookkeeper-stats-api-", "managed-ledger-", "pulsar-common-"),
-    *("aws-java-sdk-core-", "jaxb-api-", "commons-lang3-", "commons-lang-", "slf4j-api-"),
-)
-_MAVEN_S: Final = 600.0
-_COMPILE_S: Final = 120.0
 
 
 class WitnessError(RuntimeError):
     """Pulsar's offloader refused a command, or did not answer."""
-
-
-def install_pulsar_offloader(say: Callable[[str], None]) -> Path:
-    """The folder of its classes, made if it is not there. Raises GatewayMissingError,
-    ServiceMissingError.
-    """
-    target = _folder()
-    if target.is_dir():
-        return target
-    with alone(services_folder(), "pulsar.lock") as folder:
-        if not target.is_dir():
-            say("installing Pulsar's offloader (75 MB)")
-            made = Path(tempfile.mkdtemp(dir=folder))
-            try:
-                _unpack(_jar(made / "jar"), made / "classes")
-                _compile(made / "classes")
-                (made / "classes").rename(target)
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-    return target
 
 
 class PulsarOffloader:
@@ -80,7 +37,7 @@ class PulsarOffloader:
 
     def __init__(self, endpoint: str, bucket: str, access_key: str, secret: str) -> None:
         """Raises ServiceMissingError."""
-        self._classes = _folder()
+        self._classes = pulsar_folder(services_folder())
         if not self._classes.is_dir():
             raise ServiceMissingError(
                 f"Pulsar's offloader is not installed: run `{INSTALL_COMMAND}`"
@@ -93,7 +50,7 @@ class PulsarOffloader:
         self._process = subprocess.Popen(
             [
                 *(java(), "-Xmx256m", f"-Djdk.net.hosts.file={hosts}"),
-                *("-cp", f"{self._classes}:{self._classes}/{_BUNDLED}*", PROGRAM),
+                *("-cp", f"{self._classes}:{self._classes}/{BUNDLED}*", PROGRAM),
                 *self._place,
             ],
             stdin=subprocess.PIPE,
@@ -144,39 +101,3 @@ class PulsarOffloader:
         if first != expected:
             raise WitnessError(" ".join(words))
         return words
-
-
-def _folder() -> Path:
-    content = [JAR_SHA256.encode(), *(path.read_bytes() for path in sorted(SOURCES.iterdir()))]
-    return services_folder() / f"pulsar-offloader-{digest(b''.join(content))}"
-
-
-def _jar(folder: Path) -> Path:
-    pom = str(SOURCES / "pom.xml")
-    command = [maven(), "-q", "-B", "-f", pom, "dependency:copy-dependencies"]
-    run([*command, f"-DoutputDirectory={folder}"], "fetching Pulsar's offloader", seconds=_MAVEN_S)
-    (jar,) = folder.glob("*.jar")
-    found = hashlib.sha256(jar.read_bytes()).hexdigest()
-    if found != JAR_SHA256:
-        raise ServiceMissingError(
-            f"the jar of Pulsar's offloader has the sum {found}, not {JAR_SHA256}"
-        )
-    return jar
-
-
-def _unpack(jar: Path, target: Path) -> None:
-    with zipfile.ZipFile(jar) as packed:
-        for name in packed.namelist():
-            if not name.startswith(_BUNDLED) or name.removeprefix(_BUNDLED).startswith(_LOADED):
-                packed.extract(name, target)
-    (target / "hosts").write_text("127.0.0.1 localhost\n", encoding="utf-8")
-
-
-def _compile(classes: Path) -> None:
-    command = [javac(), "-proc:none", "-encoding", "UTF-8", "-d", str(classes)]
-    path = f"{classes}:{classes}/{_BUNDLED}*"
-    run(
-        [*command, "-cp", path, str(SOURCES / f"{PROGRAM}.java")],
-        "compiling the program around Pulsar's offloader",
-        seconds=_COMPILE_S,
-    )
