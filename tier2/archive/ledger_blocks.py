@@ -41,6 +41,13 @@ class LedgerBlocks:
         self._offset = 0
         self._part = 0
 
+    @property
+    def is_one_block(self) -> bool:
+        """Whether there will be one block."""
+        metadata = self._handle.metadata
+        headers = BLOCK_HEADER_BYTES + (metadata.last_entry + 1) * ENTRY_HEADER_BYTES
+        return headers + metadata.length <= self._block_bytes
+
     def index(self) -> IndexBlock:
         """Behind the last block."""
         return IndexBlock(self._handle.metadata, self._offset, self._mappings)
@@ -64,6 +71,7 @@ class LedgerBlocks:
                 # A ledger in memory has batches at once: the loop belongs to others, too.
                 await asyncio.sleep(0)
         if self._next_entry <= last or self._bytes_left or block is None:
+            # Before the last block is given: nothing becomes an object of what was cut.
             raise self._refused(
                 f"it ended at entry {self._next_entry} of {last + 1}, {self._bytes_left} bytes "
                 "before the length in its metadata"

@@ -2,8 +2,8 @@
 
 Two objects for each ledger, as PIP-17 has them (docs/formats/archive-objects.md). Rules:
 
-- the data object first, by an upload whose parts are its blocks; the index last, in one put: an
-  index that is there says that its ledger is whole;
+- the data object first, by an upload whose parts are its blocks, or by one put if it is one block.
+  The index last, in one put: an index that is there says that its ledger is whole;
 - names begin with the attempt's uid; what a crash leaves is found by it. A failed attempt cleans up
   nothing itself: `delete_offloaded` is the one way of deletion;
 - a deletion ends uploads before it deletes what they may have become, the index before the data,
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from contextlib import aclosing
 from functools import partial
 from typing import Final
 
@@ -108,19 +109,9 @@ class ObjectLedgerOffloader(LedgerOffloader):
         with archive_errors(handle.ledger_id, data_name):
             if await self._storage.head(data_name) is not None:
                 raise ObjectExistsError(data_name, "an attempt of this uid has left it")
-            await self._storage.upload(
-                data_name, work.blocks(), uid, {**extra, **_described(DATA_ROLE)}
-            )
-            index = work.index()
-            there = await self._storage.head(data_name)
-            if there is None or there.size != index.data_length:
-                size = None if there is None else there.size
-                raise TierUnavailableError(
-                    ARCHIVE_TIER, f"{data_name} has {size} bytes of {index.data_length}"
-                )
-            await self._storage.put(
-                index_name, [encode_index(index)], uid, {**extra, **_described(INDEX_ROLE)}
-            )
+            await self._store_data(data_name, work, uid, {**extra, **_described(DATA_ROLE)})
+            index = encode_index(work.index())
+            await self._storage.put(index_name, [index], uid, {**extra, **_described(INDEX_ROLE)})
 
     async def read_offloaded(self, ledger_id: int, uid: bytes) -> ReadHandle:
         data_name, index_name = _names(ledger_id, uid)
@@ -154,6 +145,21 @@ class ObjectLedgerOffloader(LedgerOffloader):
 
     async def close(self) -> None:
         await self._storage.close()
+
+    async def _store_data(
+        self, name: str, work: LedgerBlocks, uid: bytes, metadata: Mapping[str, str]
+    ) -> None:
+        if work.is_one_block:
+            async with aclosing(work.blocks()) as blocks:
+                async for block in blocks:
+                    await self._storage.put(name, [block], uid, metadata)
+            return
+        await self._storage.upload(name, work.blocks(), uid, metadata)
+        length = work.index().data_length
+        there = await self._storage.head(name)
+        if there is None or there.size != length:
+            size = None if there is None else there.size
+            raise TierUnavailableError(ARCHIVE_TIER, f"{name} has {size} bytes of {length}")
 
     async def _read_index(self, name: str) -> IndexBlock:
         for left in reversed(range(FETCHES_MAX)):

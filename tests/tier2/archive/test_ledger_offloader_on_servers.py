@@ -24,6 +24,7 @@ from segmentstore.contracts.ledgers import LedgerEntry
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_offloader_contract import (
     LEDGER,
+    OTHER_UID,
     UID,
     LedgerOffloaderContract,
     entries_of,
@@ -59,41 +60,8 @@ class S3OffloaderContract(LedgerOffloaderContract):
         url = shared_server(self.kind).location(BUCKET, f"test-{next(PREFIXES)}")
         return S3ObjectStorage(parse_s3_url(url), Runtime())
 
-    def test_what_a_crash_leaves_is_deleted_by_the_uid(self, tmp_path: Path) -> None:
-        class Hanging(FakeLedger):
-            async def read(
-                self, first: int, last: int
-            ) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-                async for batch in super().read(first, last // 2):
-                    yield batch
-                reached.set()
-                await asyncio.Event().wait()
 
-        reached = asyncio.Event()
-
-        async def case(offloader: ObjectLedgerOffloader) -> None:
-            # As a process that dies: its upload is there, and no request of it follows.
-            work = asyncio.create_task(offloader.offload(Hanging(self.entries(), LEDGER), UID))
-            await reached.wait()
-            other = ObjectLedgerOffloader(
-                S3ObjectStorage(parse_s3_url(offloader.storage.url), Runtime()),
-                block_bytes=self.block_bytes,
-            )
-            (left,) = await other.storage.list_unfinished()
-            assert left.name == archived_data_name(LEDGER, UID)
-            await other.delete_offloaded(LEDGER, UID)
-            assert list(await other.storage.list_unfinished()) == []
-            ledger = FakeLedger(self.entries(), LEDGER)
-            await other.offload(ledger, bytes(reversed(UID)))
-            handle = await other.read_offloaded(LEDGER, bytes(reversed(UID)))
-            assert await entries_of(handle, 0, ledger.last_entry) == ledger.entries
-            work.cancel()
-            await asyncio.wait([work])
-            await other.close()
-
-        self.run(tmp_path, case)
-
-
+@slow(15)
 class TestOnS3Proxy(S3OffloaderContract, kind=S3Proxy):
     pass
 
@@ -108,3 +76,51 @@ if shutil.which("go"):
     @slow(10)
     class TestOnVersityGateway(S3OffloaderContract, kind=VersityGateway):
         pass
+
+
+class _Hanging(FakeLedger):
+    """A ledger of which the second half does not come."""
+
+    def __init__(self, entries: Sequence[bytes]) -> None:
+        super().__init__(entries, LEDGER)
+        self.reached = asyncio.Event()
+
+    async def read(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        async for batch in super().read(first, last // 2):
+            yield batch
+        self.reached.set()
+        await asyncio.Event().wait()
+
+
+def test_what_a_crash_leaves_is_deleted_by_the_uid(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in credentials().items():
+        monkeypatch.setenv(name, value)
+    server = shared_server(S3Proxy)
+    server.make_bucket(BUCKET)
+    url = server.location(BUCKET, f"test-{next(PREFIXES)}")
+    entries = [bytes([number]) * MIB for number in range(12)]
+
+    def offloader() -> ObjectLedgerOffloader:
+        return ObjectLedgerOffloader(
+            S3ObjectStorage(parse_s3_url(url), Runtime()), block_bytes=5 * MIB
+        )
+
+    async def case() -> None:
+        # As a process that dies: its upload is there, and no request of it follows.
+        dead, other = offloader(), offloader()
+        hanging = _Hanging(entries)
+        work = asyncio.create_task(dead.offload(hanging, UID))
+        await hanging.reached.wait()
+        (left,) = await other.storage.list_unfinished()
+        assert left.name == archived_data_name(LEDGER, UID)
+        await other.delete_offloaded(LEDGER, UID)
+        assert list(await other.storage.list_unfinished()) == []
+        await other.offload(FakeLedger(entries, LEDGER), OTHER_UID)
+        handle = await other.read_offloaded(LEDGER, OTHER_UID)
+        assert await entries_of(handle, 0, 11) == entries
+        work.cancel()
+        await asyncio.wait([work])
+        for each in (dead, other):
+            await each.close()
+
+    asyncio.run(case())
