@@ -1,8 +1,8 @@
 """The archive of the log on S3: writing a ledger, reading it in sequence, reading single entries.
 
 One ledger of frames of ENTRY_BYTES, whose bytes are there at once: what is measured is the archive.
-Floors, in the same round, by plain boto3: a multipart upload of the same bytes, one part at a time
-as the archive sends them. And ranged GETs of the same length, as many at a time as one reading has.
+Floors, in the same round, by plain boto3: a multipart upload of the same bytes, as many parts at a
+time as the archive holds. And ranged GETs of the same length, as many at a time as a reading has.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tier2.archive.object_ledger_offloader import (
 from tier2.archive.range_reads import RANGES_MAX
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage
+from tier2.s3.stream_upload import HELD_MAX
 
 QUESTION = "archive of the log on S3"
 ENTRY_BYTES = MIB - 1024
 """About a full frame."""
 BATCH_ENTRIES = 4
-PARTS_AT_ONCE = 1
-"""Two blocks are held, of which one is filled: one is on its way."""
+PARTS_AT_ONCE = HELD_MAX
 RANDOM_READS = 200
 LEDGER = 1
 UID = bytes(16)

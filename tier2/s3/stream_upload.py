@@ -1,4 +1,4 @@
-"""StreamUpload: an object in parts that come one after another, each while the one before is sent.
+"""StreamUpload: an object in parts that come one after another, while those before are sent.
 
 Rules of this file:
 
@@ -27,12 +27,14 @@ from tier2.s3.s3_requests import S3Requests
 if TYPE_CHECKING:
     from types_boto3_s3.type_defs import CompletedPartTypeDef
 
+HELD_MAX: Final = 2
+"""Parts: two that are sent, or one and the next that comes."""
 STREAM_BYTES_MIN: Final = 5 * MIB
 """The provider makes no part but the last smaller."""
 
 
 class StreamUpload(PartsUpload):
-    """Parts of a generator, one at a time, with a CRC32C each."""
+    """Parts of a generator, with a CRC32C each."""
 
     checksummed = True
     beginnings_max = 1
@@ -49,7 +51,7 @@ class StreamUpload(PartsUpload):
         super().__init__(requests, outcomes, where, unique_id, 0, metadata)
         self._parts = parts
         self._pull: asyncio.Task[Buffer | None] | None = None
-        self._sent: Buffer = b""
+        self._held: dict[int, Buffer] = {}
 
     def stop(self) -> None:
         super().stop()
@@ -71,37 +73,55 @@ class StreamUpload(PartsUpload):
         return 1
 
     async def all_parts(self, upload_id: str) -> Sequence[CompletedPartTypeDef]:
-        done: list[CompletedPartTypeDef] = []
+        done: dict[int, CompletedPartTypeDef] = {}
+        sending: dict[int, asyncio.Task[CompletedPartTypeDef]] = {}
         sizes = PartSizes(self._where.name, STREAM_BYTES_MIN)
-        sending: asyncio.Task[CompletedPartTypeDef] | None = None
         try:
             while (part := await self._next()) is not None:
                 sizes.add(len(part))
-                if sending is not None:
-                    done.append(await sending)
-                self._sent, self._size = part, sizes.total
+                self._size = sizes.total
+                self._held[sizes.count] = part
                 del part
-                sending = own_task(self._part(upload_id, sizes.count), name="tier2 s3 part")
+                work = self._part(upload_id, sizes.count)
+                sending[sizes.count] = own_task(work, name="tier2 s3 part")
+                await self._collect(sending, done, HELD_MAX - 1)
             sizes.end()
-            assert sending is not None
-            done.append(await sending)
+            await self._collect(sending, done, 0)
         except BaseException:
             super().stop()
             raise
         finally:
-            if sending is not None and not sending.done():
+            if sending:
                 # An abort beside a part that still arrives could leave that part behind.
-                await asyncio.wait((sending,))
-            self._sent = b""
-        return done
+                await asyncio.wait(sending.values())
+            for task in sending.values():
+                if not task.cancelled():
+                    task.exception()  # Taken note of: the first error is raised.
+            self._held.clear()
+        return [done[number] for number in sorted(done)]
 
     async def send_part(self, upload_id: str, number: int, *, retry: bool) -> CompletedPartTypeDef:
-        size = len(self._sent)
+        part = self._held[number]
         # A view, so that it is sent as a body which drops it afterwards.
-        work = s3_calls.put_part(self._where, upload_id, number, [memoryview(self._sent)])
+        work = s3_calls.put_part(self._where, upload_id, number, [memoryview(part)])
+        size = len(part)
+        del part
         return await self._requests.send(
             "put_part", self._where.name, work, size_sent=size, retry=retry
         )
+
+    async def _collect(
+        self,
+        sending: dict[int, asyncio.Task[CompletedPartTypeDef]],
+        done: dict[int, CompletedPartTypeDef],
+        left: int,
+    ) -> None:
+        """Wait until at most `left` parts are being sent. Raises what sending one raised."""
+        while len(sending) > left:
+            await asyncio.wait(sending.values(), return_when=asyncio.FIRST_COMPLETED)
+            for number in [each for each, task in sending.items() if task.done()]:
+                done[number] = sending[number].result()
+                del sending[number], self._held[number]
 
     async def _next(self) -> Buffer | None:
         """The next part; None behind the last."""
