@@ -7,6 +7,8 @@ Rules of this file:
 - metadata are BookKeeper's own. A ledger of an owner that did not close it is recovered first, but
   never for a view;
 - a ledger that somebody has open as a part is pinned: `LedgerDeleter` waits with it;
+- a reading has a connection to the gateway while it fetches, never while its caller works or waits:
+  there are few, and replays need them;
 - when a ledger of an earlier owner was sealed is known once BookKeeper was asked when the next one
   was created, which the first call for the parts begins. Until then it is the latest possible time.
 """
@@ -17,7 +19,7 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from durablelog.bookkeeper.entry_checks import place
 from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, code_text, reaction
@@ -48,6 +50,9 @@ from segmentstore.contracts.ledgers import (
     ReadHandle,
 )
 from segmentstore.contracts.owned_tasks import own_task
+
+STEP_BYTES: Final = 4 * 1024 * 1024
+"""Fetched at once, and one batch of the gateway more; each costs an opening of the ledger."""
 
 
 class _Pin(NamedTuple):
@@ -203,15 +208,19 @@ class LedgerParts:
             fail=_ignore,
         )
         reader.sealed(item.ledger_id)
-        try:
-            async with aclosing(reader.entries(LedgerStretch(item, first, last))) as batches:
-                async for batch in batches:
-                    yield batch
-                    self.check_open()
-        except DataCorruptionError as error:
-            if await self._is_missing(item.ledger_id):
-                raise LedgerNotFoundError(item.ledger_id, "the cluster") from error
-            raise
+        assert item.last_entry is not None
+        step = max(1, STEP_BYTES * (item.last_entry + 1) // max(1, item.length))
+        while first <= last:
+            try:
+                stretch = LedgerStretch(item, first, min(last, first + step - 1))
+                fetched = await _fetched(reader, stretch)
+            except DataCorruptionError as error:
+                if await self._is_missing(item.ledger_id):
+                    raise LedgerNotFoundError(item.ledger_id, "the cluster") from error
+                raise
+            yield fetched
+            self.check_open()
+            first += len(fetched)
 
     def _pin(self, item: LedgerItem) -> None:
         pin = self._pins.get(item.ledger_id, _Pin(0, item.length))
@@ -286,6 +295,19 @@ class LedgerParts:
         except LedgerError as error:
             return reaction(LedgerCall.READ, error.code) is Reaction.NO_LEDGER
         return False
+
+
+async def _fetched(reader: LedgerReader, stretch: LedgerStretch) -> list[memoryview]:
+    """Entries from the first of a stretch on, STEP_BYTES or to its end."""
+    fetched: list[memoryview] = []
+    room = STEP_BYTES
+    async with aclosing(reader.entries(stretch)) as batches:
+        async for batch in batches:
+            fetched += batch
+            room -= sum(map(len, batch))
+            if room <= 0:
+                break
+    return fetched
 
 
 class _LedgerReadHandle(ReadHandle):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from durablelog.bookkeeper import ledger_parts
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.bookkeeper_log_view import BookKeeperLogView
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerState
@@ -43,14 +44,20 @@ class Damaged(MemoryLedgerStore):
     """One entry of every ledger fails its digest on all bookies, once `damaged` says which."""
 
     damaged: int | None = None
+    readings = 0
+    """Under way: a real client has four at most."""
 
     async def _read(
         self, ledger_id: int, first: int, last: int
     ) -> AsyncIterator[Sequence[memoryview]]:
         bad = self.damaged
         whole = last if bad is None or not first <= bad <= last else bad - 1
-        async for batch in super()._read(ledger_id, first, whole):
-            yield batch
+        self.readings += 1
+        try:
+            async for batch in super()._read(ledger_id, first, whole):
+                yield batch
+        finally:
+            self.readings -= 1
         if whole < last:
             raise LedgerError(-5, "read", f"entry {bad} of ledger {ledger_id}")
 
@@ -146,7 +153,7 @@ class TestLedgersOfAView(ReadHandleContract):
 class RealLedgerWorld(HandleWorld):
     """The first ledger of a log on a real cluster; what was sent is what is expected."""
 
-    batch_bytes_max = 4 << 20
+    batch_bytes_max = 8 << 20
 
     def __init__(self, log: RealLog, entries: list[bytes]) -> None:
         self.log = log
@@ -208,6 +215,32 @@ def test_metadata_are_bookkeepers_own() -> None:
             assert custom["container"] == b"3"
             assert metadata.ensembles[0].bookies == ("memory:0", "memory:1", "memory:2")
             assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (3, 3, 2)
+        await log.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("step", [1, 1000, 1 << 20])
+def test_a_reader_that_waits_holds_none_of_the_few_readings(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_parts, "STEP_BYTES", step)
+
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        store = Damaged(world.cluster)
+        log = log_on(world, store)
+        await log.open()
+        await append_all(log, range(200))
+        part = log.sealed_parts()[0]
+        handle = await log.open_part(part.number)
+        found: list[bytes] = []
+        async for batch in handle.read(0, handle.last_entry):
+            assert store.readings == 0
+            assert len(batch) == 1 or sum(len(entry.data) for entry in batch) < step + 16 * 200
+            found += [bytes(entry.data) for entry in batch]
+        assert found == world.cluster.ledgers[part.ledger_id].entries
+        await handle.close()
         await log.close()
 
     run(scenario())
