@@ -24,6 +24,7 @@ from durablelog.bookkeeper.ledger_store import (
     Replication,
 )
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.ledgers import DigestType, Ensemble
 
 NO_LEDGER: Final = -25
 """BookKeeper's NoSuchLedgerExistsOnMetadataServer."""
@@ -270,9 +271,14 @@ class LedgerStoreContract(ABC):
             assert ledger.replication == Replication(3, 2, 2)
             assert ledger.custom == custom
             assert len(set(ledger.bookies)) == 3
+            assert ledger.ensembles == (Ensemble(0, ledger.bookies),)
+            assert ledger.digest_type is DigestType.CRC32C
+            created_ms = ledger.created_ms
+            assert created_ms > 0
             await append_all(writer, Results(writer), [[b"one"], [b"three"]])
             await writer.close()
             ledger = await store.describe(writer.ledger_id)
+            assert ledger.created_ms == created_ms
             assert (ledger.state, ledger.last_entry, ledger.length) == (LedgerState.CLOSED, 1, 8)
             assert ledger.custom == custom
             assert await store.recover(writer.ledger_id) == ledger

@@ -152,3 +152,32 @@ def test_the_next_ledger_leaves_out_a_bookie_that_hangs_if_there_is_another(
         await nodes.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+@slow(10)
+def test_a_bookie_that_is_replaced_stays_in_the_metadata_of_the_ledger(
+    cluster: BookKeeperCluster,
+) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as store:
+            writer = await store.create(Replication(3, 2, 2), {})
+            results = Results(writer)
+            await write(store, writer, results, IN_FLIGHT)
+            (first,) = (await store.describe(writer.ledger_id)).ensembles
+            lost = next(
+                index for index in range(BOOKIES) if cluster.bookie_id(index) in first.bookies
+            )
+            cluster.kill_bookie(lost, forget=True)
+            try:
+                await write(store, writer, results, IN_FLIGHT)
+                assert all(result.code == 0 for result in results.got)
+                await writer.close()
+            finally:
+                cluster.start_bookie(lost)
+            before, after = (await store.describe(writer.ledger_id)).ensembles
+            assert before == first
+            assert IN_FLIGHT <= after.first_entry <= 2 * IN_FLIGHT
+            assert cluster.bookie_id(lost) not in after.bookies
+            assert len(set(before.bookies) & set(after.bookies)) == 2
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
