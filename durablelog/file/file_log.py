@@ -500,9 +500,8 @@ class FileLog(DurableDataLog):
         self._folder.reserve.keep_room_for(length)
 
     def health(self) -> str | None:
-        if not self.short:
-            return self._parts.health()
-        return f"the disk of the log is full, appends wait for room: {self._preparer.shortage}"
+        full = f"the disk of the log is full, appends wait for room: {self._preparer.shortage}"
+        return "; ".join(filter(None, (full if self.short else "", self._parts.health()))) or None
 
     async def check_primary(self) -> None:
         loop, writer_thread, _ = self._running()

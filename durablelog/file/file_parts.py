@@ -106,7 +106,7 @@ class FileParts:
 
     def health(self) -> str | None:
         """A sentence, if what is read takes room that truncation would free."""
-        held = self._folder.held_bytes
+        held = self._folder.held_bytes if self._open else 0
         return f"{held} bytes of truncated log files are kept, for they are read" if held else None
 
     def check_open(self) -> None:
@@ -130,7 +130,8 @@ class FileParts:
         reading = PartReading(self._runtime.disk, file, places, first, last)
         try:
             while (entries := await self._step(file, reading)) is not None:
-                yield entries
+                if entries:
+                    yield entries
         finally:
             if self._reader is None:
                 reading.close()

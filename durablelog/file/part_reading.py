@@ -75,17 +75,15 @@ class PartReading:
         self._opened: DiskFile | None = None
 
     def step(self) -> list[LedgerEntry] | None:
-        """The next entries, at least one; None at the end.
+        """The next entries, none while the first one is searched for; None at the end.
 
         Raises DataCorruptionError, ConfigError, OSError.
         """
-        while self._entry <= self._last:
-            if self._opened is None:
-                self._opened = self._disk.open(self._file.path)
-            entries = self._read(self._opened)
-            if entries:
-                return entries
-        return None
+        if self._entry > self._last:
+            return None
+        if self._opened is None:
+            self._opened = self._disk.open(self._file.path)
+        return self._read(self._opened)
 
     def close(self) -> None:
         """Close the file; idempotent."""

@@ -28,7 +28,8 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore.contracts.disk import DiskFile, OsDisk, OsFile
 from segmentstore.contracts.errors import NotPrimaryError, SegmentStoreError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
-from tests.contracts.durable_data_log_contract import payload, read_payloads
+from tests.contracts.durable_data_log_contract import payload, read_all, read_payloads
+from tests.contracts.log_parts_contract import contents, entries_of_parts, read_by_parts
 from tests.durablelog.faulty_disk import FaultyDisk
 from tests.support.suites import examples, size, sized
 
@@ -296,12 +297,26 @@ async def check(folder: Path, acknowledged: list[int], where: str) -> None:
     # The truncation that was under way may have happened: it keeps the last two.
     assert set(acknowledged[-2:]) <= set(found), where
     assert not found or found[-1] <= (acknowledged[-1] if acknowledged else -1) + 1, where
+    parts = await checked_parts(log)
     await log.append([payload(999, 300)])
     await log.close()
     log = make_log(folder)
     await log.open()
     assert [int(bytes(data[:6])) for data in await read_payloads(log)] == [*found, 999], where
+    assert parts.items() <= (await checked_parts(log)).items(), where
     await log.close()
+
+
+async def checked_parts(log: FileLog) -> dict[int, list[bytes]]:
+    """The entries of all sealed parts, once it is sure that they and the tail are the log."""
+    frames = contents(await read_all(log))
+    by_parts = contents(await read_by_parts(log, 0))
+    # The first part has what was truncated in it, too.
+    assert by_parts[len(by_parts) - len(frames) :] == frames
+    assert [sequence for _, sequence, _, _ in by_parts] == list(
+        range(by_parts[0][1], by_parts[0][1] + len(by_parts)) if by_parts else ()
+    )
+    return await entries_of_parts(log)
 
 
 Rule = tuple[str, int]
@@ -341,6 +356,8 @@ class History:
         self.frames: list[bytes] = []
         self.addresses: list[LogAddress] = []
         self.count = 0
+        self.parts: dict[int, list[bytes]] = {}
+        """Every part that was ever seen sealed."""
 
     async def play(self, rules: list[Rule]) -> None:
         await self.log.open()
@@ -403,6 +420,8 @@ class History:
         ]
         assert [data for data, _ in found] == self.frames[: len(found)]
         assert len(found) >= len(self.addresses)
+        for number, entries in (await checked_parts(self.log)).items():
+            assert self.parts.setdefault(number, entries) == entries
         self.frames = [data for data, _ in found]
         self.addresses = [address for _, address in found]
 

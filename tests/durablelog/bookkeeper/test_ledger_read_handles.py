@@ -22,7 +22,7 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.contracts.ledgers import LedgerMetadata, ReadHandle
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.log_world import append_all
-from tests.contracts.read_handle_contract import HandleWorld, ReadHandleContract
+from tests.contracts.read_handle_contract import HandleWorld, ReadHandleContract, read
 from tests.durablelog.bookkeeper.bookkeeper_world import (
     PATH,
     STORE_ID,
@@ -215,6 +215,39 @@ def test_metadata_are_bookkeepers_own() -> None:
             assert custom["container"] == b"3"
             assert metadata.ensembles[0].bookies == ("memory:0", "memory:1", "memory:2")
             assert (metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum) == (3, 3, 2)
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_ledger_that_is_read_is_deleted_when_its_last_reader_is_done() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        addresses = await append_all(log, range(60))
+        part, other, *_ = log.sealed_parts()
+        ledgers = world.cluster.ledgers
+        handles = [await log.open_part(part.number) for _ in range(2)]
+        await log.truncate(addresses[-1])
+        for _ in range(1000):
+            if len(ledgers) == 2:
+                break
+            await asyncio.sleep(0)
+        assert part.ledger_id in ledgers
+        assert other.ledger_id not in ledgers
+        held = log.statistics().held_bytes
+        assert held == part.length
+        assert log.health() == f"{held} bytes of truncated ledgers are kept, for they are read"
+        for handle in handles:
+            assert part.ledger_id in ledgers
+            assert await read(handle, 0, handle.last_entry) == ledgers[part.ledger_id].entries
+            await handle.close()
+        for _ in range(1000):
+            if part.ledger_id not in ledgers:
+                break
+            await asyncio.sleep(0)
+        assert len(ledgers) == 1
+        assert log.health() is None
         await log.close()
 
     run(scenario())
