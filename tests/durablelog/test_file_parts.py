@@ -181,3 +181,24 @@ def test_a_file_that_is_missing_is_not_found_and_damage_is_named(tmp_path: Path)
         await log.close()
 
     run(scenario())
+
+
+def test_a_whole_frame_at_another_ones_place_is_damage(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        log = make_log(tmp_path)
+        await log.open()
+        await append(log, range(20))
+        part = max(log.sealed_parts(), key=lambda part: part.length)
+        handle = await log.open_part(part.number)
+        one, two, *others = await read_entries(handle)
+        path = tmp_path / file_name(part.number)
+        assert len(one) == len(two)
+        swapped = b"".join((two, one, *others))
+        header = path.read_bytes()[:FILE_HEADER_LENGTH]
+        path.write_bytes(header + swapped)
+        with pytest.raises(DataCorruptionError, match="lies there"):
+            await read_entries(handle)
+        await handle.close()
+        await log.close()
+
+    run(scenario())
