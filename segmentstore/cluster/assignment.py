@@ -12,10 +12,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from segmentstore.cluster.assignment_map import CONTAINERS_MAX, AssignmentMap, PlannedMove
-from segmentstore.cluster.host_arrivals import is_flapping, noted_arrivals
+from segmentstore.cluster.host_arrivals import flapping_hosts, noted_arrivals
 from segmentstore.cluster.host_record import NUMBER_MAX, HostRecord, check_number
 from segmentstore.cluster.placement import Placement
-from segmentstore.cluster.start_failures import failed_since, failing_hosts, noted_failures
+from segmentstore.cluster.start_failures import (
+    failed_since,
+    failing_hosts,
+    noted_failures,
+    undropped_failures,
+)
 from segmentstore.contracts.errors import InvalidArgumentError
 
 MOVES_AT_ONCE: Final = 4
@@ -39,9 +44,10 @@ def assign(
             raise InvalidArgumentError("hosts", host_id, f"its record is of {record.host_id}")
     arrivals = noted_arrivals(now_ms, hosts, before.arrivals)
     passed_over = noted_failures(now_ms, containers, hosts, before)
-    flapping = {host_id for host_id in hosts if is_flapping(now_ms, arrivals[host_id])}
-    damped = flapping | failing_hosts(passed_over)
-    placement = Placement(containers, hosts, before, passed_over, damped)
+    undropped = undropped_failures(hosts, passed_over)
+    placement = Placement(containers, hosts, before, passed_over, undropped)
+    flapping = flapping_hosts(now_ms, arrivals, placement.open_hosts)
+    placement.damped = flapping | failing_hosts(passed_over)
     _place_unserved(placement)
     moves = {
         number: move
@@ -49,9 +55,12 @@ def assign(
         if number < containers and _is_under_way(now_ms, placement, before, number, move)
     }
     _Planner(now_ms, placement, moves).plan()
+    after = dataclasses.replace(before, owners=placement.owners, passed_over=passed_over)
+    if any(placement.owners.get(number) == host_id for number, host_id in undropped):
+        # Without another choice. It is started there when its time has passed.
+        passed_over = noted_failures(now_ms, containers, hosts, after)
     after = dataclasses.replace(
-        before,
-        owners=placement.owners,
+        after,
         passed_over=passed_over,
         arrivals=arrivals,
         moves=moves,
@@ -94,7 +103,7 @@ def _place(placement: Placement, number: int) -> None:
         if owner in allowed:
             return  # It is started again there when its time has passed.
         if allowed:
-            soonest = min(allowed, key=lambda each: (placement.passed_over[number, each], each))
+            soonest = min(allowed, key=lambda each: (placement.over_at(number, each), each))
             placement.put(number, soonest)
         elif owner is not None and (number, owner) in placement.forbidden:
             placement.put(number, None)
@@ -107,7 +116,7 @@ def _place(placement: Placement, number: int) -> None:
     elif pinned is not None:
         placement.put(number, pinned)
     else:
-        placement.put(number, placement.emptiest(placement.steady(ready) or ready))
+        placement.put(number, placement.emptiest(placement.refuges(number)))
 
 
 def _is_under_way(
@@ -163,10 +172,11 @@ class _Planner:
         ]
         is_done = True
         for *_, number in sorted(leaving):
-            if targets := placement.targets(number):
+            # A host that flaps is better than one that ends: that would interrupt it, too.
+            if refuges := placement.refuges(number):
                 target = placement.pinned_to(number)
-                if target is None or target not in targets:
-                    target = placement.emptiest(targets)
+                if target is None or target not in refuges:
+                    target = placement.emptiest(refuges)
                 is_done &= self._move(number, target)
         return is_done
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from segmentstore.cluster.assignment_map import AssignmentMap, PassedOver
 from segmentstore.cluster.host_record import HostRecord, ReportedState
@@ -27,13 +28,14 @@ class Placement:
         hosts: Mapping[str, HostRecord],
         before: AssignmentMap,
         passed_over: Mapping[tuple[int, str], PassedOver],
-        damped: Collection[str],
+        undropped: AbstractSet[tuple[int, str]],
     ) -> None:
+        """`undropped`: as `undropped_failures` has them."""
         self.containers = containers
         self.hosts = hosts
         self.pins = before.pins
         self.forbidden = before.forbidden
-        self.damped = damped
+        self.damped: Collection[str] = ()
         """Hosts that get no planned move: they flap, or fail what others do not."""
         self.open_hosts = sorted(
             host_id
@@ -50,7 +52,8 @@ class Placement:
             pair: over.until_ms for pair, over in passed_over.items() if not over.is_over
         }
         """Until when, of the pairs whose time has not passed."""
-        self.restricted = {number for number, _ in self.forbidden | self.passed_over.keys()}
+        self._not_now = self.passed_over.keys() | undropped
+        self.restricted = {number for number, _ in self.forbidden | self._not_now}
         """Containers that some host may not have."""
         self.running: dict[int, list[str]] = {}
         """Hosts that serve a container, by their reports, sorted: two of them if one is fenced."""
@@ -97,11 +100,18 @@ class Placement:
         allowed = self.allowed(container_id)
         if container_id not in self.restricted:
             return allowed
-        return [each for each in allowed if (container_id, each) not in self.passed_over]
+        return [each for each in allowed if (container_id, each) not in self._not_now]
 
-    def targets(self, container_id: int) -> Sequence[str]:
-        """Hosts that may have it by a planned move: ready, and not damped; sorted."""
-        return self.steady(self.ready(container_id))
+    def over_at(self, container_id: int, host_id: str) -> int:
+        """Until when a host that is not ready for a container is passed over."""
+        return self.passed_over.get((container_id, host_id), 0)
+
+    def refuges(self, container_id: int) -> Sequence[str]:
+        """Hosts that may have it when it must leave its own: damped ones if there are no others;
+        sorted.
+        """
+        ready = self.ready(container_id)
+        return self.steady(ready) or ready
 
     def steady(self, host_ids: Sequence[str]) -> Sequence[str]:
         """Those that are not damped."""
@@ -113,15 +123,13 @@ class Placement:
         """Whether a host that is open may have it by a planned move."""
         pair = (container_id, host_id)
         return (
-            host_id not in self.damped
-            and pair not in self.forbidden
-            and pair not in self.passed_over
+            host_id not in self.damped and pair not in self.forbidden and pair not in self._not_now
         )
 
     def pinned_to(self, container_id: int) -> str | None:
         """The host it is pinned to, if the pin is in force: that host may have it now."""
         host_id = self.pins.get(container_id)
-        if host_id is None or (container_id, host_id) in self.passed_over:
+        if host_id is None or (container_id, host_id) in self._not_now:
             return None
         return host_id if host_id in self.allowed(container_id) else None
 

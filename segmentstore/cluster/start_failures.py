@@ -27,7 +27,8 @@ def noted_failures(
 ) -> dict[tuple[int, str], PassedOver]:
     """The entries after what hosts report, and after time has passed.
 
-    The host need not be the owner: one that another process fenced is passed over, too.
+    A failure counts on the owner alone. Another host reports the end of what it had: it was cut
+    off or stopped, and the owner has fenced it. That says nothing against it.
     """
     after = {
         (number, host_id): _aged(now_ms, over)
@@ -43,6 +44,8 @@ def noted_failures(
     for host_id, record in hosts.items():
         for number, report in record.containers.items():
             if number >= containers or report.state is not ReportedState.FAILED:
+                continue
+            if before.owners.get(number) != host_id:
                 continue
             last = after.get((number, host_id))
             if last is None or last.failed_ms != report.since_ms:
@@ -69,6 +72,22 @@ def failing_hosts(passed_over: Mapping[tuple[int, str], PassedOver]) -> set[str]
         if not over.is_over:
             failed_on.setdefault(number, []).append(host_id)
     return {host_ids[0] for host_ids in failed_on.values() if len(host_ids) == 1}
+
+
+def undropped_failures(
+    hosts: Mapping[str, HostRecord], noted: Mapping[tuple[int, str], PassedOver]
+) -> set[tuple[int, str]]:
+    """Containers with hosts that report them as failed, of which nothing is noted.
+
+    A host that was given one of these before it has dropped it would be taken to have failed it.
+    """
+    return {
+        (number, host_id)
+        for host_id, record in hosts.items()
+        for number, report in record.containers.items()
+        if report.state is ReportedState.FAILED
+        and ((over := noted.get((number, host_id))) is None or over.failed_ms != report.since_ms)
+    }
 
 
 def failed_since(record: HostRecord, container_id: int) -> int | None:

@@ -324,7 +324,10 @@ class ContainerRegistry:
             return
         if entry.stop is None:
             self._withdraw(entry)
-            self._set(entry, HostState.STOPPING)
+            # Of one that has failed nothing is left that another owner would wait for. It stays
+            # failed until it is released, which may take a while where its log cannot be reached.
+            if entry.status.state is not HostState.FAILED:
+                self._set(entry, HostState.STOPPING)
             entry.stop = own_task(
                 self._stop(entry, hand_over=hand_over),
                 name=f"stop-{number}",

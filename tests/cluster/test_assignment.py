@@ -10,7 +10,7 @@ import pytest
 from segmentstore.cluster import map_edits
 from segmentstore.cluster.assignment import MOVE_MS_MAX, MOVES_AT_ONCE, assign
 from segmentstore.cluster.assignment_map import AssignmentMap, PassedOver, PlannedMove, unowned
-from segmentstore.cluster.host_arrivals import FLAP_WINDOW_MS, SETTLED_MS
+from segmentstore.cluster.host_arrivals import CALM_MS, FLAP_WINDOW_MS, FLAPPING_MS, FLAPPING_MS_MAX
 from segmentstore.cluster.host_record import ContainerReport, HostRecord, ReportedState
 from segmentstore.cluster.start_failures import (
     FORGOTTEN_MS,
@@ -190,8 +190,48 @@ def test_a_flapping_host_gets_no_planned_move_until_it_stayed() -> None:
     after = assign(NOW + 10, 4, records, current)
     assert (after.arrivals["h01"].returns, after.moves) == (3, {})
     records = reports(records, after)
-    assert assign(NOW + 9 + SETTLED_MS, 4, records, after) is after
-    assert len(assign(NOW + 10 + SETTLED_MS, 4, records, after).moves) == 2
+    assert assign(NOW + 9 + FLAPPING_MS, 4, records, after) is after
+    assert len(assign(NOW + 10 + FLAPPING_MS, 4, records, after).moves) == 2
+
+
+def test_a_host_flaps_for_longer_with_each_further_return() -> None:
+    for times, span_ms in ((4, 2 * FLAPPING_MS), (5, 4 * FLAPPING_MS), (9, FLAPPING_MS_MAX)):
+        current, records = flapped(times)
+        after = assign(NOW + 10, 4, records, current)
+        records = reports(records, after)
+        assert assign(NOW + 9 + span_ms, 4, records, after) is after
+        assert len(assign(NOW + 10 + span_ms, 4, records, after).moves) == 2
+
+
+def test_a_host_that_served_for_a_while_between_its_returns_does_not_flap() -> None:
+    current, records = settled(4, hosts(2))
+    now_ms = NOW
+    for _ in range(9):
+        now_ms += CALM_MS
+        gone = assign(now_ms, 4, {"h00": records["h00"]}, current)
+        records = reports({"h00": host("h00")}, gone) | {"h01": host("h01")}
+        current = assign(now_ms, 4, records, gone)
+        assert current.arrivals["h01"].returns == 1
+        assert len(current.moves) == 2
+        records = reports(records, current)
+        current = assign(now_ms, 4, records, current)
+
+
+def test_where_most_hosts_flap_none_is_held_to_do_so() -> None:
+    """Else the last one would be given everything, and keep it."""
+    current, records = flapped(3)
+    current = assign(NOW + 10, 4, records, current)
+    other = dataclasses.replace(current.arrivals["h01"], started_ms=START_MS)
+    both = dataclasses.replace(current, arrivals=dict.fromkeys(("h00", "h01"), other))
+    assert len(assign(NOW + 11, 4, records, both).moves) == 2
+
+
+def test_a_host_that_leaves_does_not_wait_for_one_that_flaps() -> None:
+    current, records = flapped(3)
+    leaving = {**records, "h00": dataclasses.replace(records["h00"], draining=True)}
+    assert len(assign(NOW + 10, 4, leaving, current).moves) == 4
+    drained = map_edits.drain(current, "h00")
+    assert len(assign(NOW + 10, 4, records, drained).moves) == 4
 
 
 def test_a_flapping_host_serves_if_there_is_no_other() -> None:
@@ -292,6 +332,24 @@ def test_a_host_that_fails_what_others_do_not_gets_no_planned_move() -> None:
     assert tried == {0, 1, 2, 3}  # the same few, less and less often
 
 
+def test_a_host_that_was_fenced_is_not_passed_over_once_it_has_dropped_what_it_had() -> None:
+    """It was stopped for longer than its session: the owner that the map names has fenced it."""
+    current, records = settled(4, hosts(2))
+    lost = {number for number, owner in current.owners.items() if owner == "h01"}
+    current = assign(NOW, 4, {"h00": records["h00"]}, current)
+    records = reports({"h00": records["h00"]}, current) | {"h01": host("h01")}
+    for number in lost:
+        failed(records, "h01", number, START_MS + 7)
+    after = assign(NOW + 1, 4, records, current)
+    assert after.passed_over == {}
+    assert {number for number in after.moves if after.owners[number] == "h01"} == set(
+        range(4)
+    ) - lost
+    records["h01"] = host("h01")
+    records = reports(records, after)
+    assert counts(assign(NOW + 2, 4, records, after)) == {"h00": 2, "h01": 2}
+
+
 def test_a_container_that_fails_on_several_hosts_neither_causes_nor_stops_planned_moves() -> None:
     current, records = settled(9, hosts(3))
     for host_id in ("h00", "h01", "h02"):
@@ -353,11 +411,15 @@ def test_a_failure_is_forgotten_after_a_while_in_which_it_did_not_come_back() ->
 def test_of_more_failures_than_the_map_has_room_for_those_of_owners_are_kept() -> None:
     current, records = settled(PASSED_OVER_MAX + 10, hosts(2))
     owned = {number for number, owner in current.owners.items() if owner == "h01"}
-    for host_id in records:
-        report = ContainerReport(ReportedState.FAILED, START_MS)
-        containers = dict.fromkeys(current.owners, report)
-        records[host_id] = dataclasses.replace(records[host_id], containers=containers)
-    before = dataclasses.replace(current, owners=dict.fromkeys(owned, "h01"))
+    report = ContainerReport(ReportedState.FAILED, START_MS)
+    records["h01"] = dataclasses.replace(records["h01"], containers=dict.fromkeys(owned, report))
+    records["h02"] = dataclasses.replace(
+        host("h02"), containers=dict.fromkeys(current.owners, report)
+    )
+    noted = PassedOver(NOW + PASS_OVER_MS_MAX, 5, START_MS)
+    before = dataclasses.replace(
+        current, passed_over={(number, "h02"): noted for number in current.owners}
+    )
     kept = assign(NOW, PASSED_OVER_MAX + 10, records, before).passed_over
     assert len(kept) == PASSED_OVER_MAX
     assert {(number, "h01") for number in owned} <= kept.keys()

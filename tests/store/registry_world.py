@@ -85,6 +85,8 @@ class World:
         self.bucket = MemoryBucket()
         self.starts = {number: Gate() for number in range(COUNT)}
         self.frames = {number: Gate() for number in range(COUNT)}
+        self.closes = Gate()
+        """Of logs."""
         self.uploads = Gate()
         self.refused: dict[int, Exception] = {}
         """What the opening of a log ends in."""
@@ -159,6 +161,7 @@ class _Log(MemoryDataLog):
         self._world.frames[self._number].call(super()._complete)
 
     async def close(self) -> None:
+        await self._world.closes.passed()
         if self._world.opened.get(self._number) is self:
             del self._world.opened[self._number]
         await super().close()

@@ -124,6 +124,25 @@ async def test_a_stop_that_could_not_drain_is_no_success(world: World) -> None:
 
 
 @scenario
+async def test_one_that_has_failed_stays_failed_while_it_is_released(world: World) -> None:
+    """Another owner waits for one that is being stopped, and need not wait for this."""
+    async with await opened(world) as store:
+        world.closes.shut()
+        world.memory.fail_append_after(0, container_id=1)
+        await error_of(store.append(NAMES[1], b"lost"))
+        stop = begin(store.stop_container(1))
+        await settle()
+        assert (world.closes.waiting, state(store, 1)) == (1, "failed")
+        start = begin(store.start_container(1))
+        await settle()
+        assert state(store, 1) == "failed"
+        world.memory.contents(1).fail_after = None
+        world.closes.open()
+        await asyncio.gather(stop, start)
+        assert state(store, 1) == "running"
+
+
+@scenario
 async def test_one_that_fails_in_the_turn_in_which_it_begins_has_not_started(world: World) -> None:
     async with await opened(world, serve="0") as store:
         world.starts[1].shut()
