@@ -89,9 +89,10 @@ def test_a_gap_in_the_events_of_a_writer_is_found() -> None:
 
 def test_a_report_has_each_kind_with_its_waits() -> None:
     report = CyclesReport("a", acknowledged=7, violations=["one"])
-    report.cycles += [CycleSeen("x", 2.0, 0.5), CycleSeen("y", 3.0, 1.5)]
+    report.cycles += [CycleSeen("x", 2.0, 0.5, 0.7), CycleSeen("y", 3.0, 1.5, 0.25)]
+    assert report.cycles[0].text() == "x: 2.0 s, longest wait 0.5 s, of the wire 0.7 s"
     text = report.text()
-    assert "x " in text
+    assert text.splitlines()[4].split() == ["x", "1", *["0.50"] * 3, *["0.70"] * 3]
     assert "7 events acknowledged" in text
     assert text.endswith("1 violations\none")
     assert [quantile([3.0, 1.0, 2.0], share) for share in (0.0, 0.5, 0.99)] == [1.0, 2.0, 3.0]

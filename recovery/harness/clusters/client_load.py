@@ -1,4 +1,4 @@
-"""CycleClients: clients of `segmentstore.connect` at work until they are stopped: exactly-once
+"""ConnectClients: clients of `segmentstore.connect` at work until they are stopped: exactly-once
 writers, plain appends, and readers that follow each segment.
 
 Rules of this file:
@@ -10,15 +10,13 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import uuid
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import segmentstore
-from recovery.harness.clusters.sent_events import Sender, event_bytes
+from recovery.harness.clusters.sent_events import FollowedSegment, Sender, event_bytes
 from segmentstore.contracts.errors import AppendOutcomeUnknownError, SegmentStoreError
 from segmentstore.contracts.segment_mapper import container_of
 
@@ -29,8 +27,6 @@ PAUSE_S: Final = 0.04
 """Of a client between two events."""
 _IN_FLIGHT: Final = 16
 """Of a writer."""
-_CHECK_S: Final = 0.05
-_READ_BYTES: Final = 1 << 20
 
 
 class LinkedLoop(asyncio.SelectorEventLoop):
@@ -48,28 +44,7 @@ class LinkedLoop(asyncio.SelectorEventLoop):
         return await super().create_connection(protocol_factory, host, port, **options)
 
 
-class FollowedSegment:
-    """What a reader that follows a segment was given."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.length = 0
-        self._digest = hashlib.sha256()
-        self.error: str | None = None
-
-    def add(self, data: bytes) -> None:
-        """The next bytes."""
-        self._digest.update(data)
-        self.length += len(data)
-
-    def agrees(self, content: bytes) -> bool:
-        """Whether these are the bytes that it got, and no more."""
-        return len(content) == self.length and (
-            hashlib.sha256(content).digest() == self._digest.digest()
-        )
-
-
-class CycleClients:
+class ConnectClients:
     """Clients of one cluster: two segments for each container, one with two writers and a plain
     one. The clients of `locations` take them in turn.
     """
@@ -104,28 +79,9 @@ class CycleClients:
             )
 
     async def end(self) -> None:
-        """Have all senders end with what they are at, and read all: segments by name.
-
-        Readers that follow have got everything, or have failed.
-        """
+        """Have all senders end with what they are at."""
         self._stopping = True
         await asyncio.gather(*self._sending)
-
-    async def contents(self) -> dict[str, bytes]:
-        """All segments, as another client reads them; behind `end`."""
-        async with segmentstore.connect(self._locations[0]) as store:
-            return {each.name: await _read_all(store, each.name) for each in self.followed}
-
-    async def readers_at(self, contents: dict[str, bytes], seconds: float) -> None:
-        """Return when the readers that follow have got as much as there is, or after so long."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await _until(
-                    lambda: all(
-                        each.error is not None or each.length >= len(contents[each.name])
-                        for each in self.followed
-                    )
-                )
 
     async def close(self) -> None:
         """End all. Idempotent."""
@@ -136,25 +92,6 @@ class CycleClients:
         await asyncio.gather(*tasks, return_exceptions=True)
         stores, self._stores = self._stores, []
         await asyncio.gather(*(store.close() for store in stores), return_exceptions=True)
-
-    async def all_go_on(self) -> None:
-        """Return when each sender was acknowledged an event that it sent since this call, or has
-        failed.
-        """
-        before = {sender.number: sender.sent for sender in self.senders}
-        await _until(
-            lambda: all(
-                sender.errors or sender.last_acknowledged >= before[sender.number]
-                for sender in self.senders
-            )
-        )
-
-    def take_waits(self) -> list[float]:
-        """The longest wait of each sender since the last call, in seconds."""
-        waits = [sender.longest_wait_s for sender in self.senders]
-        for sender in self.senders:
-            sender.longest_wait_s = 0.0
-        return waits
 
     def _store(self, number: int) -> StoreApi:
         return self._stores[number % len(self._stores)]
@@ -183,7 +120,8 @@ class CycleClients:
                     begun, future = waiting[0]
                     offset = await future
                     waiting.popleft()
-                    _acknowledge(sender, sender.sent - 1 - len(waiting), offset, begun)
+                    number = sender.sent - 1 - len(waiting)
+                    sender.acknowledge(number, offset, loop.time() - begun)
 
     async def _append(self, sender: Sender, store: StoreApi) -> None:
         loop = asyncio.get_running_loop()
@@ -195,7 +133,7 @@ class CycleClients:
             except AppendOutcomeUnknownError:
                 sender.unknown.add(number)
             else:
-                _acknowledge(sender, number, offset, begun)
+                sender.acknowledge(number, offset, loop.time() - begun)
             await asyncio.sleep(PAUSE_S)
 
     async def _follow(self, store: StoreApi, followed: FollowedSegment) -> None:
@@ -204,27 +142,6 @@ class CycleClients:
                 followed.add(data)
         except SegmentStoreError as error:
             followed.error = f"{type(error).__name__}: {error}"
-
-
-def _acknowledge(sender: Sender, number: int, offset: int | None, begun: float) -> None:
-    sender.acknowledged[number] = offset
-    sender.last_acknowledged = number
-    waited = asyncio.get_running_loop().time() - begun
-    sender.longest_wait_s = max(sender.longest_wait_s, waited)
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    """Checked: nothing reports it."""
-    while not holds():  # noqa: ASYNC110
-        await asyncio.sleep(_CHECK_S)
-
-
-async def _read_all(store: StoreApi, name: str) -> bytes:
-    content = bytearray()
-    length = (await store.get_info(name)).length
-    while len(content) < length:
-        content += await store.read(name, len(content), _READ_BYTES)
-    return bytes(content)
 
 
 def _name_in(container: int, containers: int, tag: str) -> str:

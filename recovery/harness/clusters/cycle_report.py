@@ -15,7 +15,16 @@ class CycleSeen:
     seconds: float
     """Until all was served again, and all clients went on."""
     longest_wait_s: float
-    """Of any client for an acknowledgement."""
+    """Of any client of `connect` for an acknowledgement."""
+    longest_wire_wait_s: float
+    """The same, of clients of the wire protocol."""
+
+    def text(self) -> str:
+        """One line."""
+        return (
+            f"{self.kind}: {self.seconds:.1f} s, longest wait {self.longest_wait_s:.1f} s, "
+            f"of the wire {self.longest_wire_wait_s:.1f} s"
+        )
 
 
 @dataclass(slots=True)
@@ -72,9 +81,17 @@ def _table(title: str, seen: Sequence[CycleSeen]) -> list[str]:
     by_kind: dict[str, list[CycleSeen]] = defaultdict(list)
     for each in seen:
         by_kind[each.kind].append(each)
-    lines = [f"{title:46} count  longest wait of a client: p50, p99, max (s)"]
+    lines = [
+        f"{title:46} count  longest wait of a client (s): p50, p99, max of connect; of the wire"
+    ]
     for kind, those in [*sorted(by_kind.items()), ("all", list(seen))]:
-        waits = [each.longest_wait_s for each in those]
-        figures = (quantile(waits, 0.5), quantile(waits, 0.99), max(waits))
-        lines.append(f"{kind:46} {len(those):5}  " + "".join(f"{each:8.2f}" for each in figures))
+        figures = "".join(
+            f"{each:8.2f}"
+            for waits in (
+                [each.longest_wait_s for each in those],
+                [each.longest_wire_wait_s for each in those],
+            )
+            for each in (quantile(waits, 0.5), quantile(waits, 0.99), max(waits))
+        )
+        lines.append(f"{kind:46} {len(those):5}  {figures}")
     return lines

@@ -24,7 +24,7 @@ from durablelog.bookkeeper.cluster.settings import ClusterExtras
 from durablelog.bookkeeper.log_metadata import decode_record
 from durablelog.bookkeeper.metadata_node import NodeUnavailableError
 from durablelog.bookkeeper.store_node import container_path
-from recovery.harness.clusters.client_load import CycleClients
+from recovery.harness.clusters.cycle_clients import CycleClients
 from recovery.harness.clusters.cycle_plan import BOOKIES, HOSTS, SESSION_TIMEOUT_S, CycleStep
 from recovery.harness.clusters.cycle_report import CycleSeen, CyclesReport
 from recovery.harness.clusters.linked_host import (
@@ -79,7 +79,8 @@ class CycleRun:
         """All steps, and the restart of everything in turn; then what is wrong is in the report."""
         async with AsyncExitStack() as running:
             await self._start(running)
-            load = CycleClients(self._locations(), CONTAINERS)
+            await self._all_served()
+            load = CycleClients(self._locations(), self._controllers(), CONTAINERS)
             running.push_async_callback(load.close)
             await load.begin()
             try:
@@ -87,10 +88,7 @@ class CycleRun:
                 for number, step in enumerate(steps):
                     seen = await self._seen(load, step.kind, partial(self._fault, step))
                     self.report.cycles.append(seen)
-                    self._say(
-                        f"{number + 1}: {seen.kind}: {seen.seconds:.1f} s, "
-                        f"longest wait {seen.longest_wait_s:.1f} s"
-                    )
+                    self._say(f"{number + 1}: {seen.text()}")
                 self.report.unknown = _unknown(load)
                 if rolling:
                     await self._restart_in_turn(load)
@@ -143,6 +141,9 @@ class CycleRun:
             f"{addresses[-1]},",
         ]
 
+    def _controllers(self) -> list[str]:
+        return [f"{HOST}:{host.links.controller_clients.port}" for host in self._hosts]
+
     # --- cycles -----------------------------------------------------------------------------------
 
     async def _seen(
@@ -153,7 +154,7 @@ class CycleRun:
         load.take_waits()
         await fault()
         await self._settled(load)
-        return CycleSeen(kind, loop.time() - begun, max(load.take_waits()))
+        return CycleSeen(kind, loop.time() - begun, *load.take_waits())
 
     async def _fault(self, step: CycleStep) -> None:
         victims = await self._victims(step)
@@ -174,7 +175,7 @@ class CycleRun:
             case "link host to all bookies cut":
                 await self._cut(first.links.bookies, step)
             case "link clients to a host cut":
-                await self._cut([first.links.clients], step)
+                await self._cut([first.links.clients, first.links.controller_clients], step)
             case "bookie killed":
                 await asyncio.to_thread(self._bookkeeper.kill_bookie, step.bookie)
                 await asyncio.sleep(step.seconds)
@@ -233,9 +234,7 @@ class CycleRun:
         for kind, restart in steps:
             seen = await self._seen(load, kind, restart)
             self.report.rolling.append(seen)
-            self._say(
-                f"restarted {kind}: {seen.seconds:.1f} s, longest wait {seen.longest_wait_s:.1f} s"
-            )
+            self._say(f"restarted {seen.text()}")
 
     async def _restart_bookie(self, index: int) -> None:
         await asyncio.to_thread(self._bookkeeper.stop_bookie, index)
@@ -246,6 +245,20 @@ class CycleRun:
         await asyncio.to_thread(self._bookkeeper.start_zookeeper)
 
     async def _settled(self, load: CycleClients) -> None:
+        """Return when all containers are served, and all clients go on."""
+        await self._all_served()
+        try:
+            async with asyncio.timeout(_SERVED_S):
+                await load.all_go_on()
+        except TimeoutError:
+            waiting = [
+                each.number for each in load.senders if each.sent - 1 > each.last_acknowledged
+            ]
+            raise NotServedError(
+                f"{_SERVED_S:.0f} s behind a fault all is served, and senders {waiting} wait"
+            ) from None
+
+    async def _all_served(self) -> None:
         picture: ClusterPicture | None = None
         try:
             async with asyncio.timeout(_SERVED_S):
@@ -253,15 +266,11 @@ class CycleRun:
                     await asyncio.sleep(_CHECK_S)
                     with suppress(NodeUnavailableError):
                         picture = await self._picture()
-                await load.all_go_on()
         except TimeoutError:
             rows = [] if picture is None else picture.container_rows()
             there = [] if picture is None else sorted(picture.hosts)
-            waiting = [
-                each.number for each in load.senders if each.sent - 1 > each.last_acknowledged
-            ]
             raise NotServedError(
-                f"{_SERVED_S:.0f} s behind a fault: hosts {there}, {rows}; senders {waiting} wait"
+                f"{_SERVED_S:.0f} s behind a fault: hosts {there}, {rows}"
             ) from None
 
     async def _picture(self) -> ClusterPicture:

@@ -34,13 +34,15 @@ class HostLinks:
         self.address = f"127.0.1.{number + 1}"
         """Where its gateway finds the bookies."""
         self.wire_port = free_port()
+        self.controller_port = free_port()
         self.zookeeper = LinkProxy(zookeeper_port)
         self.clients = LinkProxy(self.wire_port)
+        self.controller_clients = LinkProxy(self.controller_port)
         self.bookies = [LinkProxy(port, host=self.address, port=port) for port in bookie_ports]
         self._running = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        for link in (self.zookeeper, self.clients, *self.bookies):
+        for link in (self.zookeeper, self.clients, self.controller_clients, *self.bookies):
             await self._running.enter_async_context(link)
         return self
 
@@ -101,7 +103,8 @@ class LinkedHost(Server):
         return process.wait()
 
     def _command(self, port: int) -> Sequence[str]:
-        options = ("--create", "--wire", f"{HOST}:{port}", "--host", self.host_id)
+        ports = ("--wire", f"{HOST}:{port}", "--controller", f"{HOST}:{self.links.controller_port}")
+        options = ("--create", "--host", self.host_id, *ports)
         return python_module("segmentstore", "serve", str(self.folder / "store"), *options)
 
     def _environment(self) -> Mapping[str, str]:

@@ -37,6 +37,33 @@ class Sender:
     longest_wait_s: float = 0.0
     """For an acknowledgement, since this was last reset."""
 
+    def acknowledge(self, number: int, offset: int | None, waited_s: float) -> None:
+        """An event was acknowledged, at an offset if the client has learned it."""
+        self.acknowledged[number] = offset
+        self.last_acknowledged = number
+        self.longest_wait_s = max(self.longest_wait_s, waited_s)
+
+
+class FollowedSegment:
+    """What a reader that follows a segment was given."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.length = 0
+        self._digest = hashlib.sha256()
+        self.error: str | None = None
+
+    def add(self, data: bytes) -> None:
+        """The next bytes."""
+        self._digest.update(data)
+        self.length += len(data)
+
+    def agrees(self, content: bytes) -> bool:
+        """Whether these are the bytes that it got, and no more."""
+        return len(content) == self.length and (
+            hashlib.sha256(content).digest() == self._digest.digest()
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FoundEvent:
