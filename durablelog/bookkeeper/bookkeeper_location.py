@@ -170,6 +170,9 @@ def _taken_apart(
     url: str, scheme: str, readers: Mapping[str, Callable[[str, str], object]]
 ) -> tuple[tuple[str, ...], str, dict[str, Any]]:
     """ZooKeeper's servers, the path, and the values of the query by key."""
+    if not url.isprintable():
+        # It would be taken apart without them: newlines and tabs are dropped there.
+        raise _bad(f"a {scheme}:// URL has printable characters alone, and no line breaks or tabs")
     try:
         parts = urlsplit(url)
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import typer
 
@@ -24,12 +24,16 @@ from segmentstore.cli.stores import refuse_cluster, require_store, with_served_s
 from segmentstore.cluster.administration import edit_map, read_cluster
 from segmentstore.cluster.assignment_map import AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.host_record import check_host_id
 from segmentstore.cluster.map_edits import allow, drain, forbid, pin, undrain, unpin
-from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.errors import InvalidArgumentError, TierUnavailableError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
 
 T = TypeVar("T")
+
+_NAMED_MAX: Final = 20
+"""Hosts that a message names."""
 
 app = typer.Typer(
     help="The hosts of a store on BookKeeper (serve=cluster), and which container each serves.",
@@ -46,6 +50,9 @@ ClusterArgument = Annotated[
 ]
 DirArgument = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the cluster.")]
 HostArgument = Annotated[str, typer.Argument(metavar="HOST", help="Id of the host.")]
+AbsentOption = Annotated[
+    bool, typer.Option("--absent", help="HOST need not be known: it is to join later.")
+]
 ContainerArgument = Annotated[int, typer.Argument(metavar="CONTAINER", help="Its number.", min=0)]
 
 
@@ -184,9 +191,9 @@ def stop(folder: DirArgument) -> None:
 
 
 @app.command(name="drain")
-def drain_command(store: ClusterArgument, host: HostArgument) -> None:
+def drain_command(store: ClusterArgument, host: HostArgument, absent: AbsentOption = False) -> None:
     """Give a host no container, and move those that it has to others."""
-    _edit(store, lambda _count, before: drain(before, host))
+    _edit(store, lambda _count, before: drain(before, host), None if absent else host)
 
 
 @app.command()
@@ -215,9 +222,16 @@ def undrain_command(store: ClusterArgument, host: HostArgument) -> None:
 
 
 @app.command(name="pin")
-def pin_command(store: ClusterArgument, container: ContainerArgument, host: HostArgument) -> None:
+def pin_command(
+    store: ClusterArgument,
+    container: ContainerArgument,
+    host: HostArgument,
+    absent: AbsentOption = False,
+) -> None:
     """Move a container to a host, and have it there whenever the host is present."""
-    _edit(store, lambda count, before: pin(before, count, container, host))
+    _edit(
+        store, lambda count, before: pin(before, count, container, host), None if absent else host
+    )
 
 
 @app.command(name="unpin")
@@ -228,10 +242,17 @@ def unpin_command(store: ClusterArgument, container: ContainerArgument) -> None:
 
 @app.command(name="forbid")
 def forbid_command(
-    store: ClusterArgument, container: ContainerArgument, host: HostArgument
+    store: ClusterArgument,
+    container: ContainerArgument,
+    host: HostArgument,
+    absent: AbsentOption = False,
 ) -> None:
     """Never have a container on a host, even if there is no other."""
-    _edit(store, lambda count, before: forbid(before, count, container, host))
+    _edit(
+        store,
+        lambda count, before: forbid(before, count, container, host),
+        None if absent else host,
+    )
 
 
 @app.command(name="allow")
@@ -240,8 +261,14 @@ def allow_command(store: ClusterArgument, container: ContainerArgument, host: Ho
     _edit(store, lambda count, before: allow(before, count, container, host))
 
 
-def _edit(store: str, change: Callable[[int, AssignmentMap], AssignmentMap]) -> None:
+def _edit(
+    store: str, change: Callable[[int, AssignmentMap], AssignmentMap], known: str | None = None
+) -> None:
+    """Change the map; `known` is a host that the cluster must know."""
+
     async def edited(nodes: ClusterNodes, count: int) -> AssignmentMap:
+        if known is not None:
+            _require_known(known, (await read_cluster(nodes, count)).known_hosts())
         return await edit_map(nodes, partial(change, count))
 
     after = _with_cluster(store, edited)
@@ -281,6 +308,14 @@ def _with_cluster(store: str, work: Callable[[ClusterNodes, int], Awaitable[T]])
                 await nodes.close()
 
     return asyncio.run(main())
+
+
+def _require_known(host: str, known: Sequence[str]) -> None:
+    check_host_id("host", host)
+    if host not in known:
+        names = ", ".join(known[:_NAMED_MAX]) + (", ..." if len(known) > _NAMED_MAX else "")
+        detail = f"the cluster knows no such host, but {names or 'none'}: correct it, or --absent"
+        raise InvalidArgumentError("host", host, detail)
 
 
 def _tier1_of(folder: str) -> str:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from segmentstore.contracts.errors import InvalidArgumentError
 
 _ADDRESS: Final = re.compile(
-    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^/:,\[\]]+)):(?P<port>\d{1,5})"
+    r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^/:,\[\]\s\0-\x1f\x7f]+)):(?P<port>\d{1,5})"
 )
 
 
@@ -43,10 +43,10 @@ def parse_addresses(text: str) -> tuple[StoreAddress, ...] | None:
         return None
     if not parts[-1]:
         parts.pop()
-    found = [parse_address(part.strip()) for part in parts]
+    found = [parse_address(part.strip(" ")) for part in parts]
     if all(each is None for each in found):
         return None
     for part, address in zip(parts, found, strict=True):
         if address is None:
-            raise InvalidArgumentError("location", text, f"{part.strip()!r} is not host:port")
+            raise InvalidArgumentError("location", text, f"{part.strip(' ')!r} is not host:port")
     return tuple(dict.fromkeys(each for each in found if each is not None))

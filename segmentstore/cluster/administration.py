@@ -66,6 +66,22 @@ class ClusterPicture(NamedTuple):
         """Containers that no host is to serve, ascending."""
         return unowned(self.containers, self.map)
 
+    def known_hosts(self) -> list[str]:
+        """Hosts that are registered, or that the map has anything of, sorted: one that left is
+        remembered for a few minutes.
+        """
+        current = self.map
+        return sorted(
+            {
+                *self.hosts,
+                *current.owners.values(),
+                *current.pins.values(),
+                *current.draining,
+                *(host_id for _, host_id in current.forbidden),
+                *current.arrivals,
+            }
+        )
+
     def container_rows(self) -> list[ContainerRow]:
         """Of all containers, by number. O(containers + reports)."""
         holders: dict[int, list[str]] = {}

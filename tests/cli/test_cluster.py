@@ -5,6 +5,7 @@ that are real processes on a real cluster.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import free_port
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.local_hosts import LocalHosts
-from segmentstore.cluster.assignment_map import AssignmentMap
+from segmentstore.cluster.assignment_map import Arrival, AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
 from segmentstore.cluster.host_record import (
     ContainerReport,
@@ -162,22 +163,43 @@ def test_edits_are_written_to_the_map(tmp_path: Path, world: BookKeeperWorld) ->
     def edit(*arguments: object) -> Result:
         return segmentstore("cluster", arguments[0], folder, *arguments[1:])
 
+    put(world, AssignmentMap(arrivals={"a": Arrival(1, 1, is_present=False)}), host("b"))
     assert edit("pin", 1, "a").out == b"the assignment map has epoch 1\n"
     assert edit("pin", 1, "a").out == b"the assignment map has epoch 1\n", "nothing to change"
     edit("drain", "b")
-    edit("forbid", 2, "c")
+    edit("forbid", 2, "c", "--absent")
+    edit("forbid", 3, "c")
     assert stored(world) == AssignmentMap(
-        epoch=3, pins={1: "a"}, draining=frozenset({"b"}), forbidden=frozenset({(2, "c")})
+        epoch=4,
+        pins={1: "a"},
+        draining=frozenset({"b"}),
+        forbidden=frozenset({(2, "c"), (3, "c")}),
+        arrivals={"a": Arrival(1, 1, is_present=False)},
     )
     edit("unpin", 1)
     edit("undrain", "b")
     edit("allow", 2, "c")
-    assert stored(world) == AssignmentMap(epoch=6)
+    edit("allow", 3, "c")
+    assert dataclasses.replace(stored(world), arrivals={}) == AssignmentMap(epoch=8)
+
+
+def test_a_host_that_the_cluster_does_not_know_is_refused(
+    tmp_path: Path, world: BookKeeperWorld
+) -> None:
+    folder = tmp_path / "s"
+    put(world, AssignmentMap(epoch=1, owners={0: "gone"}), host("b"))
+    for arguments in (("drain", folder, "c"), ("pin", folder, 0, "c"), ("forbid", folder, 0, "c")):
+        refused = segmentstore("cluster", *arguments)
+        assert refused.code == ExitCode.USAGE
+        assert "the cluster knows no such host, but b, gone" in refused.err
+    assert stored(world).epoch == 1
+    for name in ("b", "gone"):
+        assert segmentstore("cluster", "drain", folder, name).code == ExitCode.DONE
 
 
 def test_what_is_no_host_or_container_is_refused(tmp_path: Path, world: BookKeeperWorld) -> None:
     folder = tmp_path / "s"
-    for arguments in (("drain", folder, "a/b"), ("pin", folder, CONTAINERS, "a")):
+    for arguments in (("drain", folder, "a/b"), ("pin", folder, CONTAINERS, "a", "--absent")):
         refused = segmentstore("cluster", *arguments)
         assert refused.code == ExitCode.USAGE
         assert "it is" in refused.err

@@ -62,7 +62,17 @@ class TestAddresses:
     def test_of_a_cluster(self, text: str, found: tuple[StoreAddress, ...] | None) -> None:
         assert parse_addresses(text) == found
 
-    @pytest.mark.parametrize("text", ["one:1,two", "one:0,two:1", "one:1,,two:2", "one:70000,"])
+    @pytest.mark.parametrize(
+        "text",
+        [
+            "one:1,two",
+            "one:0,two:1",
+            "one:1,,two:2",
+            "one:70000,",
+            "one:1,\ntwo:2",
+            "o\tne:1,two:2",
+        ],
+    )
     def test_that_are_none(self, text: str) -> None:
         with pytest.raises(InvalidArgumentError):
             segmentstore.connect(text)

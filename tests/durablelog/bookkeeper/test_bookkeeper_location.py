@@ -98,6 +98,8 @@ REFUSED = [
     ("bookkeeper://h,h:2181/s", "twice"),
     ("bookkeeper://h_!/s", "'h_!'"),
     ("bookkeeper://h/s#x", "fragment"),
+    ("bookkeeper://h/s\n", "no line breaks or tabs"),
+    ("bookkeeper://h1,\th2/s", "no line breaks or tabs"),
     ("bookkeeper://h/s?", None),
     ("bookkeeper://h/s?ensemble", "key=value"),
     ("bookkeeper://h/s?colour=red", "'colour'"),
