@@ -26,6 +26,7 @@ from typing import Final, Protocol
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.host_plans import HostPlan
+from segmentstore.cli.line_relay import LineRelay
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.runtime import Runtime
 
@@ -64,6 +65,7 @@ class HostSupervisor:
         self._runtime = runtime
         self._ending = asyncio.Event()
         self._running: dict[str, asyncio.subprocess.Process] = {}
+        self._relay: LineRelay | None = None
         self._failure = int(ExitCode.DONE)
         """Exit code of the first host that ended before it had ever served."""
 
@@ -76,6 +78,7 @@ class HostSupervisor:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.end)
+        self._relay = LineRelay(sys.stdout.fileno())
         try:
             await self._gateway.start()
             async with asyncio.TaskGroup() as group:
@@ -86,6 +89,7 @@ class HostSupervisor:
             codes = (self._failure, *(host.result() for host in hosts))
             return next(filter(None, codes), ExitCode.DONE)
         finally:
+            self._relay.close()
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
 
@@ -140,7 +144,8 @@ class HostSupervisor:
         self._running[plan.host_id] = process
         if self._ending.is_set():
             _terminate(process)
-        serves = await _relay(process)
+        assert self._relay is not None
+        serves = await _relay(process, self._relay)
         code = _exit_code(await process.wait())
         del self._running[plan.host_id]
         return code, serves
@@ -151,7 +156,7 @@ def _terminate(process: asyncio.subprocess.Process) -> None:
         process.terminate()
 
 
-async def _relay(process: asyncio.subprocess.Process) -> bool:
+async def _relay(process: asyncio.subprocess.Process, relay: LineRelay) -> bool:
     """Pass on what it prints, until it ends; whether that was anything, which means that it
     served.
     """
@@ -159,9 +164,7 @@ async def _relay(process: asyncio.subprocess.Process) -> bool:
     has_printed = False
     while line := await process.stdout.readline():
         has_printed = True
-        # A reader that has left does not end the hosts.
-        with suppress(OSError):
-            os.write(sys.stdout.fileno(), line)
+        relay.put(line)
     return has_printed
 
 

@@ -32,6 +32,7 @@ from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cluster.administration import ClusterPicture, read_cluster
 from segmentstore.cluster.cluster_nodes import ClusterNodes
+from segmentstore.cluster.host_record import ReportedState
 from segmentstore.config import ENVIRONMENT_PREFIX
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
@@ -42,6 +43,8 @@ CONTAINERS_DEFAULT: Final = 12
 _VERSION: Final = 1
 _SERVES_S: Final = 180.0
 _CHECK_S: Final = 0.5
+_SHOWN_MAX: Final = 10
+"""Containers that a message names."""
 _STOP_S: Final = 60.0
 """For a host to drain and close, before it is killed."""
 
@@ -178,7 +181,7 @@ class LocalHosts:
             if time.monotonic() > end:
                 raise CommandError(
                     f"after {_SERVES_S:.0f} s {len(seen.hosts)} of {hosts} hosts serve "
-                    f"{seen.serving} of {kept.containers} containers"
+                    f"{seen.serving} of {kept.containers} containers{_why_not(seen)}"
                 )
             wait_for_any_end(started, _CHECK_S)
 
@@ -196,3 +199,15 @@ class LocalHosts:
                     await nodes.close()
 
         return asyncio.run(main())
+
+
+def _why_not(seen: ClusterPicture) -> str:
+    """A line for each container that is not served, as its host reports it."""
+    lines = [
+        f"container {row.container} on {row.host or 'no host'}: {row.state}"
+        + (f": {row.cause}" if row.cause else "")
+        for row in seen.container_rows()
+        if row.state != ReportedState.RUNNING.value
+    ]
+    more = [f"and {len(lines) - _SHOWN_MAX} more"] if len(lines) > _SHOWN_MAX else []
+    return "".join(f"\n{line}" for line in (*lines[:_SHOWN_MAX], *more))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Collection
+from typing import Final, Protocol, TypeVar
 
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import (
@@ -25,6 +25,14 @@ from segmentstore.controller.segment_actions import HostUnavailableError, Segmen
 from segmentstore.published_hosts import PublishedAddress
 
 T = TypeVar("T")
+
+
+class MovingHosts(SegmentHosts, Protocol):
+    """Hosts that come and go."""
+
+    async def wire_addresses(self) -> Collection[PublishedAddress]:
+        """Of those that are registered now."""
+
 
 REPEATED_S: Final = 10.0
 """From its first failure on. Clients wait meanwhile, and repeat the call behind it."""
@@ -45,7 +53,7 @@ class ClusterActions(RoutedActions):
         self,
         here: SegmentActions,
         is_here: Callable[[str], bool],
-        hosts: SegmentHosts,
+        hosts: MovingHosts,
         connect: Callable[[PublishedAddress], RemoteActions],
         rng: random.Random,
     ) -> None:
@@ -59,8 +67,8 @@ class ClusterActions(RoutedActions):
 
     async def close(self) -> None:
         """Close the connections, which fails what waits for an answer. Idempotent."""
-        for each in self._remote.values():
-            await each.close()
+        while self._remote:
+            await self._remote.popitem()[1].close()
 
     async def _act(self, name: str, act: Callable[[SegmentActions], Awaitable[T]]) -> T:
         backoff = Backoff(self._rng, min_s=_AGAIN_S_MIN, max_s=_AGAIN_S_MAX)
@@ -80,5 +88,14 @@ class ClusterActions(RoutedActions):
             return self._here
         address = await self._hosts.address_of(name)
         if address not in self._remote:
+            await self._close_left(await self._hosts.wire_addresses())
+        if address not in self._remote:
             self._remote[address] = self._connect(address)
         return self._remote[address]
+
+    async def _close_left(self, present: Collection[PublishedAddress]) -> None:
+        """Close connections to hosts that are not there any more. What waits for one is repeated at
+        the next owner.
+        """
+        for address in self._remote.keys() - present:
+            await self._remote.pop(address).close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from segmentstore.config import StoreConfig
@@ -28,7 +28,7 @@ from segmentstore.wire.tokens import TokenKey
 
 
 class ClusterPlaces:
-    """`SegmentHosts` of a cluster: by the assignment map, as this host has seen it last.
+    """`MovingHosts` of a cluster: by the assignment map, as this host has seen it last.
 
     Knows nothing before the host has joined.
     """
@@ -47,6 +47,10 @@ class ClusterPlaces:
         if owner is None:
             raise HostUnavailableError(f"container {container}", "no host is known to serve it")
         return PublishedAddress(owner.host, owner.port)
+
+    async def wire_addresses(self) -> Collection[PublishedAddress]:
+        of = self._parts.cluster_places
+        return {PublishedAddress(each.host, each.port) for each in await of()} if of else set()
 
     async def controllers(self) -> Sequence[PublishedAddress]:
         assert self._parts.cluster_places is not None, "no container serves here before"

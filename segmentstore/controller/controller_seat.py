@@ -85,6 +85,7 @@ class _Term:
                 self.trouble = f"controller: it does not start: {describe(error)}"
                 _log.warning("%s", self.trouble)
             finally:
+                self.calls = None
                 await outlast(own_task(_release(self._parts), name="controller-term-end"))
             if not self._ended:
                 await asyncio.sleep(backoff.next_s())

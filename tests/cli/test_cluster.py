@@ -20,8 +20,10 @@ from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import free_port
-from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli import local_hosts
+from segmentstore.cli.exit_codes import CommandError, ExitCode
 from segmentstore.cli.local_hosts import LocalHosts
+from segmentstore.cluster.administration import ClusterPicture
 from segmentstore.cluster.assignment_map import Arrival, AssignmentMap
 from segmentstore.cluster.cluster_nodes import ClusterNodes, HostNode
 from segmentstore.cluster.host_record import (
@@ -212,6 +214,23 @@ def test_a_store_of_one_process_has_no_hosts(tmp_path: Path) -> None:
     refused = segmentstore("cluster", "status", tmp_path / "files")
     assert refused.code == ExitCode.USAGE
     assert "bookkeeper://" in refused.err
+
+
+def test_a_cluster_that_does_not_come_to_serve_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = ClusterPicture(
+        AssignmentMap(owners={0: "b", 1: "b"}), {"b": host("b", 0, failed=1)}, CONTAINERS
+    )
+    monkeypatch.setattr(local_hosts, "_SERVES_S", 0.0)
+    monkeypatch.setattr(LocalHosts, "picture", lambda _: seen)
+    with pytest.raises(CommandError) as raised:
+        LocalHosts(tmp_path)._wait_until_served(local_hosts.KeptHosts((1,), CONTAINERS), 0)
+    assert str(raised.value).splitlines()[1:] == [
+        "container 1 on b: failed: no room",
+        "container 2 on no host: waiting",
+        "container 3 on no host: waiting",
+    ]
 
 
 # --- real processes -------------------------------------------------------------------------------

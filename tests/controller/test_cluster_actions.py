@@ -1,0 +1,79 @@
+"""Actions on segments of a cluster keep connections to hosts that are there, and to no others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from segmentstore.controller.cluster_actions import ClusterActions
+from segmentstore.controller.segment_actions import SegmentState
+from segmentstore.published_hosts import PublishedAddress
+
+STATE = SegmentState(0, 0, False)
+
+
+class _Hosts:
+    """Where segments are, for a test to change."""
+
+    def __init__(self) -> None:
+        self.at = PublishedAddress("one", 1)
+        self.present: set[PublishedAddress] = {self.at}
+
+    async def address_of(self, segment: str) -> PublishedAddress:
+        return self.at
+
+    async def controllers(self) -> Sequence[PublishedAddress]:
+        return []
+
+    async def wire_addresses(self) -> Collection[PublishedAddress]:
+        return self.present
+
+
+class _Remote:
+    """A connection that answers."""
+
+    def __init__(self, address: PublishedAddress) -> None:
+        self.address = address
+        self.closed = False
+
+    async def info(self, name: str) -> SegmentState:
+        assert not self.closed
+        return STATE
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_a_connection_to_a_host_that_left_is_closed() -> None:
+    made: list[Any] = []
+
+    def connect(address: PublishedAddress) -> Any:
+        made.append(_Remote(address))
+        return made[-1]
+
+    async def main() -> None:
+        hosts, here = _Hosts(), _Remote(PublishedAddress("here", 0))
+        actions = ClusterActions(
+            here,  # type: ignore[arg-type]
+            lambda _: False,
+            hosts,
+            connect,
+            random.Random(1),
+        )
+        for name, leaves in (("one", True), ("two", False), ("three", True), ("two", False)):
+            hosts.at = PublishedAddress(name, 1)
+            hosts.present.add(hosts.at)
+            assert await actions.info("s") == STATE
+            if leaves:
+                hosts.present.discard(hosts.at)
+        assert [(each.address.host, each.closed) for each in made] == [
+            ("one", True),
+            ("two", False),
+            ("three", False),
+        ]
+        await actions.close()
+        assert all(each.closed for each in made)
+
+    asyncio.run(main())
