@@ -145,6 +145,10 @@ def start(
         int | None,
         typer.Option(min=1, metavar="N", help="Of the store, fixed at its first start; 12."),
     ] = None,
+    controller: Annotated[
+        bool,
+        typer.Option("--controller", help="Give each host a Controller, for Pravega's clients."),
+    ] = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Start a whole cluster on this machine, to try it: ZooKeeper, bookies, and hosts.
@@ -152,15 +156,25 @@ def start(
     Says where each host is when all containers are served. It runs on until `stop`.
     """
     require_extra("bookkeeper", "a cluster")
+    if controller:
+        require_extra("server", "a Controller")
     from durablelog.bookkeeper.installation import install as install_jars  # noqa: PLC0415
     from segmentstore.cli.local_hosts import LocalHosts  # noqa: PLC0415
 
     install_jars(output.err().print)
     local = LocalHosts(folder)
-    picture = local.start(hosts, bookies, containers, output.err().print)
+    picture = local.start(hosts, bookies, containers, output.err().print, controllers=controller)
     rows = picture.host_rows()
+    uris = local.controller_uris
     if as_json:
-        output.print_json({"tier1": local.url, "cluster": local.zookeeper_url, "hosts": rows})
+        output.print_json(
+            {
+                "tier1": local.url,
+                "cluster": local.zookeeper_url,
+                "hosts": rows,
+                "controllers": uris,
+            }
+        )
         return
     columns = ("host", "address", "containers", "folder")
     output.out().print(
@@ -173,6 +187,8 @@ def start(
             ],
         )
     )
+    if uris:
+        output.out().print(f"Pravega's clients: {uris[0]}, or of another host", soft_wrap=True)
     for command in ("cluster containers", "ls"):
         output.out().print(f"segmentstore {command} {local.zookeeper_url}", soft_wrap=True)
 

@@ -1,6 +1,7 @@
 """Which processes `segmentstore serve STORE --host ID --wire HOST:PORT --processes N` starts.
 
-Host number K of N is called ID-K, has the folder STORE/ID-K, and the ports given and K - 1 more.
+Host number K of N is called ID-K, and has the folder STORE/ID-K. Each of its ports is the one that
+was given, and K - 1 more.
 Pure.
 """
 
@@ -40,6 +41,9 @@ class HostsWanted(NamedTuple):
     processes: int
     wire_host: str
     wire_port: int
+    controller_host: str = ""
+    controller_port: int = 0
+    """0: no host has a Controller."""
     options: tuple[str, ...] = ()
     """Of `serve`, the same for each host."""
 
@@ -53,7 +57,7 @@ def ports_of(wanted: HostsWanted, environment: Mapping[str, str]) -> list[int]:
     """All that the hosts open. Raises ConfigError."""
     return [
         port
-        for first in (wanted.wire_port, _metrics_port(environment))
+        for first in (wanted.wire_port, wanted.controller_port, _metrics_port(environment))
         if first
         for port in range(first, first + wanted.processes)
     ]
@@ -74,22 +78,31 @@ def host_plans(
     if not is_host_id(last):
         raise ConfigError("host_id", f"{last!r} is not {HOST_ID_FORM}")
     if environment.get(_CONTROLLER_VARIABLE, "") not in ("", "0"):
-        detail = f"{_CONTROLLER_VARIABLE} is one port, which {wanted.processes} hosts cannot share"
+        detail = (
+            f"{_CONTROLLER_VARIABLE} is one port, which {wanted.processes} hosts cannot share: "
+            "give --controller HOST:PORT"
+        )
         raise ConfigError("controller_port", detail)
     if max(ports := ports_of(wanted, environment)) > _PORT_MAX:
         detail = f"host {last} would have port {max(ports)}: begin with a lower one"
         raise ConfigError(SETTING, detail)
     if len(set(ports)) != len(ports):
-        detail = f"the ports from {wanted.wire_port} on and those of {_METRICS_VARIABLE} overlap"
+        detail = (
+            f"the ports of --wire, of --controller and of {_METRICS_VARIABLE} overlap, of which "
+            f"each has {wanted.processes}"
+        )
         raise ConfigError(SETTING, detail)
     metrics_port = _metrics_port(environment)
-    name = f"[{wanted.wire_host}]" if ":" in wanted.wire_host else wanted.wire_host
     plans = []
     for number in range(1, wanted.processes + 1):
-        host_id, wire = _id(wanted, number), f"{name}:{wanted.wire_port + number - 1}"
+        host_id = _id(wanted, number)
+        listening = ["--wire", _address(wanted.wire_host, wanted.wire_port + number - 1)]
+        if wanted.controller_port:
+            address = _address(wanted.controller_host, wanted.controller_port + number - 1)
+            listening += ["--controller", address]
         command = (
             *(sys.executable, "-m", "segmentstore", "serve", host_folder(wanted, number)),
-            *("--host", host_id, "--wire", wire, "--supervisor", str(supervisor)),
+            *("--host", host_id, *listening, "--supervisor", str(supervisor)),
             *wanted.options,
         )
         own = {_METRICS_VARIABLE: str(metrics_port + number - 1)} if metrics_port else {}
@@ -99,6 +112,10 @@ def host_plans(
 
 def _id(wanted: HostsWanted, number: int) -> str:
     return f"{wanted.host}-{number}"
+
+
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _metrics_port(environment: Mapping[str, str]) -> int:

@@ -55,6 +55,8 @@ class KeptHosts:
 
     ports: tuple[int, ...]
     containers: int
+    controller_ports: tuple[int, ...] = ()
+    """As many, or none."""
 
 
 class LocalHosts:
@@ -83,6 +85,11 @@ class LocalHosts:
         return BookKeeperLocation.parse(self.url).zookeeper_url
 
     @property
+    def controller_uris(self) -> list[str]:
+        """Of each host's Controller, as Pravega's clients take it; none without."""
+        return [f"tcp://{HOST}:{port}" for port in self.kept.controller_ports]
+
+    @property
     def kept(self) -> KeptHosts:
         """Its ports. Raises ConfigError if none was started in this folder, or the file is bad."""
         path = self.folder / FILE_NAME
@@ -90,7 +97,11 @@ class LocalHosts:
             fields = json.loads(path.read_text(encoding="utf-8"))
             if fields["version"] != _VERSION:
                 raise ConfigError("cluster", f"{path} is of version {fields['version']}")
-            return KeptHosts(tuple(map(int, fields["ports"])), int(fields["containers"]))
+            return KeptHosts(
+                tuple(map(int, fields["ports"])),
+                int(fields["containers"]),
+                tuple(map(int, fields.get("controller_ports", ()))),
+            )
         except (FileNotFoundError, NotADirectoryError):
             detail = f"there are no local hosts in {self.folder}: start them"
             raise ConfigError("cluster", detail) from None
@@ -106,14 +117,21 @@ class LocalHosts:
         return ServiceProcess(f"host-{number}", self.folder / f"host-{number}")
 
     def start(
-        self, hosts: int, bookies: int | None, containers: int | None, say: Callable[[str], None]
+        self,
+        hosts: int,
+        bookies: int | None,
+        containers: int | None,
+        say: Callable[[str], None],
+        *,
+        controllers: bool = False,
     ) -> ClusterPicture:
         """Start what does not run, and wait until all hosts are there, and serve all containers.
 
-        `containers` is fixed with the first start. Raises ConfigError, LocalClusterError,
+        `containers` is fixed with the first start. `controllers`: each host has one, from now on.
+        Raises ConfigError, LocalClusterError,
         CommandError (a host ended, or it takes too long).
         """
-        kept = self._keep(hosts, containers)
+        kept = self._keep(hosts, containers, controllers=controllers)
         cluster = LocalCluster(self._bookkeeper_folder, bookies)
         cluster.start(say)
         say(f"starting {hosts} hosts")
@@ -133,36 +151,55 @@ class LocalHosts:
         self.bookkeeper.stop()
         return [process.name for process in (*ran, *services)]
 
-    def _keep(self, hosts: int, containers: int | None) -> KeptHosts:
+    def _keep(self, hosts: int, containers: int | None, *, controllers: bool) -> KeptHosts:
         if not 1 <= hosts <= HOSTS_MAX:
             raise ConfigError("hosts", f"{hosts} is not a number from 1 to {HOSTS_MAX}")
         before = self.kept if (self.folder / FILE_NAME).exists() else None
         if before is not None and containers not in (None, before.containers):
             raise ConfigError("containers", f"the store has {before.containers}, for ever")
         ports = list(before.ports if before is not None else ())
+        own = list(before.controller_ports if before is not None else ())
+        if controllers and not own:
+            self._require_stopped(len(ports))
         self.folder.mkdir(parents=True, exist_ok=True)
-        ports += free_ports(self.folder, max(0, hosts - len(ports)), ports)
+        ports += free_ports(self.folder, max(0, hosts - len(ports)), ports + own)
+        if controllers or own:
+            own += free_ports(self.folder, len(ports) - len(own), ports + own)
         count = before.containers if before is not None else containers or CONTAINERS_DEFAULT
-        kept = KeptHosts(tuple(ports), count)
+        kept = KeptHosts(tuple(ports), count, tuple(own))
         if kept != before:
-            content = {"version": _VERSION, "ports": kept.ports, "containers": kept.containers}
+            content = {
+                "version": _VERSION,
+                "ports": kept.ports,
+                "containers": kept.containers,
+                "controller_ports": kept.controller_ports,
+            }
             new = self.folder / f"{FILE_NAME}.new"
             new.write_text(json.dumps(content) + "\n", encoding="utf-8")
             new.replace(self.folder / FILE_NAME)
         return kept
 
+    def _require_stopped(self, hosts: int) -> None:
+        for process in map(self.process_of, range(1, hosts + 1)):
+            if process.process_id is not None:
+                detail = f"{process.name} runs without one: stop the cluster first"
+                raise ConfigError("controller", detail)
+
     def _start_host(self, number: int, kept: KeptHosts) -> None:
         process, port = self.process_of(number), kept.ports[number - 1]
         if process.process_id is not None:
             return
-        if not port_is_free(port):
-            raise CommandError(f"{process.name} cannot start: port {port} is in use")
+        ports = [port, *kept.controller_ports[number - 1 : number]]
+        for each in ports:
+            if not port_is_free(each):
+                raise CommandError(f"{process.name} cannot start: port {each} is in use")
         settings = {
             "TIER1": self.url,
             "TIER2": (self.folder / "tier2").as_uri(),
             "CONTAINERS": str(kept.containers),
         }
-        options = ("--create", "--wire", f"{HOST}:{port}", "--host", process.name)
+        options = ["--create", "--wire", f"{HOST}:{port}", "--host", process.name]
+        options += [word for each in ports[1:] for word in ("--controller", f"{HOST}:{each}")]
         process.launch(
             [sys.executable, "-m", "segmentstore", "serve", str(self.store_of(number)), *options],
             {f"{ENVIRONMENT_PREFIX}{name}": value for name, value in settings.items()},

@@ -79,7 +79,8 @@ def serve_command(
             "--processes",
             metavar="N",
             help="Run N hosts, ID-1 to ID-N, each a process with a folder of its own below STORE "
-            "and a port of its own, from that of --wire on; one gateway to BookKeeper for all.",
+            "and ports of its own, from those of --wire and --controller on; one gateway to "
+            "BookKeeper for all.",
         ),
     ] = None,
     supervisor: Annotated[int, typer.Option("--supervisor", hidden=True)] = 0,
@@ -99,9 +100,8 @@ def serve_command(
         end_with_parent(supervisor)
     options = _port_options("wire", wire) | _port_options("controller", controller)
     if processes is not None:
-        if not host or not wire or controller:
-            needed = "it needs --host and --wire, and goes without --controller"
-            raise typer.BadParameter(needed, param_hint="--processes")
+        if not host or not wire:
+            raise typer.BadParameter("it needs --host and --wire", param_hint="--processes")
         given = {"--create": create, "--take-over": take_over, "--json": as_json}
         _supervise(
             HostsWanted(
@@ -110,6 +110,8 @@ def serve_command(
                 processes,
                 options["wire_host"],
                 options["wire_port"],
+                options.get("controller_host", ""),
+                options.get("controller_port", 0),
                 tuple(name for name, is_given in given.items() if is_given),
             )
         )
@@ -159,6 +161,8 @@ def _supervise(wanted: HostsWanted) -> None:
         )
         raise ConfigError(SETTING, detail)
     require_extra("bookkeeper", "a log on BookKeeper")
+    if wanted.controller_port:
+        require_extra("server", "a Controller")
     # Not at the top: what is of the engine is loaded by the command that needs it.
     from durablelog.bookkeeper.cluster.addresses import free_ports  # noqa: PLC0415
     from segmentstore.cli.host_gateway import HostGateway  # noqa: PLC0415

@@ -18,6 +18,7 @@ from durablelog.bookkeeper import bookkeeper_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.cluster.addresses import choose_addresses
 from durablelog.bookkeeper.memory_nodes import MemoryNodes, NodeTree
+from recovery.harness.clusters.controller_client import ControllerClient
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.server import free_port
 from segmentstore.cli import local_hosts
@@ -33,6 +34,7 @@ from segmentstore.cluster.host_record import (
     ReportedState,
 )
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.controller.names import ScopedName
 from tests.cli.shell import Result, segmentstore, start
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import run
@@ -361,6 +363,19 @@ def test_real_hosts_share_move_and_take_over(
         hosts.end()
 
 
+def stream_by(uri: str) -> list[int]:
+    """The ids of a stream's segments, by one Controller, which creates it if it is not there."""
+
+    async def main() -> list[int]:
+        client = ControllerClient([uri.removeprefix("tcp://")])
+        try:
+            return await client.make_stream(ScopedName("s", "stream"), 3)
+        finally:
+            await client.close()
+
+    return asyncio.run(main())
+
+
 @slow(60)
 @pytest.mark.timeout(900)
 def test_a_whole_cluster_is_started_stopped_and_started_again(tmp_path: Path) -> None:
@@ -378,9 +393,12 @@ def test_a_whole_cluster_is_started_stopped_and_started_again(tmp_path: Path) ->
         stopped = segmentstore("cluster", "stop", folder)
         assert stopped.out.startswith(f"{folder}: stopped host-1, host-2, ZooKeeper".encode())
         assert segmentstore("cluster", "stop", folder).out == f"{folder}: nothing runs\n".encode()
-        again = segmentstore("cluster", "start", folder, "--hosts", 3, "--json")
+        assert shown["controllers"] == []
+        again = segmentstore("cluster", "start", folder, "--hosts", 3, "--controller", "--json")
         assert again.json()["tier1"] == shown["tier1"]
         assert len(again.json()["hosts"]) == 3
+        for uri in again.json()["controllers"]:
+            assert stream_by(uri) == [0, 1, 2]
         segmentstore("cluster", "stop", folder)
         fewer = segmentstore("cluster", "start", folder, "--hosts", 1, "--json")
         assert [(row["host"], row["running"]) for row in fewer.json()["hosts"]] == [("host-1", 4)]

@@ -40,6 +40,19 @@ def test_the_port_for_metrics_is_the_first_of_as_many() -> None:
     assert ports_of(WANTED, environment) == [9090, 9091, 9092, 8000, 8001, 8002]
 
 
+def test_controllers_have_ports_in_the_same_way() -> None:
+    wanted = WANTED._replace(controller_host="::1", controller_port=9100)
+    commands = [plan.command for plan in host_plans(wanted, {}, supervisor=1)]
+    assert [command[command.index("--controller") + 1] for command in commands] == [
+        "[::1]:9100",
+        "[::1]:9101",
+        "[::1]:9102",
+    ]
+    assert ports_of(wanted, {}) == [9090, 9091, 9092, 9100, 9101, 9102]
+    with pytest.raises(ConfigError, match="overlap"):
+        host_plans(wanted._replace(controller_port=9092), {}, supervisor=1)
+
+
 def test_an_address_with_colons_stands_in_brackets() -> None:
     (plan,) = host_plans(WANTED._replace(processes=1, wire_host="::1"), {}, supervisor=1)
     assert "[::1]:9090" in plan.command

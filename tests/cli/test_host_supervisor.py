@@ -184,8 +184,8 @@ WIRE = ("--wire", "127.0.0.1:9090")
         ((*WIRE,), "it needs --host and --wire"),
         (("--host", "a"), "it needs --host and --wire"),
         (
-            ("--host", "a", *WIRE, "--controller", "127.0.0.1:9190"),
-            "goes without --controller",
+            ("--host", "a", *WIRE, "--controller", "127.0.0.1:9091"),
+            "the ports of --wire, of --controller",
         ),
         (("--host", "a", *WIRE), "SEGMENTSTORE_TIER1 names one"),
     ],

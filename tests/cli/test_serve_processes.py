@@ -13,8 +13,10 @@ import pytest
 
 import segmentstore as program
 from durablelog.bookkeeper.cluster.addresses import free_ports, port_is_free
+from recovery.harness.clusters.controller_client import ControllerClient
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.controller.names import ScopedName
 from tests.cli.shell import segmentstore, start
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import run
@@ -50,11 +52,13 @@ class Supervised:
     """One `serve --processes 2` for a store of two containers."""
 
     def __init__(self, folder: Path, url: str) -> None:
-        first, second = self.ports = pair_of_ports(folder)
+        first, second, controller, other = self.ports = row_of_ports(folder, 4)
         self.addresses = f"127.0.0.1:{first},127.0.0.1:{second}"
+        self.controllers = (f"127.0.0.1:{controller}", f"127.0.0.1:{other}")
         self.url = url
         self.folder = folder / "s"
-        options = ("--create", "--host", "a", "--wire", f"127.0.0.1:{first}", "--processes", 2)
+        ports = ("--wire", f"127.0.0.1:{first}", "--controller", self.controllers[0])
+        options = ("--create", "--host", "a", *ports, "--processes", 2)
         self.process = start("serve", self.folder, *options)
         self.read_lines(2)
 
@@ -100,17 +104,34 @@ class Supervised:
 
         run(main())
 
+    def use_controllers(self, name: str) -> None:
+        """Create a stream by one, and see it by the other."""
+
+        async def main() -> None:
+            for address in self.controllers:
+                client = ControllerClient([address])
+                try:
+                    assert await client.make_stream(ScopedName("s", name), 2) == [0, 1]
+                    port = (await client.address_of(ScopedName("s", name), 1))[1]
+                    assert port in self.ports[:2]
+                finally:
+                    await client.close()
+
+        run(main())
+
     def end(self) -> None:
         self.process.kill()
         self.process.communicate()
 
 
-def pair_of_ports(folder: Path) -> tuple[int, int]:
+def row_of_ports(folder: Path, count: int) -> range:
+    """Behind one another."""
     taken: list[int] = []
     while True:
         taken += free_ports(folder, 1, taken)
-        if port_is_free(taken[-1] + 1):
-            return taken[-1], taken[-1] + 1
+        row = range(taken[-1], taken[-1] + count)
+        if all(map(port_is_free, row)):
+            return row
 
 
 @pytest.fixture
@@ -139,6 +160,7 @@ def test_a_killed_host_comes_back_and_a_signal_ends_all(supervised: Supervised) 
     groups = {os.getpgid(each) for each in (supervised.process.pid, *before.values())}
     assert len(groups) == 4
     supervised.append(b"1")
+    supervised.use_controllers("before")
 
     os.kill(before["a-1"], signal.SIGKILL)
     supervised.append(b"2")
@@ -148,6 +170,7 @@ def test_a_killed_host_comes_back_and_a_signal_ends_all(supervised: Supervised) 
     assert after["a-1"] != before["a-1"]
     assert (after["a-2"], after["java"]) == (before["a-2"], before["java"])
     supervised.append(b"3")
+    supervised.use_controllers("after")
 
     supervised.process.send_signal(signal.SIGTERM)
     _, err = supervised.process.communicate(timeout=LIMIT_S)
