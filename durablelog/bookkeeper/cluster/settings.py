@@ -85,6 +85,9 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> Mapping[str, 
         "ledgerStorageClass": "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage",
         "dbStorage_writeCacheMaxSizeMb": "32",
         "dbStorage_readAheadCacheMaxSizeMb": "16",
+        # By default 100 entries are read ahead, of any size: 100 MiB for a cache of 16, which is
+        # read again for each of the next entries.
+        "dbStorage_readAheadCacheBatchBytesSize": str(2 * 1024 * 1024),
         "dbStorage_rocksDB_blockCacheSize": str(8 * 1024 * 1024),
         "journalSyncData": "true",
         "journalWriteData": "true",

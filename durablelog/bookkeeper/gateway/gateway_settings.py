@@ -37,6 +37,8 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     "delayEnsembleChange": "true",
     # A fencing open with one bookie hanging: 1.5 s instead of 12.
     "speculativeReadTimeout": "200",
+    # All entries of a ledger from one bookie: it reads ahead. In turn, each bookie would read all.
+    "stickyReadSEnabled": "true",
     # Longer than a bookie's stall of the disk or of its garbage collection.
     "addEntryTimeoutSec": "5",
     # The net below everything: off by default.
