@@ -57,6 +57,7 @@ from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import outlast
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 """With its header an entry stays below 1 MiB."""
@@ -313,11 +314,27 @@ class BookKeeperLog(DurableDataLog):
             )
             await claiming.for_node(lambda: keeper.claim(self._epoch_min, owner, presence.ask))
         self._remover.begin()
-        waiting = Waiting(self._rng, self._notes, "opening", deadline=deadline, check=keeper.check)
-        found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
-        record = keeper.record
+
+        def waiting_for(topic: str) -> Waiting:
+            return Waiting(self._rng, self._notes, topic, deadline=deadline, check=keeper.check)
+
+        record, waiting = keeper.record, waiting_for("opening")
         custom = custom_metadata(record.store_id, record.container_id, record.epoch)
-        begun = await self._calls.create(custom, waiting)
+        # Beside the fencing, for it writes nothing: what makes it ours is the list of the record.
+        creating = own_task(
+            self._calls.create(custom, waiting_for("next ledger")),
+            name=f"begin-ledger-{self._container_id}",
+        )
+        try:
+            found = await fence(keeper, self._calls, self._reader, waiting, self._container_id)
+            begun = await creating
+        except (Exception, asyncio.CancelledError):
+            creating.cancel()
+            await outlast(creating)
+            if not creating.cancelled() and creating.exception() is None:
+                # It was never listed.
+                self._rollover.release(self._calls.discard(creating.result().writer))
+            raise
         try:
             item = await list_ledger(
                 keeper, begun, found.ends, (), waiting, record_bytes_max=OPENING_BYTES_MAX

@@ -10,7 +10,11 @@ import pytest
 
 from durablelog.bookkeeper.frame_pipeline import STRETCH_MAX
 from durablelog.bookkeeper.memory_process import MemoryProcess
-from segmentstore.contracts.errors import NotPrimaryError, TierUnavailableError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    NotPrimaryError,
+    TierUnavailableError,
+)
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
 from tests.durablelog.bookkeeper.bookkeeper_world import LEDGER_BYTES, BookKeeperWorld, options, run
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, until_said
@@ -133,5 +137,29 @@ def test_a_new_owner_ends_the_wait_for_a_create() -> None:
             await waiting[-1]
         await log.close()
         await new.close()
+
+    run(scenario())
+
+
+def test_an_opening_makes_its_ledger_while_it_fences_and_leaves_none_that_it_does_not_list() -> (
+    None
+):
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        first = await world.opened()
+        await append_all(first, range(3))
+        await first.close()
+        second = await world.opened(process)
+        assert process.calls.index(CREATE) < process.calls.index("ledger read")
+        await append_all(second, range(3, 6))
+        await second.close()
+        listed = world.ids_listed()
+        del world.cluster.ledgers[listed[-1]]
+        failed = MemoryProcess()
+        with pytest.raises(DataCorruptionError, match="the ledger is missing"):
+            await world.opened(failed)
+        assert failed.calls.count(CREATE) == 1
+        assert world.ids_listed() == listed
+        assert world.cluster.ledgers.keys() == {*listed[:-1]}
 
     run(scenario())
