@@ -3,7 +3,9 @@
 With the file log two processes are two stores. So one store with 1,000 callers in its process is
 compared with two stores, each in a process with 500 callers, on the same disk at the same time.
 The callers' tasks run in the stores' processes, and their CPU is in all figures: `callers_cpu_us`
-is what the same tasks take for an append that does nothing.
+is what the same tasks take for an append that does nothing. `machine_ratio` is what a second
+process of such tasks adds, which share nothing with those of the first: more than this the cores
+do not give. `small_cpu_us` is one process with 500 callers alone: what smaller frames cost.
 
 Over BookKeeper the processes are hosts of one store, by `serve --processes`, and one client on the
 same cores calls them by `connect`. That row has no bar: bookies, gateway, hosts and client share
@@ -18,7 +20,7 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,7 +59,8 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     """About 75 s quick, 3 minutes else."""
     each = 100 if quick else 600
     count = rounds.count_of(quick=quick)
-    files: dict[str, list[Measured]] = {"floor": [], "one": [], "two": [], "callers": []}
+    sides = ("floor", "one", "two", "small", "callers", "callers two")
+    files: dict[str, list[Measured]] = {side: [] for side in sides}
     for index in range(count):
         for side, found in files.items():
             with subfolder(directory, f"{side}-{index}") as folder:
@@ -81,7 +84,14 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
             files["one"],
             files["two"],
             files["floor"],
-            {"callers_cpu_us": Samples.of(files["callers"], "cpu_us").median},
+            {
+                "small_cpu_us": Samples.of(files["small"], "cpu_us").median,
+                "callers_cpu_us": Samples.of(files["callers"], "cpu_us").median,
+                "callers_two_cpu_us": Samples.of(files["callers two"], "cpu_us").median,
+                "machine_ratio": statistics.median(
+                    ratios_of(files["callers two"], files["callers"])
+                ),
+            },
             RATIO_MIN,
         ),
         row_of("BookKeeper, hosts", hosts[1], hosts[PROCESSES]),
@@ -120,13 +130,22 @@ def _file_round(side: str, folder: Path, each: int) -> Measured:
     if side == "floor":
         arguments = {"directory": str(folder), "callers": CALLERS, "appends_each": each}
         return child.call(floor_round.__module__, "floor_round", arguments)
-    if side == "callers":
-        return child.call(__name__, "callers_round", {"callers": CALLERS, "appends_each": each})
+    match side:
+        case "callers":
+            return together(folder, 1, CALLERS, each, "callers_round")
+        case "callers two":
+            return together(folder, PROCESSES, CALLERS, each, "callers_round")
+        case "small":
+            return together(folder, 1, CALLERS // PROCESSES, each)
     return together(folder, 1 if side == "one" else PROCESSES, CALLERS, each)
 
 
-def together(folder: Path, processes: int, callers: int, appends_each: int) -> Measured:
-    """The callers divided among so many stores, each in a process, which begin at the same time."""
+def together(
+    folder: Path, processes: int, callers: int, appends_each: int, work: str = "store_round"
+) -> Measured:
+    """The callers divided among so many processes, each with a store, or as `work` says; they begin
+    at the same time.
+    """
 
     def measured(number: int) -> Measured:
         arguments = {
@@ -136,7 +155,7 @@ def together(folder: Path, processes: int, callers: int, appends_each: int) -> M
             "callers": callers // processes,
             "appends_each": appends_each,
         }
-        return child.call(__name__, "store_round", arguments)
+        return child.call(__name__, work, arguments)
 
     with ThreadPoolExecutor(processes) as executor:
         return joined(list(executor.map(measured, range(processes))))
@@ -165,17 +184,7 @@ def store_round(
             await store.create_segment(SEGMENT)
             await concurrent_callers(lambda _: store.append(SEGMENT, data), callers, _WARM_EACH)
             _wait_for_others(Path(directory), number, processes)
-            begun, cpu = time.monotonic(), time.process_time()
-            result = await concurrent_callers(
-                lambda _: store.append(SEGMENT, data), callers, appends_each
-            )
-            return {
-                "begun": begun,
-                "ended": time.monotonic(),
-                "appends": result.appends,
-                "cpu_s": time.process_time() - cpu,
-                **latency_ms(result.latencies),
-            }
+            return await _measured(lambda _: store.append(SEGMENT, data), callers, appends_each)
 
     return asyncio.run(measure())
 
@@ -190,7 +199,9 @@ def _wait_for_others(folder: Path, number: int, processes: int) -> None:
         time.sleep(_CHECK_S)  # other processes: a file is all that they share
 
 
-def callers_round(callers: int, appends_each: int) -> Measured:
+def callers_round(
+    directory: str, number: int, processes: int, callers: int, appends_each: int
+) -> Measured:
     """The callers alone: what they append is acknowledged at the end of the turn of the loop."""
 
     async def measure() -> Measured:
@@ -208,12 +219,24 @@ def callers_round(callers: int, appends_each: int) -> Measured:
             waiting.append(loop.create_future())
             return waiting[-1]
 
-        cpu = time.process_time()
-        result = await concurrent_callers(append, callers, appends_each)
-        cpu_us = (time.process_time() - cpu) / result.appends * 1e6
-        return {"value": result.rate, "cpu_us": cpu_us}
+        return await _measured(append, callers, appends_each)
 
+    _wait_for_others(Path(directory), number, processes)
     return asyncio.run(measure())
+
+
+async def _measured(
+    append: Callable[[int], Awaitable[object]], callers: int, appends_each: int
+) -> Measured:
+    begun, cpu = time.monotonic(), time.process_time()
+    result = await concurrent_callers(append, callers, appends_each)
+    return {
+        "begun": begun,
+        "ended": time.monotonic(),
+        "appends": result.appends,
+        "cpu_s": time.process_time() - cpu,
+        **latency_ms(result.latencies),
+    }
 
 
 # --- hosts on BookKeeper --------------------------------------------------------------------------

@@ -26,10 +26,10 @@ def test_figures_of_processes_are_joined_from_the_first_beginning_to_the_last_en
     assert cluster_processes.joined(parts) == joined
 
 
-def test_the_callers_alone_are_measured() -> None:
-    alone = cluster_processes.callers_round(callers=20, appends_each=5)
-    assert alone["value"] > 0
-    assert alone["cpu_us"] > 0
+def test_the_callers_alone_are_measured(tmp_path: Path) -> None:
+    both = cluster_processes.together(tmp_path, 2, 20, 5, "callers_round")
+    assert both["value"] > 0
+    assert both["cpu_us"] > 0
 
 
 @pytest.mark.parametrize(("two", "met"), [(160.0, True), (159.0, False)])
