@@ -2,18 +2,20 @@
 
     checkpoint = version u16, container u32, sequence number u64,
                  objects u32, object..., garbage u32, garbage..., segments u32, segment...,
-                 [deletion clock]
+                 [deletion clock], [archive]
     object = name text, size u64, created ms u64 garbage = object, unreferenced since ms u64 segment
     = length u32, bytes deletion clock = clock ms u64, boot id 16 bytes, boot ms u64, and of each
     garbage object in its order:
                      sequence number u64, since ms u64
 
-The deletion clock came later. A checkpoint without it, as older versions wrote and as is written
-while there is nothing to say, means a clock at 0 and garbage that is not counted yet. A segment's
-record carries its own length, so that fields can be added behind. How many chunks an object holds
-is counted from the segments, never stored: it could only be wrong. An unchanged segment's record is
-kept from one checkpoint to the next (`SegmentMetadata.encoded`), and of a changed one with many
-attributes or chunks their unchanged pages. So a checkpoint costs what changed plus one copy.
+The archive, of version 3 alone and there always behind a deletion clock, is as
+docs/formats/archive-parts.md has it. The deletion clock came later. A checkpoint without it, as
+older versions wrote and as is written while there is nothing to say, means a clock at 0 and garbage
+that is not counted yet. A segment's record carries its own length, so that fields can be added
+behind. How many chunks an object holds is counted from the segments, never stored: it could only be
+wrong. An unchanged segment's record is kept from one checkpoint to the next
+(`SegmentMetadata.encoded`), and of a changed one with many attributes or chunks their unchanged
+pages. So a checkpoint costs what changed plus one copy.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ import struct
 from collections.abc import Sequence
 
 from durablelog.operation_codec import OperationFormatError, decode_text, encode_text
+from segmentstore.contracts.archive_codec import decode_archive, encode_archive
+from segmentstore.contracts.archive_metadata import NO_ARCHIVE
 from segmentstore.contracts.attribute_pages import AttributePage
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
@@ -38,10 +42,12 @@ from segmentstore.contracts.metadata import (
     SegmentMetadata,
 )
 
-VERSION = 2
-"""Written of metadata with segments that are `releasing`, which version 1 does not know; else it is
-1, as older versions wrote it.
+VERSION = 3
+"""Written of metadata with an archive. Others with segments that are `releasing` are of version 2,
+and the rest of version 1, as older versions wrote them.
 """
+
+_WITH_ARCHIVE = 3
 
 _HEAD = struct.Struct(">HIQ")
 _COUNT = struct.Struct(">I")
@@ -63,7 +69,8 @@ _DELETED = 8
 
 def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
     """All committed metadata as one blob. O(changed segments), plus one copy of everything."""
-    version = VERSION if metadata.releasing else 1
+    archive = encode_archive(metadata.archive)
+    version = VERSION if archive else 2 if metadata.releasing else 1
     parts = [_HEAD.pack(version, metadata.container_id, metadata.sequence_number)]
     parts.append(_COUNT.pack(len(metadata.objects)))
     parts += [_encode_object(live.record) for live in metadata.objects.values()]
@@ -83,7 +90,8 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
             parts.append(encoded)
         else:
             parts += encoded
-    parts += _encode_deletion_clock(metadata)
+    parts += _encode_deletion_clock(metadata, always=bool(archive))
+    parts.append(archive)
     return b"".join(parts)
 
 
@@ -135,14 +143,19 @@ def _decode(blob: Buffer) -> ContainerMetadata:
                 metadata.names[segment.name] = segment.segment_id
         position = end
     if position < len(blob):
-        _decode_deletion_clock(blob, position, metadata)
+        position = _decode_deletion_clock(blob, position, metadata)
+    if version >= _WITH_ARCHIVE:
+        metadata.archive = decode_archive(blob[position:])
+        if metadata.archive == NO_ARCHIVE:
+            raise IndexError(position)
     return metadata
 
 
-def _encode_deletion_clock(metadata: ContainerMetadata) -> list[bytes]:
+def _encode_deletion_clock(metadata: ContainerMetadata, *, always: bool) -> list[bytes]:
     garbage = metadata.garbage.values()
     clock = metadata.deletion_clock
-    if clock == DeletionClockReading() and not any(each.sequence_number for each in garbage):
+    is_new = clock == DeletionClockReading() and not any(each.sequence_number for each in garbage)
+    if is_new and not always:
         return []
     parts = [_CLOCK.pack(*clock)]
     parts += [
@@ -154,7 +167,7 @@ def _encode_deletion_clock(metadata: ContainerMetadata) -> list[bytes]:
     return parts
 
 
-def _decode_deletion_clock(blob: Buffer, position: int, metadata: ContainerMetadata) -> None:
+def _decode_deletion_clock(blob: Buffer, position: int, metadata: ContainerMetadata) -> int:
     metadata.deletion_clock = DeletionClockReading(*_CLOCK.unpack_from(blob, position))
     position += _CLOCK.size
     for name, garbage in metadata.garbage.items():
@@ -162,6 +175,7 @@ def _decode_deletion_clock(blob: Buffer, position: int, metadata: ContainerMetad
         position += _COUNTED.size
         counted = None if since_ms == _NOT_COUNTED else since_ms
         metadata.garbage[name] = garbage._replace(sequence_number=sequence_number, since_ms=counted)
+    return position
 
 
 def _encode_object(record: ObjectRecord) -> bytes:

@@ -38,6 +38,7 @@ from durablelog.operation_codec import (
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
 from durablelog.pending_segment import PendingSegment
+from segmentstore.contracts.archive_metadata import OffloadConflictError
 from segmentstore.contracts.attribute_table import UnknownAttributeError
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
@@ -461,7 +462,7 @@ class FramePacker:
         self._close_groups()
         try:
             value = self._updater.accept(request.operation, self._timestamp_ms)
-        except SegmentError as error:
+        except (SegmentError, OffloadConflictError) as error:
             future.set_exception(error)
             return
         self._add_record(request.operation, encode_operation(request.operation))

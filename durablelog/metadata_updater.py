@@ -28,6 +28,7 @@ from durablelog.operation_codec import OperationFormatError
 from durablelog.operations import (
     AnyCheckpoint,
     AppendOperation,
+    ArchiveOperation,
     CheckpointOperation,
     CreateOperation,
     DeleteOperation,
@@ -45,6 +46,7 @@ from durablelog.operations import (
 )
 from durablelog.pending_segment import PendingSegment
 from durablelog.segment_residency import SegmentResidency
+from segmentstore.contracts.archive_metadata import ArchiveMetadata, OffloadConflictError
 from segmentstore.contracts.attributes import (
     ATTRIBUTES_PER_SEGMENT_MAX,
 )
@@ -86,6 +88,8 @@ class MetadataUpdater(SegmentResidency):
         self._epoch_begin = 0
         """The last sequence number that is left out, and of no operation."""
         self._timestamp_ms = 0
+        self._archive: ArchiveMetadata | None = None
+        """Pending; None: as committed."""
         self._accept: dict[type[Operation], Callable[..., object]] = {
             AppendOperation: self._accept_recorded_append,
             SealOperation: self._accept_seal,
@@ -101,6 +105,7 @@ class MetadataUpdater(SegmentResidency):
             ReplaceChunksOperation: self._accept_anything,
             DeletionClockOperation: self._accept_anything,
             ReleaseChunksOperation: self._accept_anything,
+            ArchiveOperation: self._accept_archive,
         }
         self._commit: dict[type[Operation], Callable[..., None]] = {
             SealOperation: self._commit_seal,
@@ -116,6 +121,7 @@ class MetadataUpdater(SegmentResidency):
             ReplaceChunksOperation: self._commit_replace_chunks,
             DeletionClockOperation: self._commit_deletion_clock,
             ReleaseChunksOperation: self._commit_release_chunks,
+            ArchiveOperation: self._commit_archive,
         }
 
     # --- the three moves --------------------------------------------------------------------------
@@ -129,9 +135,9 @@ class MetadataUpdater(SegmentResidency):
     def accept(self, operation: Operation, timestamp_ms: int) -> object:
         """Check a live operation that is not an append, place it, add it to pending.
 
-        Returns what its caller is to get once it is durable. Raises a SegmentError, with no change
-        made. Appends come through `FramePacker`, which works on `PendingSegment` directly: they are
-        the hot path.
+        Returns what its caller is to get once it is durable. Raises a SegmentError, of the archive
+        OffloadConflictError, with no change made. Appends come through `FramePacker`, which works
+        on `PendingSegment` directly: they are the hot path.
         """
         # One shape for the table.
         result = self._accept[type(operation)](operation, False)  # noqa: FBT003
@@ -159,6 +165,7 @@ class MetadataUpdater(SegmentResidency):
         self.pending.clear()
         self._pending_names.clear()
         self._chunk_users.clear()
+        self._archive = None
 
     def replay(self, operation: Operation) -> None:
         """Accept and commit an operation read from the log.
@@ -174,7 +181,7 @@ class MetadataUpdater(SegmentResidency):
         self.timestamp_ms(operation.timestamp_ms)
         try:
             self._accept[type(operation)](operation, True)  # noqa: FBT003
-        except SegmentError as error:
+        except (SegmentError, OffloadConflictError) as error:
             raise self._corrupt(operation, f"replay refuses it: {error}") from error
         self.commit((operation,))
 
@@ -197,6 +204,7 @@ class MetadataUpdater(SegmentResidency):
         if metadata.container_id != self.metadata.container_id:
             raise self._corrupt(operation, f"it is of container {metadata.container_id}")
         self.metadata.adopt(metadata)
+        self._archive = None
         self.metadata.sequence_number = self._sequence_number = operation.sequence_number
         self.timestamp_ms(operation.timestamp_ms)
 
@@ -378,6 +386,9 @@ class MetadataUpdater(SegmentResidency):
         self._pending_names[pending.name] = None
         pending.in_flight += 1
 
+    def _accept_archive(self, operation: ArchiveOperation, _recorded: bool) -> None:  # noqa: FBT001
+        self._archive = (self._archive or self.metadata.archive).after(operation.change)
+
     # --- commit -----------------------------------------------------------------------------------
 
     def _settle(self, segment_id: int) -> None:
@@ -490,6 +501,9 @@ class MetadataUpdater(SegmentResidency):
 
     def _commit_release_chunks(self, operation: ReleaseChunksOperation) -> None:
         storage_metadata.apply_release_chunks(self.metadata, self.changes, operation)
+
+    def _commit_archive(self, operation: ArchiveOperation) -> None:
+        self.metadata.archive = self.metadata.archive.after(operation.change)
 
     def _touch(self, segment_id: int, operation: Operation) -> SegmentMetadata:
         segment = self.metadata.segments[segment_id]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 from durablelog.operations import (
     AppendOperation,
+    ArchiveOperation,
     CheckpointOperation,
     ChunkReplacement,
     CreateOperation,
@@ -31,6 +32,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segmentstore.contracts.archive_codec import decode_change, encode_change
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -170,6 +172,17 @@ def segment_of_append(data: Buffer) -> int | None:
         return None
     segment_id: int = _APPEND_BODY.unpack_from(data, _PREFIX.size)[0]
     return segment_id
+
+
+def checkpoint_of(data: Buffer) -> int | None:
+    """The sequence number of a checkpoint, of either kind, whose encoding begins with `data`; None
+    if another operation does, or less than 22 bytes are there.
+    """
+    if len(data) < _PREFIX.size:
+        return None
+    type_id, _, sequence_number, _, _ = _PREFIX.unpack_from(data)
+    is_checkpoint = type_id in (CheckpointOperation.type_id, SnapshotCheckpointOperation.type_id)
+    return sequence_number if is_checkpoint else None
 
 
 # --- pieces ---------------------------------------------------------------------------------------
@@ -313,6 +326,10 @@ def _encode_release_chunks(operation: ReleaseChunksOperation) -> bytes:
     return b"".join(parts)
 
 
+def _encode_archive_change(operation: ArchiveOperation) -> bytes:
+    return encode_change(operation.change)
+
+
 def _decode_append(body: Buffer) -> Operation:
     segment_id, offset, count = _APPEND_BODY.unpack_from(body)
     if not count:
@@ -450,6 +467,10 @@ def _decode_release_chunks(body: Buffer) -> Operation:
     return ReleaseChunksOperation([_TWO.unpack_from(body, place) for place in places])
 
 
+def _decode_archive_change(body: Buffer) -> Operation:
+    return ArchiveOperation(decode_change(body))
+
+
 _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     SealOperation: _encode_seal,
     MergeOperation: _encode_merge,
@@ -464,6 +485,7 @@ _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     DeletionClockOperation: _encode_deletion_clock,
     SnapshotCheckpointOperation: _encode_snapshot_checkpoint,
     ReleaseChunksOperation: _encode_release_chunks,
+    ArchiveOperation: _encode_archive_change,
 }
 
 _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
@@ -481,6 +503,7 @@ _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
     DeletionClockOperation.type_id: _decode_deletion_clock,
     SnapshotCheckpointOperation.type_id: _decode_snapshot_checkpoint,
     ReleaseChunksOperation.type_id: _decode_release_chunks,
+    ArchiveOperation.type_id: _decode_archive_change,
 }
 
 _SLICED = (TruncateOperation, DeleteOperation)

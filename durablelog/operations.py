@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, TypeAlias
 
 from durablelog.durable_data_log import LogAddress
+from segmentstore.contracts.archive_metadata import ArchiveChange
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -248,6 +249,18 @@ class ReleaseChunksOperation(Operation):
     """(segment id, end offset): the chunks that end at or below it."""
 
 
+@dataclass(slots=True)
+class ArchiveOperation(Operation):
+    """What an attempt, or a deletion, made true of the archive of the log.
+
+    It is about what the archive has, so nothing of a segment depends on it.
+    """
+
+    type_id: ClassVar[int] = 16
+
+    change: ArchiveChange
+
+
 AnyCheckpoint: TypeAlias = CheckpointOperation | SnapshotCheckpointOperation
 """What a log may begin with."""
 
@@ -257,8 +270,9 @@ OwnersOperation: TypeAlias = (
     | ReplaceChunksOperation
     | DeletionClockOperation
     | ReleaseChunksOperation
+    | ArchiveOperation
 )
-"""What a storage writer has to say, not a caller."""
+"""What a storage writer, or an archiver, has to say, not a caller."""
 
 
 def segments_of(operation: Operation) -> Iterable[int]:

@@ -166,7 +166,9 @@ class _Loading:
         await self._check_merges()
         totals, named = await load_totals(store), len(self.metadata.names)
         if totals is None or totals.segments < named:
-            raise wrong("totals", f"{totals}, and {named} unflushed segments have names")
+            counted = totals and totals.segments
+            raise wrong("totals", f"{counted}, and {named} unflushed segments have names")
+        self.metadata.archive = totals.archive
         self.metadata.idle = totals.segments - named
 
     async def _load_unflushed(self, store: KeyStore, ids: Sequence[int]) -> None:
@@ -215,7 +217,8 @@ class _Loading:
             return
         named = len(self.metadata.names)
         if totals.segments != named:
-            raise wrong("totals", f"{totals}, and {named} segments have names")
+            raise wrong("totals", f"{totals.segments}, and {named} segments have names")
+        self.metadata.archive = totals.archive
         for number, segment in enumerate(self.metadata.all_records()):
             if segment.flushed == (segment.segment_id in listed):
                 raise wrong(f"{segment!r}", "it is listed as unflushed, or not, by mistake")

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from durablelog.catalog.catalog_keys import GarbageKey, MetadataFormatError
 from durablelog.operation_codec import decode_text, encode_text
+from segmentstore.contracts.archive_codec import decode_archive, encode_archive
+from segmentstore.contracts.archive_metadata import NO_ARCHIVE, ArchiveMetadata
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -106,6 +108,8 @@ class CatalogTotals(NamedTuple):
 
     segments: int
     """Those that have a name."""
+    archive: ArchiveMetadata = NO_ARCHIVE
+    """As of the same moment."""
 
 
 class LiveObjectRecord(NamedTuple):
@@ -339,13 +343,14 @@ def decode_deletion_clock(value: bytes) -> DeletionClockReading:
 
 def encode_totals(totals: CatalogTotals) -> bytes:
     """The value of a TotalsKey."""
-    return _TOTALS.pack(*totals)
+    return _TOTALS.pack(totals.segments) + encode_archive(totals.archive)
 
 
 def decode_totals(value: bytes) -> CatalogTotals:
     """The numbers. Raises MetadataFormatError."""
     try:
-        return CatalogTotals(*_TOTALS.unpack(value))
+        (segments,) = _TOTALS.unpack_from(value)
+        return CatalogTotals(segments, decode_archive(value[_TOTALS.size :]))
     except _MALFORMED as error:
         raise _malformed("totals", error) from error
 

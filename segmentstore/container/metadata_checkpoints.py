@@ -185,7 +185,8 @@ class MetadataCheckpoints:
             if blob is not None:
                 return CheckpointOperation(blob)
             self._begin_anew()
-        self._frozen = changes.freeze(CatalogTotals(self._updater.metadata.segment_count))
+        metadata = self._updater.metadata
+        self._frozen = changes.freeze(CatalogTotals(metadata.segment_count, metadata.archive))
         self.ready = False
         self._failing = False
         self._attempted.clear()

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
+from segmentstore.contracts.archive_metadata import NO_ARCHIVE, ArchiveMetadata
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunk_list import ChunkList
@@ -223,6 +224,7 @@ class ContainerMetadata:
     """Everything one container knows, as of `sequence_number`."""
 
     __slots__ = (
+        "archive",
         "container_id",
         "deletion_clock",
         "garbage",
@@ -259,6 +261,7 @@ class ContainerMetadata:
         self.garbage: dict[str, GarbageObject] = {}
         """In the order in which the log released them."""
         self.deletion_clock = DeletionClockReading()
+        self.archive: ArchiveMetadata = NO_ARCHIVE
 
     @property
     def whole(self) -> bool:
@@ -292,6 +295,7 @@ class ContainerMetadata:
         assert self.container_id == other.container_id, (self.container_id, other.container_id)
         self.sequence_number = other.sequence_number
         self.deletion_clock = other.deletion_clock
+        self.archive = other.archive
         self.idle = other.idle
         for mine, theirs in (
             (self.segments, other.segments),

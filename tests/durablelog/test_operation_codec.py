@@ -16,6 +16,7 @@ from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.operation_codec import OperationFormatError, decode_operation, encode_operation
 from durablelog.operations import (
     AppendOperation,
+    ArchiveOperation,
     CheckpointOperation,
     ChunkReplacement,
     CreateOperation,
@@ -32,6 +33,15 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segmentstore.contracts.archive_metadata import (
+    ArchiveChange,
+    FirstPartMoved,
+    HotCopiesDeleted,
+    OffloadBegun,
+    OffloadCompleted,
+    PartsListClosed,
+    PartsSwept,
+)
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -44,11 +54,13 @@ from segmentstore.contracts.metadata import (
     SegmentMetadata,
 )
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from tests.tier2.archive.sample_parts import archive_of, attempt_of_index, hot_deleted
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"
 
 numbers = st.integers(0, 2**63 - 1)
 names = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=40)
+ordinals = st.integers(0, 2**40)
 values = st.one_of(
     st.none(),
     st.dictionaries(
@@ -110,6 +122,8 @@ operations = st.one_of(
     ),
     st.builds(SnapshotCheckpointOperation, numbers, st.binary(min_size=16, max_size=16)),
     st.builds(ReleaseChunksOperation, st.lists(st.tuples(numbers, numbers), max_size=3)),
+    st.builds(ArchiveOperation, st.builds(HotCopiesDeleted, numbers, numbers)),
+    st.builds(ArchiveOperation, st.builds(OffloadBegun, st.builds(attempt_of_index, ordinals))),
 )
 
 
@@ -213,7 +227,21 @@ def _releasing_metadata() -> ContainerMetadata:
     return metadata
 
 
-@pytest.mark.parametrize("made", [_metadata, _counted_metadata, _releasing_metadata])
+def _changes(*changes: ArchiveChange) -> tuple[ArchiveChange, ...]:
+    return changes
+
+
+def _archived_metadata() -> ContainerMetadata:
+    """With an archive of a node, a list, two parts behind it, and an attempt."""
+    metadata = _metadata()
+    archive = hot_deleted(archive_of(64 * 256 + 256 + 2), 64 * 256 + 257)
+    metadata.archive = archive.after(OffloadBegun(attempt_of_index(archive.count)))
+    return metadata
+
+
+@pytest.mark.parametrize(
+    "made", [_metadata, _counted_metadata, _releasing_metadata, _archived_metadata]
+)
 def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], ContainerMetadata]) -> None:
     metadata = made()
     blob = encode_checkpoint(metadata)
@@ -227,7 +255,9 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
     assert restored.segments[5].merges == [MergeRecord(70, 30, 9)]
     assert restored.names == {"logs/wéb": 5}
     assert restored.releasing.keys() == metadata.releasing.keys()
-    assert blob[:2] == (b"\0\2" if metadata.releasing else b"\0\1")
+    version = 3 if metadata.archive.count else 2 if metadata.releasing else 1
+    assert blob[:2] == version.to_bytes(2, "big"), "no newer than an older program has to refuse"
+    assert restored.archive == metadata.archive
     assert list(restored.garbage.items()) == list(metadata.garbage.items())
     assert restored.deletion_clock == metadata.deletion_clock
 
@@ -300,6 +330,22 @@ def test_golden_operations_and_checkpoint() -> None:
         ReleaseChunksOperation([(5, 45), (7, 80)], sequence_number=107, timestamp_ms=1),
         CheckpointOperation(
             encode_checkpoint(_releasing_metadata()), sequence_number=108, timestamp_ms=1
+        ),
+        *(
+            ArchiveOperation(change, sequence_number=109 + number, timestamp_ms=1)
+            for number, change in enumerate(
+                _changes(
+                    OffloadBegun(attempt_of_index(7)),
+                    OffloadCompleted(8, bytes(range(16)), 1_700_000_000_000, 2),
+                    HotCopiesDeleted(8, 8),
+                    PartsListClosed(0),
+                    FirstPartMoved(3, 3000),
+                    PartsSwept(3),
+                )
+            )
+        ),
+        CheckpointOperation(
+            encode_checkpoint(_archived_metadata()), sequence_number=115, timestamp_ms=1
         ),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()

@@ -113,8 +113,8 @@ IDLE_SEGMENTS: Final = (
         (
             Edit(
                 "segmentstore.container.metadata_checkpoints:MetadataCheckpoints.take",
-                "CatalogTotals(self._updater.metadata.segment_count)",
-                "CatalogTotals(len(self._updater.metadata.names))",
+                "CatalogTotals(metadata.segment_count, metadata.archive)",
+                "CatalogTotals(len(metadata.names), metadata.archive)",
             ),
         ),
         Hunt(workload="everything", settings=_FEW),

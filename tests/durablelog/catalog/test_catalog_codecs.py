@@ -79,6 +79,7 @@ from segmentstore.contracts.metadata import (
     SegmentMetadata,
 )
 from segmentstore.contracts.segments import NAME_BYTES_MAX
+from tests.tier2.archive.sample_parts import archive_of
 
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden"
 NUMBER_MAX = 2**64 - 1
@@ -266,7 +267,7 @@ CODECS: dict[str, tuple[Any, Any, st.SearchStrategy[Any]]] = {
     "totals": (
         encode_totals,
         lambda value, _: decode_totals(value),
-        st.builds(CatalogTotals, numbers),
+        st.builds(CatalogTotals, numbers, st.integers(0, 600).map(archive_of)),
     ),
     "identity": (
         encode_identity,

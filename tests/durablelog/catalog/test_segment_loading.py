@@ -376,12 +376,12 @@ DAMAGES: dict[str, tuple[tuple[Load, ...], Damage, str]] = {
     "totals too small for what is in memory": (
         (load_few,),
         lambda s: {TotalsKey(): encode_totals(CatalogTotals(1))},
-        r"totals: CatalogTotals\(segments=1\), and 2 unflushed segments have names",
+        r"totals: 1, and 2 unflushed segments have names",
     ),
     "totals of another number": (
         (load_all,),
         lambda s: {TotalsKey(): encode_totals(CatalogTotals(6))},
-        r"totals: CatalogTotals\(segments=6\), and 5 segments have names",
+        r"totals: 6, and 5 segments have names",
     ),
 }
 
