@@ -1,4 +1,3 @@
-"""The archive of the log: closed ledgers as two objects each, in the format of Pulsar's PIP-17.
-
-The format's page: docs/formats/archive-objects.md.
+"""The archive of the log: closed ledgers as two objects each, in the format of Pulsar's PIP-17
+(docs/formats/archive-objects.md), and lists of them (docs/formats/archive-parts.md).
 """
