@@ -239,6 +239,13 @@ class DurableDataLog(ABC):
         """
         return ()
 
+    def part_of(self, address: LogAddress) -> int:
+        """The number of the part that the frame at an address lies in, sealed or not.
+
+        The upper half of the address, unless a log says otherwise. O(log parts) at most.
+        """
+        return address >> 32
+
     async def open_part(self, number: int) -> ReadHandle:
         """The sealed part of this number, entry by entry: an entry is a frame with its header.
 

@@ -1,15 +1,34 @@
-"""Which operation lies where in the log: the legal truncation points, and where a rescan may begin.
+"""Which operation lies where in the log: the legal truncation points, where a rescan may begin, and
+what operations a part of the log has.
 
 Pure.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 
 from durablelog.durable_data_log import LogAddress
 
 _MARKER_INTERVAL_BYTES = 1 << 20
+
+
+class PartOperations:
+    """The operations that end in one part of the log."""
+
+    __slots__ = ("checkpoint_sequence", "first_ms", "first_sequence", "last_ms", "last_sequence")
+
+    def __init__(self, sequence_number: int, timestamp_ms: int) -> None:
+        self.first_sequence = self.last_sequence = sequence_number
+        self.first_ms = self.last_ms = timestamp_ms
+        """Of the first of them, and the highest."""
+        self.checkpoint_sequence = 0
+        """Of the newest checkpoint that begins in the part; 0 if there is none."""
+
+
+def _ignore() -> None:
+    """What is called when nobody listens."""
 
 
 class LogPositions:
@@ -18,10 +37,17 @@ class LogPositions:
     Invariant: both lists grow in sequence number and in address.
     """
 
-    def __init__(self) -> None:
+    on_part: Callable[[], None] = staticmethod(_ignore)
+    """Called with the first operation that ends in another part: the ones before are full."""
+
+    def __init__(self, part_of: Callable[[LogAddress], int] = lambda _: 0) -> None:
+        """`part_of` is the log's; without it all is in one part."""
+        self._part_of = part_of
         self._checkpoints: list[tuple[int, LogAddress]] = []
         self._markers: list[tuple[int, LogAddress]] = []
         self._bytes_since_marker = _MARKER_INTERVAL_BYTES
+        self._parts: dict[int, PartOperations] = {}
+        """By number; of those that have an operation."""
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
         """A checkpoint has been committed, or met in replay; `address` is of the frame it
@@ -37,16 +63,48 @@ class LogPositions:
             self._bytes_since_marker = 0
             self._markers.append((sequence_number, address))
 
-    def truncation_point(self, first_needed: int | None) -> tuple[int, LogAddress] | None:
+    def add_operations(
+        self, address: LogAddress, first: tuple[int, int], last: tuple[int, int]
+    ) -> None:
+        """Operations end in the frame at `address`: sequence number and time stamp of the first and
+        of the last of them.
+        """
+        number = self._part_of(address)
+        part = self._parts.get(number)
+        if part is None:
+            part = self._parts[number] = PartOperations(*first)
+            self.on_part()
+        part.last_sequence = last[0]
+        part.last_ms = max(part.last_ms, first[1], last[1])
+
+    def note_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
+        """A checkpoint of either kind begins in the frame at `address`, whether the log may be
+        truncated to it or not.
+
+        Its own part may have no operation that ends in it.
+        """
+        part = self._parts.get(self._part_of(address))
+        if part is not None:
+            part.checkpoint_sequence = sequence_number
+
+    def operations_of(self, part_number: int) -> PartOperations | None:
+        """What ends in a part of the log; None if nothing does."""
+        return self._parts.get(part_number)
+
+    def truncation_point(
+        self, first_needed: int | None, below: LogAddress | None = None
+    ) -> tuple[int, LogAddress] | None:
         """The newest checkpoint with everything before it in Tier 2; None if there is none behind
         the first.
 
         `first_needed` is the sequence number of the oldest operation not yet flushed, None if there
-        is none.
+        is none. Its address is lower than `below`, if that is given.
         """
         index = len(self._checkpoints)
         if first_needed is not None:
             index = bisect_right(self._checkpoints, first_needed, key=_sequence_of)
+        if below is not None:
+            index = min(index, bisect_left(self._checkpoints, below, key=_address_of))
         return self._checkpoints[index - 1] if index > 1 else None
 
     def newer_would_free(self, first_needed: int | None) -> bool:
@@ -62,6 +120,9 @@ class LogPositions:
         self._checkpoints = [entry for entry in self._checkpoints if entry[0] >= sequence_number]
         first = self._checkpoints[0][1]
         self._markers = [entry for entry in self._markers if entry[1] >= first]
+        begin = self._part_of(first)
+        for number in [each for each in self._parts if each < begin]:
+            del self._parts[number]
 
     def scan_start(self, sequence_number: int) -> LogAddress | None:
         """Where to begin reading so as to meet the operation whole; None for the log's beginning.
@@ -75,3 +136,7 @@ class LogPositions:
 
 def _sequence_of(entry: tuple[int, LogAddress]) -> int:
     return entry[0]
+
+
+def _address_of(entry: tuple[int, LogAddress]) -> LogAddress:
+    return entry[1]

@@ -209,6 +209,9 @@ class MemoryDataLog(DurableDataLog):
         self._check_open()
         return self._contents.parts.sealed()
 
+    def part_of(self, address: LogAddress) -> int:
+        return self._contents.parts.part_of(address)
+
     async def open_part(self, number: int) -> ReadHandle:
         self._check_open()
         return self._contents.parts.open(number, self._container_id, self._check_open)

@@ -10,6 +10,7 @@ A part takes frames up to a size; the next opening begins another one. Rules of 
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -70,6 +71,11 @@ class MemoryParts:
     def truncate(self, address: LogAddress) -> None:
         """Drop what lies before the frame at `address`, as far as it is whole parts."""
         self._parts = [part for part in self._parts[:-1] if part.end > address] + self._parts[-1:]
+
+    def part_of(self, address: LogAddress) -> int:
+        """The number of the part that a frame lies in. O(log parts)."""
+        index = bisect_right(self._parts, address, key=lambda part: part.first)
+        return self._parts[max(index, 1) - 1].number
 
     def sealed(self) -> list[SealedPart]:
         """All but the last."""

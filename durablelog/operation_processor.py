@@ -431,15 +431,21 @@ class OperationProcessor:
     def _note_positions(
         self, operations: Sequence[Operation], address: LogAddress, length: int
     ) -> None:
-        self._positions.add_frame(operations[0].sequence_number, address, length)
+        first, last = operations[0], operations[-1]
+        self._positions.add_frame(first.sequence_number, address, length)
+        self._positions.add_operations(
+            address,
+            (first.sequence_number, first.timestamp_ms),
+            (last.sequence_number, last.timestamp_ms),
+        )
         if self._checkpoint_start is not None:
-            last = operations[-1]
             if isinstance(last, CheckpointOperation):
                 self._positions.add_checkpoint(last.sequence_number, self._checkpoint_start)
             elif isinstance(last, SnapshotCheckpointOperation):
                 self._source.logged(last, self._checkpoint_start)
             else:
                 return
+            self._positions.note_checkpoint(last.sequence_number, self._checkpoint_start)
             self._checkpoint_start = None
             self._checkpoints += 1
 

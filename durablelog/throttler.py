@@ -33,6 +33,8 @@ class Load(NamedTuple):
     """Un-flushed bytes in the log."""
     log: float = 0.0
     """1.0 while the disk of the log is full."""
+    archive: float = 0.0
+    """Bytes of the log that wait for the archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +43,7 @@ class Throttle:
 
     delay_s: float
     source: str
-    """"cache", "unflushed", "log", or "" for no delay."""
+    """"cache", "unflushed", "log", "archive", or "" for no delay."""
     full: bool
     """The source is at its bound, but for the reserve: nothing more may be taken until it is
     relieved.
@@ -62,7 +64,12 @@ NO_DELAY = Throttle(delay_s=0.0, source="", full=False)
 
 def throttle(load: Load) -> Throttle:
     """The delay the present load asks for."""
-    share, source = max((load.cache, "cache"), (load.unflushed, "unflushed"), (load.log, "log"))
+    share, source = max(
+        (load.cache, "cache"),
+        (load.unflushed, "unflushed"),
+        (load.log, "log"),
+        (load.archive, "archive"),
+    )
     if share <= _TARGET:
         return NO_DELAY
     ramp = min((share - _TARGET) / (_FULL - _TARGET), 1.0)

@@ -134,10 +134,13 @@ class Replay:
         self.operations_since_checkpoint += 1
         self.bytes_since_checkpoint += length
         self._positions.add_frame(operation.sequence_number, last_address, length)
+        place = (operation.sequence_number, operation.timestamp_ms)
+        self._positions.add_operations(last_address, place, place)
         if isinstance(operation, SnapshotCheckpointOperation):
             self.snapshots.append(operation)
         elif not isinstance(operation, CheckpointOperation):
             return
+        self._positions.note_checkpoint(operation.sequence_number, first_address)
         if is_first or isinstance(operation, CheckpointOperation):
             self._positions.add_checkpoint(operation.sequence_number, first_address)
         self.operations_since_checkpoint = self.bytes_since_checkpoint = 0

@@ -315,6 +315,9 @@ class SimulatedLedgerLog(DurableDataLog):
         if self._ledger.epoch != self._epoch:
             raise self._not_primary()
 
+    def part_of(self, address: LogAddress) -> int:
+        return self._ledger.parts.part_of(address)
+
     def sealed_parts(self) -> Sequence[SealedPart]:
         self._check_open()
         self._ledger.settle(self._now_us())
