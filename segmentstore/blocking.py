@@ -39,12 +39,15 @@ from segmentstore.contracts.errors import DeprecatedSettingWarning
 from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.reports import (
+    ArchivedEntry,
     BlockEntry,
     CatalogExport,
     FrameEntry,
     GarbageItem,
     GarbageReport,
+    OffloadReport,
     OperationEntry,
+    RemovedParts,
 )
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import Merged, SegmentInfo
@@ -351,6 +354,20 @@ class SegmentStore:
             return [each async for each in listing()]
 
         return iter(self._thread.run(collect))
+
+    def offload_prefix(
+        self, before: int | None = None, container: int | None = None
+    ) -> list[OffloadReport]:
+        """Archive sealed parts of the logs now."""
+        return self._thread.run(lambda: self._store.offload_prefix(before, container))
+
+    def list_archived_parts(self) -> Iterator[ArchivedEntry]:
+        """The parts in the archive, as of now."""
+        return self._collected(self._store.list_archived_parts)
+
+    def remove_archived_parts(self, before: int, container: int) -> RemovedParts:
+        """Take parts of a container's log out of the archive."""
+        return self._thread.run(lambda: self._store.remove_archived_parts(before, container))
 
     def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container served here into Tier 2."""

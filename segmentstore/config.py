@@ -38,6 +38,7 @@ from segmentstore.deprecated_settings import (
 )
 from segmentstore.published_hosts import is_wildcard, published_hosts
 from storagewriter.config import StorageWriterConfig
+from tier2.archive.archive_config import ArchiveConfig
 from tier2.credentials import refuse_secrets, stands_for
 
 FILE_NAME = "store.toml"
@@ -76,6 +77,8 @@ class StoreConfig:
     """Of the operation processor: the queue, frames in flight, checkpoints."""
     read_index: ReadIndexConfig = field(default_factory=ReadIndexConfig)
     """Of the read index: memory, cache, reading ahead."""
+    archiving: ArchiveConfig = field(default_factory=ArchiveConfig)
+    """Of the archive of the logs."""
     writer: StorageWriterConfig = field(default_factory=StorageWriterConfig)
     """Of the storage writer: flushes, uploads, consolidation, deletion, mailbox.
 
@@ -235,6 +238,7 @@ class StoreConfig:
                 "wire_hosts", f"the Controller needs it: no client can connect to {self.wire_host}"
             )
         self._check_network()
+        self.archiving.check(self.tier1, self.tier2, self.unflushed_bytes_max)
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(
                 "log_file_bytes",
@@ -364,8 +368,8 @@ def served_ranges(text: str, containers: int) -> list[range]:
     return found
 
 
-_URLS = ("tier1", "tier2")
-FIXED = ("containers", *_URLS)
+_URLS = ("tier1", "tier2", "archive")
+FIXED = ("containers", "tier1", "tier2")
 """Settings that belong to the store, not to the process that opens it."""
 _KINDS: Mapping[type, str] = {str: "text", bool: "true or false"}
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
@@ -374,6 +378,7 @@ PARTS: Mapping[str, type] = {
     "processor": ProcessorConfig,
     "read_index": ReadIndexConfig,
     "writer": StorageWriterConfig,
+    "archiving": ArchiveConfig,
 }
 """The nested configurations, by the field of StoreConfig."""
 PART_OF: Mapping[str, str] = {
@@ -544,7 +549,7 @@ def _typed(name: str, value: object) -> object:
     if setting is None:
         raise ConfigError(name, f"there is no such setting{did_you_mean(name, SETTINGS)}")
     kind = type(setting.default)
-    if name == "tier2" and isinstance(value, os.PathLike):
+    if name in {"tier2", "archive"} and isinstance(value, os.PathLike):
         return pathlib.Path(checked_folder(value, name)).absolute().as_uri()
     if kind is float and type(value) is int:
         return float(value)

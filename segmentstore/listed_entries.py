@@ -8,9 +8,10 @@ from durablelog.operations import (
     Operation,
     SnapshotCheckpointOperation,
 )
+from segmentstore.contracts.archived_parts import ArchivedPart, OffloadState
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import GarbageObject, SegmentMetadata
-from segmentstore.contracts.reports import BlockEntry, OperationEntry
+from segmentstore.contracts.reports import ArchivedEntry, BlockEntry, OperationEntry
 from tier2.object_names import metadata_manifest_name
 
 
@@ -32,6 +33,27 @@ def garbage_entry(garbage: GarbageObject) -> BlockEntry:
     """An object that waits for its deletion as a listing has it."""
     record = garbage.record
     return BlockEntry(record.name, record.size, "waiting for deletion", None, None, None, None)
+
+
+def archived_entry(container_id: int, place: int, part: ArchivedPart) -> ArchivedEntry:
+    """A part in the archive as a listing has it; `place` is its index."""
+    deleted = ", hot copy deleted" if part.state is OffloadState.HOT_DELETED else ""
+    return ArchivedEntry(
+        container_id,
+        place,
+        part.number,
+        part.ledger_id,
+        part.uid.hex(),
+        f"archived{deleted}",
+        part.entries,
+        part.length,
+        part.first_sequence,
+        part.last_sequence,
+        part.first_ms,
+        part.last_ms,
+        part.checkpoint_sequence,
+        part.offloaded_ms,
+    )
 
 
 def operation_entry(

@@ -175,6 +175,11 @@ CONTAINER_METRICS = [
             Metadata snapshots being made: the log is truncated behind them.
         snapshots.downloaded | snapshots_downloaded | \
             Containers whose metadata came from Tier 2 when the store was opened.
+        archive.parts | archive_parts | Parts of the log in the archive.
+        archive.bytes | archive_bytes | Bytes of their entries.
+        archive.unarchived_bytes | archive_waiting_bytes | \
+            Bytes of sealed parts of the log that the archive has not.
+        archive.kept_lists | archive_kept_lists | Lists of archived parts in memory.
         recovery.operations | recovery_operations | Operations replayed when the store was opened.
         recovery.frames | recovery_frames | Frames read when the store was opened.
         recovery.bytes | recovery_bytes | Bytes replayed when the store was opened.
@@ -287,6 +292,10 @@ CONTAINER_METRICS = [
         snapshots.bytes_put | snapshots_put_bytes | Bytes put to Tier 2 for them.
         snapshots.objects_deleted | snapshots_deleted_objects | \
             Objects of snapshots that were deleted, since no log begins with them.
+        archive.offloaded | archive_offloaded_parts | Parts of the log put into the archive.
+        archive.offloaded_bytes | archive_offloaded_bytes | Bytes of their entries.
+        archive.failures | archive_failures | Passes of the archiver that were cut off.
+        archive.list_gets | archive_list_requests | Requests for lists of archived parts.
         processor.requests_committed | requests_committed | Calls made durable.
         processor.operations_committed | operations_committed | \
             Operations committed; one may hold the appends of many calls.

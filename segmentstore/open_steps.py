@@ -15,9 +15,15 @@ from functools import partial
 from readindex.cache_addresses import CacheAddresses
 from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
+from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
-from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.contracts.errors import (
+    ConfigError,
+    InvalidArgumentError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
@@ -37,6 +43,8 @@ from segmentstore.tier2_start import Tier2Start
 from segmentstore.tier2_watch import has_objects, losses_of, scrub_of, watch_reads
 from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
+from tier2.archive.archive_place import ArchivePlace
+from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.store_markers import StoreMarkers
 
 _log = logging.getLogger(__name__)
@@ -115,6 +123,9 @@ async def _open_tiers(
     has_logs = not config.tier2 or await logs.has_logs()
     storage = requested.adapters.storage(tier2_url(folder.location, config), runtime)
     undo.push(storage.close)
+    archive = _open_archive(requested, config)
+    if archive is not None:
+        undo.push(archive.close)
     cache = requested.adapters.cache(folder.location, config, runtime)
     undo.push(cache.close)
     markers = StoreMarkers(storage, store.file.store_id, is_meant=config.shared_tier2)
@@ -125,6 +136,7 @@ async def _open_tiers(
         runtime=runtime,
         logs=logs,
         storage=storage,
+        archive=archive,
         cache=cache,
         make_catalog=partial(
             make_catalog, folder.location, store.file.store_id, requested.adapters, runtime
@@ -144,6 +156,25 @@ async def _open_tiers(
     take_over = config.take_over or config.joins_cluster
     await logs.check_owners(config.served, folder.location, folder.identity, take_over=take_over)
     return parts
+
+
+def _open_archive(requested: Requested, config: StoreConfig) -> ArchivePlace | None:
+    settings = config.archiving
+    if not settings.archive:
+        return None
+    try:
+        storage = requested.adapters.storage(settings.archive, requested.runtime)
+    except ConfigError as error:
+        raise ConfigError("archive", error.reason) from error
+    try:
+        offloader = ObjectLedgerOffloader(
+            storage,
+            block_bytes=settings.archive_block_bytes,
+            read_bytes=settings.archive_read_bytes,
+        )
+    except InvalidArgumentError as error:
+        raise ConfigError(f"archive_{error.argument}", str(error)) from error
+    return ArchivePlace(storage, offloader, RateLimiter(settings.archive_bytes_per_s))
 
 
 async def _check_tier2(parts: StoreParts, store: AgreedStore) -> None:
@@ -245,6 +276,7 @@ class _ContainerMaker:
             export=self._exporter.export_manifest,
             mailboxes=self._mailboxes,
             catalog=parts.make_catalog(container_id),
+            archive=parts.archive,
             on_failure=on_failure,
         )
 

@@ -66,6 +66,17 @@ class StoreOptions(TypedDict, total=False):
     fetched_bytes_max: int
     catch_up_bytes_per_s: int
 
+    # Archiving.
+    archive: str | os.PathLike[str]
+    offload_after_s: float
+    offload_above_bytes: int
+    archive_deletion_lag_s: float
+    archive_retention_s: float
+    archive_retention_bytes: int
+    archive_block_bytes: int
+    archive_read_bytes: int
+    archive_bytes_per_s: int
+
     # Watching.
     catalog_export_interval_s: float
     scrub_bytes_per_s: int

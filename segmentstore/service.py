@@ -58,6 +58,7 @@ from segmentstore.sessions import (
 )
 from segmentstore.stats import store_stats
 from segmentstore.stats_types import StoreStats
+from segmentstore.store_archive import StoreArchive
 from segmentstore.store_containers import StoreContainers
 from segmentstore.store_health import store_health
 from segmentstore.store_inspection import StoreInspection
@@ -67,7 +68,7 @@ _HOMES_MAX = 100_000
 _ATTRIBUTES_AT_ONCE = 1_000
 
 
-class SegmentStore(StoreInspection, StoreContainers):
+class SegmentStore(StoreInspection, StoreArchive, StoreContainers):
     """An open store. Created by `segmentstore.open`; used on the event loop that opened it.
 
     Every call raises WrongEventLoopError elsewhere. It may raise ContainerStoppedError (the

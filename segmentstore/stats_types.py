@@ -206,6 +206,19 @@ class ProcessorStats(TypedDict):
     throttled_s: float
 
 
+class ArchiveStats(TypedDict):
+    """`segmentstore.container.log_archiver.ArchiveStatistics` has the meaning of each."""
+
+    parts: int
+    bytes: int
+    unarchived_bytes: int
+    offloaded: int
+    offloaded_bytes: int
+    failures: int
+    list_gets: int
+    kept_lists: int
+
+
 class Tier2Stats(TypedDict):
     """Requests to Tier 2 since the store was opened."""
 
@@ -234,6 +247,8 @@ class ContainerStats(TypedDict):
     storage_writer: StorageWriterStats
     active_segments: ActiveSegmentsStats
     snapshots: SnapshotStats
+    archive: NotRequired[ArchiveStats]
+    """Absent without archiving."""
     recovery: NotRequired[RecoveryStats]
     """What its start replayed; absent before it has started."""
     processor: NotRequired[ProcessorStats]

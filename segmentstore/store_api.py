@@ -17,12 +17,15 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.reports import (
+    ArchivedEntry,
     BlockEntry,
     CatalogExport,
     FrameEntry,
     GarbageItem,
     GarbageReport,
+    OffloadReport,
     OperationEntry,
+    RemovedParts,
 )
 from segmentstore.contracts.segments import Merged, SegmentInfo
 from segmentstore.stats_types import StoreStats
@@ -187,6 +190,17 @@ class StoreApi(Protocol):
 
     def find_garbage(self) -> AsyncGenerator[GarbageItem | Finding, None]:
         """What `collect_garbage` would find now, in no order; changes nothing."""
+
+    async def offload_prefix(
+        self, before: int | None = None, container: int | None = None
+    ) -> list[OffloadReport]:
+        """Archive sealed parts of the logs now."""
+
+    def list_archived_parts(self) -> AsyncGenerator[ArchivedEntry, None]:
+        """The parts in the archive, container by container, oldest first."""
+
+    async def remove_archived_parts(self, before: int, container: int) -> RemovedParts:
+        """Take parts of a container's log out of the archive."""
 
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container into Tier 2."""

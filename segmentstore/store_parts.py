@@ -25,6 +25,7 @@ from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.part_configs import cache_share
 from segmentstore.stats_types import ClusterStats, ControllerStats, TableStats, WireStats
 from segmentstore.tier2_start import Tier2Start
+from tier2.archive.archive_place import ArchivePlace
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
 
@@ -45,6 +46,8 @@ class StoreParts:
     """Tier 1."""
     storage: ObjectStorage
     """Tier 2."""
+    archive: ArchivePlace | None = None
+    """Where sealed parts of the logs go."""
     cache: CacheStorage
     make_catalog: Callable[[int], MetadataCatalog]
     """Of a container, not opened yet."""

@@ -24,6 +24,7 @@ from recovery.recovery_processor import RecoveryReport
 from segmentstore import StoreOptions, stats_types
 from segmentstore.catalog_export import ExportStatistics
 from segmentstore.config import SETTINGS
+from segmentstore.container.log_archiver import ArchiveStatistics
 from segmentstore.container.metadata_checkpoints import SnapshotStatistics
 from segmentstore.contracts import errors
 from segmentstore.contracts.extras import MODULES, missing_modules
@@ -37,6 +38,7 @@ PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2",
 PYTHON_FOLDERS = (*PACKAGES, "bench", "tests")
 FORMAT_PAGES = (
     "archive-objects",
+    "archive-parts",
     "block-object",
     "bookkeeper-data-plane",
     "bookkeeper-log",
@@ -65,6 +67,7 @@ LINES_MAX = 580
 CONTAINER_TABLES = ("metadata", "segments", "segment_ids")
 """What a container shows of its committed metadata; read only."""
 STATISTICS: dict[type, Any] = {
+    stats_types.ArchiveStats: ArchiveStatistics,
     stats_types.CacheStats: CacheStatistics,
     stats_types.CatalogStats: ExportStatistics,
     stats_types.LogStats: DataLogStatistics,
@@ -374,8 +377,9 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
     settings = {name: each.type for name, each in SETTINGS.items()}
     options = annotations_of(StoreOptions)
     # `open` makes a URL of a path.
-    assert options.pop("tier2") == "str | os.PathLike[str]"
-    assert settings.pop("tier2") == "str"
+    for place in ("tier2", "archive"):
+        assert options.pop(place) == "str | os.PathLike[str]"
+        assert settings.pop(place) == "str"
     deprecated = {old: settings[current] for old, current in CURRENT_NAMES.items()}
     assert options == settings | deprecated
     for shown, kept in STATISTICS.items():

@@ -14,6 +14,7 @@ import typer
 
 import segmentstore
 from segmentstore.cli import (
+    archive_command,
     bench_command,
     bookkeeper_command,
     catalog_command,
@@ -101,6 +102,7 @@ app.command(name="doctor", rich_help_panel=_STORE)(doctor_command.doctor_command
 # What comes behind it is the jobs' own to read: tier2/spark/commands.py.
 _SPARK = {"allow_interspersed_args": False, "ignore_unknown_options": True, "help_option_names": []}
 app.command(name="spark", rich_help_panel=_STORE, context_settings=_SPARK)(spark_command.spark)
+app.add_typer(archive_command.app, name="archive", rich_help_panel=_STORE)
 app.add_typer(catalog_command.app, name="catalog", rich_help_panel=_STORE)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=_STORE)
 app.add_typer(bookkeeper_command.app, name="bookkeeper", rich_help_panel=_STORE)

@@ -52,12 +52,15 @@ from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.health_tree import StoreHealth, joined_health
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.reports import (
+    ArchivedEntry,
     BlockEntry,
     CatalogExport,
     FrameEntry,
     GarbageItem,
     GarbageReport,
+    OffloadReport,
     OperationEntry,
+    RemovedParts,
 )
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.contracts.segments import NAME_BYTES_MAX, Merged, SegmentInfo
@@ -384,6 +387,27 @@ class ClusterStore:
             found.update(dict.fromkeys(report.findings))
         return GarbageReport.of(found)
 
+    async def offload_prefix(
+        self, before: int | None = None, container: int | None = None
+    ) -> list[OffloadReport]:
+        """Archive sealed parts of the logs now."""
+        if container is not None:
+            return await self._of_container(
+                container, lambda store: store.offload_prefix(before, container)
+            )
+        reports = await self._each_owner(lambda store: store.offload_prefix(before))
+        return sorted((each for some in reports for each in some), key=_container_id)
+
+    def list_archived_parts(self) -> AsyncGenerator[ArchivedEntry, None]:
+        """The parts in the archive, host by host; it does not follow a move."""
+        return self._of_each_host(RemoteStore.list_archived_parts)
+
+    async def remove_archived_parts(self, before: int, container: int) -> RemovedParts:
+        """Take parts of a container's log out of the archive."""
+        return await self._of_container(
+            container, lambda store: store.remove_archived_parts(before, container)
+        )
+
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container into Tier 2."""
         exports = await self._each_owner(RemoteStore.export_catalog)
@@ -460,6 +484,16 @@ class ClusterStore:
     ) -> T:
         return await self._calls.call(self._checked_home(name), work, again)
 
+    async def _of_container(self, container: int, work: Callable[[RemoteStore], Awaitable[T]]) -> T:
+        self._check_open()
+        if not (type(container) is int and 0 <= container < self._lookup.map.containers):
+            raise InvalidArgumentError("container", container, "it is a container of the store")
+
+        async def again(store: RemoteStore, _lost: AppendOutcomeUnknownError) -> T:
+            return await work(store)
+
+        return await self._calls.call(container, work, again)
+
     async def _each_owner(self, work: Callable[[RemoteStore], Awaitable[T]]) -> list[T]:
         self._check_open()
         return await self._calls.each_owner(work)
@@ -475,7 +509,7 @@ class ClusterStore:
                     yield row
 
 
-def _container_id(export: CatalogExport) -> int:
+def _container_id(export: CatalogExport | OffloadReport) -> int:
     return export.container_id
 
 

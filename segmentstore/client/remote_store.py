@@ -36,12 +36,15 @@ from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.reports import (
+    ArchivedEntry,
     BlockEntry,
     CatalogExport,
     FrameEntry,
     GarbageItem,
     GarbageReport,
+    OffloadReport,
     OperationEntry,
+    RemovedParts,
 )
 from segmentstore.contracts.segments import (
     NAME_BYTES_MAX,
@@ -80,6 +83,7 @@ from segmentstore.wire.store_commands import (
     UpdateAttributes,
 )
 from segmentstore.wire.store_documents import (
+    ARCHIVED,
     BLOCKS,
     CHECKPOINT,
     COLLECTED,
@@ -90,8 +94,10 @@ from segmentstore.wire.store_documents import (
     GARBAGE,
     HEALTH,
     METRICS,
+    OFFLOADED,
     OPERATIONS,
     PROCESS_MAILBOX,
+    REMOVED,
     STATS,
     WAKE_MAILBOX,
     decode_exports,
@@ -99,6 +105,7 @@ from segmentstore.wire.store_documents import (
     decode_number,
     decode_numbers,
     decode_stats,
+    encode_numbers_or_none,
 )
 from segmentstore.wire.store_values import segment_info, update_entries
 
@@ -462,6 +469,27 @@ class RemoteStore:
         self._check_loop()
         found = [each async for each in listed_rows(self._connection, COLLECTED)]
         return GarbageReport.of(found)
+
+    async def offload_prefix(
+        self, before: int | None = None, container: int | None = None
+    ) -> list[OffloadReport]:
+        """Archive sealed parts of the logs now."""
+        self._check_loop()
+        chosen = encode_numbers_or_none(before, container)
+        return [each async for each in listed_rows(self._connection, OFFLOADED, chosen)]
+
+    def list_archived_parts(self) -> AsyncGenerator[ArchivedEntry, None]:
+        """The parts in the archive, container by container, oldest first."""
+        self._check_loop()
+        return listed_rows(self._connection, ARCHIVED)
+
+    async def remove_archived_parts(self, before: int, container: int) -> RemovedParts:
+        """Take parts of a container's log out of the archive."""
+        self._check_loop()
+        chosen = encode_numbers_or_none(before, container)
+        (removed,) = [each async for each in listed_rows(self._connection, REMOVED, chosen)]
+        assert isinstance(removed, RemovedParts)
+        return removed
 
     async def export_catalog(self) -> list[CatalogExport]:
         """Put a snapshot of the catalog of each container of the process into Tier 2."""

@@ -10,10 +10,12 @@ from durablelog.operation_processor import OperationProcessor
 from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport
 from segmentstore.container.active_segments import ActiveSegments
+from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.stats_types import (
     ActiveSegmentsStats,
+    ArchiveStats,
     ContainerStats,
     LogStats,
     ProcessorStats,
@@ -35,6 +37,7 @@ def container_stats(
     active: ActiveSegments,
     recovery: RecoveryReport | None,
     processor: OperationProcessor | None,
+    archiver: LogArchiver | None,
 ) -> ContainerStats:
     """Everything the parts count, as of now. O(objects in Tier 2)."""
     result: ContainerStats = {
@@ -51,6 +54,8 @@ def container_stats(
         "active_segments": cast("ActiveSegmentsStats", dataclasses.asdict(active.statistics())),
         "snapshots": cast("SnapshotStats", dataclasses.asdict(checkpoints.statistics())),
     }
+    if archiver is not None:
+        result["archive"] = cast("ArchiveStats", dataclasses.asdict(archiver.statistics()))
     if recovery is not None:
         result["recovery"] = cast("RecoveryStats", dataclasses.asdict(recovery))
     if processor is not None:
@@ -65,6 +70,7 @@ def container_health(
     copies: str | None,
     room: str | None,
     processor: OperationProcessor | None,
+    archiver: LogArchiver | None,
 ) -> dict[str, str | None]:
     """What is wrong with each part, a sentence; None while it is well. O(1).
 
@@ -72,10 +78,13 @@ def container_health(
     for room in memory. `processor` is None unless the container runs.
     """
     throttled_by = processor.statistics().throttled_by if processor is not None else ""
-    return {
+    found = {
         "log": log.health() if failure is None else None,
         "storage_writer": writer.health(),
         "snapshots": copies,
         "active_segments": room,
         "processor": f"writers are held back by {throttled_by}" if throttled_by else None,
     }
+    if archiver is not None:
+        found["archive"] = archiver.health()
+    return found

@@ -6,22 +6,26 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing, suppress
 
 from durablelog.catalog.key_store import KeySnapshot
 from durablelog.durable_data_log import DurableDataLog
 from readindex.block_source import FetchWatch
 from segmentstore.config import StoreConfig
+from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.container.log_listing import LogListing
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.container.segment_calls import SegmentCalls
 from segmentstore.container.written_catalog import written_catalog
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
+from segmentstore.contracts.reports import ArchivedEntry, OffloadReport
+from segmentstore.listed_entries import archived_entry
 from segmentstore.part_configs import unflushed_target
 from storagewriter.garbage_pass import GarbagePass
 from storagewriter.storage_writer import StorageWriter
+from tier2.archive.ledger_offloader import ArchiveDisabledError
 from tier2.object_storage import StorageUnavailableError
 
 
@@ -34,6 +38,7 @@ class ContainerUpkeep(SegmentCalls):
     _writer: StorageWriter
     _checkpoints: MetadataCheckpoints
     _truncation: LogTruncation
+    _archiver: LogArchiver | None
 
     @abstractmethod
     def _throttle_changed(self) -> None:
@@ -106,6 +111,35 @@ class ContainerUpkeep(SegmentCalls):
                 await self.flush()
                 await self._truncation.truncate_now()
                 await self._checkpoints.finish(timeout_s)
+
+    def _archiving(self) -> LogArchiver:
+        """Raises ArchiveDisabledError."""
+        self.check_running()
+        if self._archiver is None:
+            raise ArchiveDisabledError
+        return self._archiver
+
+    async def offload_prefix(self, before: int | None) -> OffloadReport:
+        """As `LogArchiver.offload_prefix`. Raises ArchiveDisabledError."""
+        parts = await self._archiving().offload_prefix(before)
+        last = self.metadata.archive.last_sequence
+        return OffloadReport(self.container_id, tuple(parts), last + 1)
+
+    async def archived_parts(self) -> AsyncGenerator[ArchivedEntry, None]:
+        """Of this container, oldest first. Raises as `offload_prefix`, and TierUnavailableError."""
+        try:
+            async with aclosing(self._archiving().lists.parts()) as found:
+                async for place, part in found:
+                    yield archived_entry(self.container_id, place, part)
+        except StorageUnavailableError as error:
+            raise TierUnavailableError("archive", str(error)) from error
+
+    async def remove_archived(self, before: int) -> int:
+        """As `LogArchiver.remove_before`. Raises as `archived_parts`."""
+        try:
+            return await self._archiving().remove_before(before)
+        except StorageUnavailableError as error:
+            raise TierUnavailableError("archive", str(error)) from error
 
     def list_log(self) -> LogListing:
         """What the log holds up to now."""

@@ -8,9 +8,10 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from durablelog.durable_data_log import DurableDataLog, LogFullError
+from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
 from durablelog.log_positions import LogPositions
 from durablelog.operation_processor import OperationProcessor
+from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.contracts.owned_tasks import own_task
 from storagewriter.storage_writer import StorageWriter
 
@@ -22,7 +23,8 @@ class LogTruncation:
 
     Nothing is truncated before `start` and after `end`. `on_truncated(sequence_number)` is called
     after each truncation, with the checkpoint that the log begins with then; `on_failure(error)` if
-    the log cannot say any more what it holds.
+    the log cannot say any more what it holds. With an `archiver` the log is truncated only as
+    far as the archive has it.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class LogTruncation:
         writer: StorageWriter,
         on_truncated: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
+        archiver: LogArchiver | None,
     ) -> None:
         self._container_id = container_id
         self._log = log
@@ -40,6 +43,7 @@ class LogTruncation:
         self._writer = writer
         self._on_truncated = on_truncated
         self._on_failure = on_failure
+        self._archiver = archiver
         self._processor: OperationProcessor | None = None
         self._task: asyncio.Task[None] | None = None
         self._freed_room = False
@@ -61,9 +65,16 @@ class LogTruncation:
         """Truncate as far as Tier 2 allows, unless that is under way."""
         if self._task is not None or self._processor is None:
             return
-        if self._positions.truncation_point(self._writer.first_unflushed_sequence()) is None:
+        if self._point() is None:
             return
         self._task = own_task(self._truncate(), name=f"truncate-{self._container_id}")
+
+    def _point(self) -> tuple[int, LogAddress] | None:
+        needed = self._writer.first_unflushed_sequence()
+        if self._positions.truncation_point(needed) is None:
+            return None  # most times, and without listing the parts of the log
+        bound = self._archiver.truncation_bound() if self._archiver is not None else None
+        return self._positions.truncation_point(needed, bound)
 
     async def truncate_now(self) -> None:
         """The same, after what is under way, and wait for the end."""
@@ -107,7 +118,7 @@ class LogTruncation:
 
     async def _truncate(self) -> None:
         try:
-            point = self._positions.truncation_point(self._writer.first_unflushed_sequence())
+            point = self._point()
             if point is not None:
                 sequence_number, address = point
                 await self._log.truncate(address)

@@ -42,6 +42,7 @@ from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.container_upkeep import ContainerUpkeep
 from segmentstore.container.eviction import Eviction
+from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
 from segmentstore.container.metadata_checkpoints import (
@@ -70,6 +71,7 @@ from segmentstore.stats_types import ContainerStats
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.storage_writer import StorageWriter
+from tier2.archive.archive_place import ArchivePlace
 from tier2.block_reader import BlockReader
 from tier2.object_storage import ObjectStorage
 
@@ -104,14 +106,16 @@ class SegmentContainer(ContainerUpkeep):
         export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
         mailboxes: MailboxGroup | None = None,
         catalog: MetadataCatalog,
+        archive: ArchivePlace | None = None,
         on_failure: Callable[[SegmentContainer], None] | None = None,
     ) -> None:
         """`cache_bytes`: its share of the cache. `created`: the store was made in this very
         opening.
 
         `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
-        manifest. `mailboxes` are those of the store's containers in this process. `on_failure` is
-        called once something has stopped the container unasked.
+        manifest. Sealed parts of the log go to the `archive`. `mailboxes` are those of the store's
+        containers in this process. `on_failure` is called once something has stopped the container
+        unasked.
         """
         self.container_id = container_id
         self.store_id = store_id
@@ -131,7 +135,7 @@ class SegmentContainer(ContainerUpkeep):
         self._log = log
         self._catalog = catalog
         self._updater = MetadataUpdater(self.metadata, config.attributes_per_segment_max)
-        self._positions = LogPositions()
+        self._positions = LogPositions(log.part_of)
         self._confirming: asyncio.Task[None] | None = None
         self._reader = BlockReader(
             storage,
@@ -216,6 +220,18 @@ class SegmentContainer(ContainerUpkeep):
             self._writer,
             source.check_primary,
         )
+        self._archiver: LogArchiver | None = None
+        if archive is not None:
+            self._archiver = LogArchiver(
+                source,
+                log,
+                self._positions,
+                archive,
+                config.archiving,
+                runtime,
+                self._archive_advanced,
+                self._failed,
+            )
         self._truncation = LogTruncation(
             container_id,
             log,
@@ -223,6 +239,7 @@ class SegmentContainer(ContainerUpkeep):
             self._writer,
             self._checkpoints.truncated,
             self._failed,
+            self._archiver,
         )
         log.on_room = self._truncation.room_changed
         self._dispatch = CommitDispatch(
@@ -232,7 +249,7 @@ class SegmentContainer(ContainerUpkeep):
             self._eviction,
             self._truncation.begin,
         )
-        self._throttle = WriteThrottle(log, self._read_index, self._writer, config)
+        self._throttle = WriteThrottle(log, self._read_index, self._writer, config, self._archiver)
         self._processor: OperationProcessor | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -316,6 +333,8 @@ class SegmentContainer(ContainerUpkeep):
         self._truncation.start(processor)
         self._writer.start()
         self._eviction.prepare()
+        if self._archiver is not None:
+            self._archiver.start()
 
     def confirm_owner(self) -> None:
         """Have it checked now that no other owner has opened the log. Reads wait for that: another
@@ -348,6 +367,7 @@ class SegmentContainer(ContainerUpkeep):
         Works under full throttle and after a failure. Idempotent.
         """
         if self.state is ContainerState.RUNNING and self._processor is not None:
+            await self._stop_archiver()
             await self._active.drain(self._stopped_error)
             if self._checkpoints.by_reference and not hand_over:
                 self._processor.checkpoint_soon(even_if_empty=False)
@@ -380,6 +400,7 @@ class SegmentContainer(ContainerUpkeep):
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
         self._truncation.end()
+        await self._stop_archiver()
         if (confirming := self._confirming) is not None:
             confirming.cancel()
             await outlast(confirming)
@@ -394,6 +415,10 @@ class SegmentContainer(ContainerUpkeep):
         await self._read_index.close()
         await self._reader.close()
         await self._log.close()
+
+    async def _stop_archiver(self) -> None:
+        if self._archiver is not None:
+            await self._archiver.stop()
 
     def forked(self, process_id: int) -> None:
         """This process is a fork of the owner's: from here on no call does anything, and nothing is
@@ -461,6 +486,7 @@ class SegmentContainer(ContainerUpkeep):
             self._active,
             self._recovery,
             self._processor,
+            self._archiver,
         )
 
     def load(self) -> ContainerLoad:
@@ -485,6 +511,7 @@ class SegmentContainer(ContainerUpkeep):
             self._checkpoints.health(),
             self._eviction.describe(),
             processor,
+            self._archiver,
         )
 
     # --- what flows -------------------------------------------------------------------------------
@@ -525,6 +552,11 @@ class SegmentContainer(ContainerUpkeep):
         self._eviction.storage_advanced()
         self._throttle_changed()
         self._truncation.storage_advanced()
+
+    def _archive_advanced(self) -> None:
+        """The archive has more than before, or the log may delete what it has."""
+        self._throttle_changed()
+        self._truncation.begin()
 
     def _throttle_changed(self) -> None:
         if self._processor is not None:

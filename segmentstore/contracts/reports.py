@@ -32,6 +32,63 @@ ledger`: a ledger of the store on BookKeeper that no log lists.
 """
 
 
+class OffloadedPart(NamedTuple):
+    """What became of one part of a log when it was to be archived."""
+
+    container_id: int
+    number: int
+    """As the log counts its parts."""
+    ledger_id: int
+    length: int
+    """Bytes of its entries."""
+    last_sequence: int
+    """Of the last operation in it; 0: none ends in it."""
+    failure: str | None
+    """Why it is not in the archive; None: it is. Those behind it were not tried then."""
+
+
+class OffloadReport(NamedTuple):
+    """What became of the sealed parts of one container's log when they were to be archived."""
+
+    container_id: int
+    parts: tuple[OffloadedPart, ...]
+    first_not_archived: int
+    """No operation from this sequence number on is in the archive."""
+
+
+class ArchivedEntry(NamedTuple):
+    """One part in the archive."""
+
+    container_id: int
+    place: int
+    """Parts of the container's archive are counted from the first ever, 0, on."""
+    number: int
+    ledger_id: int
+    uid: str
+    """Of the attempt that made it, 32 hex digits; with the ledger's id it names the objects."""
+    state: str
+    """`archived`; `archived, hot copy deleted`: the log may delete it, or has."""
+    entries: int
+    length: int
+    """Bytes of its entries."""
+    first_sequence: int
+    last_sequence: int
+    """Of the operations that end in it."""
+    first_ms: int
+    last_ms: int
+    """Their times, milliseconds since 1970 UTC."""
+    checkpoint_sequence: int
+    """Of the newest checkpoint that begins in it; 0: none."""
+    offloaded_ms: int
+
+
+class RemovedParts(NamedTuple):
+    """Parts that were taken out of a container's archive."""
+
+    container_id: int
+    parts: int
+
+
 class GarbageItem(NamedTuple):
     """An object or an upload that nobody needs."""
 

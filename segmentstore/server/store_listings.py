@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from segmentstore.contracts.errors import InvalidArgumentError
 from segmentstore.contracts.findings import Finding
-from segmentstore.contracts.reports import GarbageItem
+from segmentstore.contracts.reports import GarbageItem, OffloadReport, RemovedParts
 from segmentstore.server.server_context import ServerContext
 from segmentstore.service import SegmentStore
 from segmentstore.wire.store_commands import (
@@ -23,11 +23,15 @@ from segmentstore.wire.store_commands import (
     RowsGiven,
 )
 from segmentstore.wire.store_documents import (
+    ARCHIVED,
     BLOCKS,
     COLLECTED,
     FRAMES,
     GARBAGE,
+    OFFLOADED,
     OPERATIONS,
+    REMOVED,
+    decode_numbers_or_none,
     encode_document,
 )
 
@@ -48,12 +52,28 @@ async def _collected(store: SegmentStore) -> AsyncGenerator[GarbageItem | Findin
         yield finding
 
 
+async def _offloaded(
+    store: SegmentStore, chosen: str | None
+) -> AsyncGenerator[OffloadReport, None]:
+    for report in await store.offload_prefix(*decode_numbers_or_none(chosen)):
+        yield report
+
+
+async def _removed(store: SegmentStore, chosen: str | None) -> AsyncGenerator[RemovedParts, None]:
+    before, container = decode_numbers_or_none(chosen)
+    # Refused where they are checked, if they are missing.
+    yield await store.remove_archived_parts(before, container)  # type: ignore[arg-type]
+
+
 _LISTINGS: Final[dict[str, Callable[[SegmentStore, str | None], AsyncGenerator[Any, None]]]] = {
     FRAMES: lambda store, _: store.list_frames(),
     OPERATIONS: lambda store, _: store.list_operations(),
     BLOCKS: SegmentStore.list_blocks,
     GARBAGE: lambda store, _: store.find_garbage(),
     COLLECTED: lambda store, _: _collected(store),
+    ARCHIVED: lambda store, _: store.list_archived_parts(),
+    OFFLOADED: _offloaded,
+    REMOVED: _removed,
 }
 
 

@@ -10,15 +10,19 @@ from typing import Any, Final, cast
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.error_records import error_from, error_record
-from segmentstore.contracts.errors import SegmentStoreError
+from segmentstore.contracts.errors import InvalidArgumentError, SegmentStoreError
 from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.reports import (
+    ArchivedEntry,
     BlockEntry,
     CatalogExport,
     FrameEntry,
     GarbageItem,
+    OffloadedPart,
+    OffloadReport,
     OperationEntry,
+    RemovedParts,
 )
 from segmentstore.stats_types import BY_CONTAINER
 from segmentstore.wire.errors import WireError
@@ -39,6 +43,9 @@ OPERATIONS: Final = "operations"
 BLOCKS: Final = "blocks"
 GARBAGE: Final = "garbage"
 COLLECTED: Final = "collected-garbage"
+ARCHIVED: Final = "archived-parts"
+OFFLOADED: Final = "offloaded-parts"
+REMOVED: Final = "removed-parts"
 """The listings of BeginListing."""
 
 
@@ -63,8 +70,26 @@ def decode_numbers(data: Buffer) -> list[int]:
     return numbers
 
 
+def encode_numbers_or_none(*numbers: int | None) -> str:
+    """What a listing is asked for, in the place of a segment: numbers, or nothing."""
+    return json.dumps(numbers)
+
+
+def decode_numbers_or_none(text: str | None) -> tuple[int | None, int | None]:
+    """Two numbers, or nothing in their places. Raises InvalidArgumentError."""
+    try:
+        first, second = json.loads(text or "")
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(
+            "segment", text, f"it is no JSON of two numbers: {error}"
+        ) from None
+    return first, second
+
+
 def decode_rows(listing: str, data: Buffer) -> list[Any]:
-    """A part of a listing: FrameEntry, OperationEntry, BlockEntry, or GarbageItem and Finding."""
+    """A part of a listing: FrameEntry, OperationEntry, BlockEntry, ArchivedEntry, OffloadReport,
+    RemovedParts, or GarbageItem and Finding.
+    """
     decode = _ROWS[listing]
     try:
         return [decode(row) for row in _document(data)]
@@ -87,12 +112,22 @@ def _finding(row: list[Any]) -> Finding:
     return Finding(Severity(severity), kind, place, detail)
 
 
+def _offload_report(row: list[Any]) -> OffloadReport:
+    container_id, parts, first_not_archived = row
+    return OffloadReport(
+        container_id, tuple(OffloadedPart(*part) for part in parts), first_not_archived
+    )
+
+
 _ROWS: Final[Mapping[str, Callable[[list[Any]], Any]]] = {
     FRAMES: lambda row: FrameEntry(*row),
     OPERATIONS: lambda row: OperationEntry(*row),
     BLOCKS: lambda row: BlockEntry(*row),
     GARBAGE: _garbage_row,
     COLLECTED: _garbage_row,
+    ARCHIVED: lambda row: ArchivedEntry(*row),
+    OFFLOADED: _offload_report,
+    REMOVED: lambda row: RemovedParts(*row),
 }
 
 

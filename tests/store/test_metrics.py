@@ -284,7 +284,11 @@ async def numbers_of_a_host(folder: Path) -> set[str]:
 def test_every_number_of_the_store_has_a_name(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(
-            tmp_path / "s", scrub_bytes_per_s=1, wire_port=free_port(), controller_port=free_port()
+            tmp_path / "s",
+            scrub_bytes_per_s=1,
+            wire_port=free_port(),
+            controller_port=free_port(),
+            archive=tmp_path / "a",
         ) as store:
             await worked(store)
             stats: Any = store.stats()

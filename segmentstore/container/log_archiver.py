@@ -1,0 +1,478 @@
+"""LogArchiver: has sealed parts of a container's log in the archive before the log deletes them.
+
+Theory of operation. One task goes over what is due, in passes. A pass takes the parts of the log
+oldest first, one at a time: parts of the archive have the order of the log, and no gaps. Each step
+is an operation of the log before the next one begins. So whatever cuts a pass off, the next owner
+knows what was about to happen. Rules of this file:
+
+- an attempt is recorded, with its uid, before its first byte is uploaded. What an earlier attempt
+  left is deleted by its uid before that;
+- a part is complete when the archive has all of it, data and index, and not before that is logged.
+  An unknown outcome of that operation stops the container: nothing is deleted;
+- the log deletes its copy behind `HotCopiesDeleted` alone, which comes a lag after completion;
+- parts leave the archive from the oldest on: the pointer to the first one moves, then their objects
+  are deleted, then the lists that had no others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, header_length_at
+from durablelog.durable_data_log import DurableDataLog, LogAddress, SealedPart
+from durablelog.log_positions import LogPositions
+from durablelog.operation_codec import checkpoint_of
+from durablelog.operations import ArchiveOperation
+from segmentstore.container.writer_source import WriterSource
+from segmentstore.contracts.archive_metadata import (
+    LIST_PARTS,
+    ArchiveChange,
+    ArchiveMetadata,
+    FirstPartMoved,
+    HotCopiesDeleted,
+    OffloadBegun,
+    OffloadCompleted,
+    PartsListClosed,
+    PartsSwept,
+)
+from segmentstore.contracts.archived_parts import ArchivedPart, OffloadState
+from segmentstore.contracts.backoff import Backoff
+from segmentstore.contracts.errors import (
+    ContainerStoppedError,
+    DataCorruptionError,
+    SegmentStoreError,
+    TierUnavailableError,
+    describe,
+)
+from segmentstore.contracts.health import HealthNote
+from segmentstore.contracts.ledgers import (
+    LedgerEntry,
+    LedgerNotFoundError,
+    ReadHandle,
+)
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.paced_reading import PacedReadHandle
+from segmentstore.contracts.rate_limiter import RateLimiter
+from segmentstore.contracts.reports import OffloadedPart
+from segmentstore.contracts.runtime import Runtime
+from tier2.archive.archive_config import ArchiveConfig
+from tier2.archive.archive_place import ArchivePlace
+from tier2.archive.archived_parts_lists import ArchivedPartsLists
+from tier2.archive.ledger_offloader import OffloadRefusedError
+from tier2.object_storage import ObjectStorageError
+
+_log: Final = logging.getLogger(__name__)
+
+_TRANSIENT: Final = (
+    ObjectStorageError,
+    TierUnavailableError,
+    DataCorruptionError,
+    LedgerNotFoundError,
+    OffloadRefusedError,
+)
+"""What a pass is cut off by, and tried again: nothing of it says that the container must stop."""
+_RETRY_MIN_S: Final = 1.0
+_RETRY_MAX_S: Final = 60.0
+_PASS_INTERVAL_S: Final = 10.0
+"""Longest time between two passes while all is well: parts grow old without a notice."""
+_EXPIRED_AT_ONCE: Final = 4096
+"""Parts that one operation takes out of the archive."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveStatistics:
+    """The archive of one container."""
+
+    parts: int
+    """In the archive, complete."""
+    bytes: int
+    """Of their entries."""
+    unarchived_bytes: int
+    """Of sealed parts of the log that the archive has not."""
+    offloaded: int
+    """Parts, by this owner."""
+    offloaded_bytes: int
+    failures: int
+    """Passes that were cut off."""
+    list_gets: int
+    """Requests for lists of parts."""
+    kept_lists: int
+    """Lists in memory."""
+
+
+class _Request:
+    """One call of `offload_prefix`, and calls that joined it."""
+
+    def __init__(self, before: int | None) -> None:
+        self.before = before
+        self.reports: list[OffloadedPart] = []
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class LogArchiver:
+    """Of one container, after its start; everything on its event loop.
+
+    `on_deletable()` is called when the log may delete more than before, or writers need no longer
+    wait; `on_failure(error)` if it cannot go on.
+    """
+
+    def __init__(
+        self,
+        source: WriterSource,
+        log: DurableDataLog,
+        positions: LogPositions,
+        place: ArchivePlace,
+        config: ArchiveConfig,
+        runtime: Runtime,
+        on_deletable: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+    ) -> None:
+        self._source = source
+        self._log = log
+        self._positions = positions
+        self._offloader = place.offloader
+        self._limiter = place.limiter
+        self.lists = ArchivedPartsLists(
+            place.storage,
+            source.store_id,
+            source.metadata.container_id,
+            lambda: source.metadata.archive,
+        )
+        self._config = config
+        self._runtime = runtime
+        self._on_deletable = on_deletable
+        self._on_failure = on_failure
+        self._health = HealthNote("archive", runtime.clock)
+        self._backoff = Backoff(runtime.random, min_s=_RETRY_MIN_S, max_s=_RETRY_MAX_S)
+        self._task: asyncio.Task[None] | None = None
+        self._wake = asyncio.Event()
+        self._requests: list[_Request] = []
+        self._ended = False
+        self._unarchived_bytes = 0
+        self._offloaded = self._offloaded_bytes = 0
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """The container serves."""
+        self._positions.on_part = self._part_began
+        name = f"archive-{self._metadata.container_id}"
+        self._task = own_task(self._run(), name=name, on_failure=self._failed)
+
+    async def stop(self) -> None:
+        """Cut off what is under way: the next owner begins it again. Idempotent."""
+        self._ended = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        _fail(self._requests, ContainerStoppedError(self._metadata.container_id))
+
+    def _part_began(self) -> None:
+        self._count()
+        self._wake.set()
+
+    def _failed(self, error: BaseException) -> None:
+        if not self._ended:
+            self._on_failure(error)
+
+    # --- what others ask --------------------------------------------------------------------------
+
+    def truncation_bound(self) -> LogAddress | None:
+        """The log must not be truncated to this address or behind it; None: it may, anywhere.
+
+        O(sealed parts).
+        """
+        deleted = self._archive.hot_deleted
+        for part in self._log.sealed_parts():
+            if part.number > deleted and part.length:
+                return part.end
+        return None
+
+    @property
+    def unarchived_bytes(self) -> int:
+        """Bytes of sealed parts that the archive has not, as of the last pass."""
+        return self._unarchived_bytes
+
+    async def offload_prefix(self, before: int | None = None) -> Sequence[OffloadedPart]:
+        """Archive the sealed parts all of whose operations are before the sequence number, whatever
+        their age; of None all. Gives what became of each, up to the first that failed.
+
+        A call while a pass runs waits for the next one, and shares it with other calls.
+        """
+        if self._ended:
+            raise ContainerStoppedError(self._metadata.container_id)
+        request = _Request(before)
+        self._requests.append(request)
+        self._wake.set()
+        await asyncio.shield(request.done)
+        return request.reports
+
+    def health(self) -> str | None:
+        """What keeps the archive from having what is due; None if nothing does."""
+        return self._health.describe()
+
+    def statistics(self) -> ArchiveStatistics:
+        """As of now. O(1)."""
+        archive = self._archive
+        return ArchiveStatistics(
+            archive.kept,
+            archive.kept_bytes,
+            self._unarchived_bytes,
+            self._offloaded,
+            self._offloaded_bytes,
+            self._health.failures,
+            self.lists.gets,
+            self.lists.kept_lists,
+        )
+
+    # --- passes -----------------------------------------------------------------------------------
+
+    @property
+    def _archive(self) -> ArchiveMetadata:
+        return self._source.metadata.archive
+
+    @property
+    def _metadata(self) -> ContainerMetadata:
+        return self._source.metadata
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            requests, self._requests = self._requests, []
+            pause_s = _PASS_INTERVAL_S
+            try:
+                await self._pass(requests)
+            except _TRANSIENT as error:
+                self._health.failed(error)
+                _log.warning("container %d: archive: %s", self._metadata.container_id, error)
+                pause_s = self._backoff.next_s()
+            except BaseException as error:
+                _fail(requests, ContainerStoppedError(self._metadata.container_id, error))
+                raise
+            else:
+                self._health.succeeded()
+                self._backoff.reset()
+            for request in requests:
+                if not request.done.done():
+                    request.done.set_result(None)
+            self.lists.evict_idle()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+
+    async def _pass(self, requests: Sequence[_Request]) -> None:
+        self._count()
+        await self._delete_hot_copies()
+        for request in requests:
+            await self._serve(request)
+        while (part := self._due_part()) is not None:
+            await self._offload(part)
+            await self._delete_hot_copies()
+        await self._expire()
+        await self._sweep()
+
+    def _count(self) -> None:
+        done = self._archive.last_number
+        self._unarchived_bytes = sum(
+            part.length for part in self._log.sealed_parts() if part.number > done
+        )
+
+    def _candidates(self) -> list[SealedPart]:
+        """Sealed parts that the archive has not, oldest first; empty ones count for nothing."""
+        done = self._archive.last_number
+        return [part for part in self._log.sealed_parts() if part.number > done and part.length]
+
+    def _due_part(self) -> SealedPart | None:
+        """The oldest part, if it is old enough, or if there are too many bytes."""
+        candidates = self._candidates()
+        if not candidates:
+            return None
+        waiting = sum(part.length for part in candidates)
+        age_ms = self._runtime.clock.time_ms() - candidates[0].sealed_ms
+        # A clock that went back counts for nothing where no age is asked for.
+        is_old = age_ms >= self._config.offload_after_s * 1000 or not self._config.offload_after_s
+        return candidates[0] if is_old or waiting > self._config.offload_above_bytes else None
+
+    async def _serve(self, request: _Request) -> None:
+        """Offload what a call asked for; a failure is in its report, and ends the pass."""
+        while candidates := self._candidates():
+            part = candidates[0]
+            operations = self._positions.operations_of(part.number)
+            last = 0 if operations is None else operations.last_sequence
+            if request.before is not None and last >= request.before:
+                return
+            try:
+                archived = await self._offload(part)
+            except _TRANSIENT as error:
+                request.reports.append(_report(self._metadata.container_id, part, last, error))
+                raise
+            request.reports.append(_report(self._metadata.container_id, part, last, archived))
+
+    # --- one part ---------------------------------------------------------------------------------
+
+    async def _offload(self, sealed: SealedPart) -> ArchivedPart:
+        """Have one part in the archive, complete. Raises what its steps raise."""
+        if self._archive.list_due:
+            ordinal = await self.lists.close_list()
+            await self._commit(PartsListClosed(ordinal))
+        if (left := self._archive.attempt) is not None:
+            await self._offloader.delete_offloaded(left.ledger_id, left.uid)
+        handle = await self._log.open_part(sealed.number)
+        try:
+            part = self._described(sealed, handle)
+            await self._commit(OffloadBegun(part))
+            reading = _ArchiveReading(handle, self._limiter, part.checkpoint_sequence)
+            await self._offloader.offload(reading, part.uid, self._extra_metadata())
+            now_ms = self._runtime.clock.time_ms()
+            await self._commit(
+                OffloadCompleted(part.number, part.uid, now_ms, reading.checkpoint_entry)
+            )
+        finally:
+            await handle.close()
+        self._offloaded += 1
+        self._offloaded_bytes += part.length
+        self._health.succeeded()
+        self._count()
+        self._on_deletable()
+        return self._archive.tail[-1]
+
+    def _described(self, sealed: SealedPart, handle: ReadHandle) -> ArchivedPart:
+        archive, operations = self._archive, self._positions.operations_of(sealed.number)
+        # No operation ends in a part that lies in the middle of one.
+        first = last = archive.last_sequence
+        first_ms = last_ms = archive.last_ms
+        checkpoint = 0
+        if operations is not None:
+            first, last = operations.first_sequence, operations.last_sequence
+            first_ms, last_ms = operations.first_ms, operations.last_ms
+            checkpoint = operations.checkpoint_sequence
+        return ArchivedPart(
+            number=sealed.number,
+            ledger_id=sealed.ledger_id,
+            uid=self._runtime.random.getrandbits(128).to_bytes(16, "big"),
+            state=OffloadState.ATTEMPT,
+            entries=handle.last_entry + 1,
+            length=handle.length,
+            first_sequence=first,
+            last_sequence=last,
+            first_ms=first_ms,
+            last_ms=last_ms,
+            checkpoint_sequence=checkpoint,
+        )
+
+    def _extra_metadata(self) -> dict[str, str]:
+        return {
+            "segmentstore-store": self._source.store_id,
+            "segmentstore-container": str(self._metadata.container_id),
+        }
+
+    # --- deletions --------------------------------------------------------------------------------
+
+    async def _delete_hot_copies(self) -> None:
+        """Let the log delete what the archive has had for the lag."""
+        last_ms = self._runtime.clock.time_ms() - int(self._config.archive_deletion_lag_s * 1000)
+        index, newest = self._archive.hot_deleted_count, None
+        while index < self._archive.count:
+            part = await self.lists.at(index)
+            if part.offloaded_ms > last_ms:
+                break
+            index, newest = index + 1, part
+        if newest is not None:
+            await self._commit(HotCopiesDeleted(newest.number, index))
+            self._on_deletable()
+
+    async def _expire(self) -> None:
+        """Take out of the archive what its retention does not keep."""
+        config = self._config
+        if not (config.archive_retention_s or config.archive_retention_bytes):
+            return
+        archive = self._archive
+        last_ms = self._runtime.clock.time_ms() - int(config.archive_retention_s * 1000)
+        index, before = archive.first, archive.bytes_before
+        end = min(archive.hot_deleted_count, archive.first + _EXPIRED_AT_ONCE)
+        while index < end:
+            part = await self.lists.at(index)
+            left = archive.bytes_through - before - part.length
+            is_old = bool(config.archive_retention_s) and part.last_ms <= last_ms
+            if not (is_old or 0 < config.archive_retention_bytes <= left):
+                break
+            index, before = index + 1, before + part.length
+        if index > archive.first:
+            await self._commit(FirstPartMoved(index, before))
+            if index == end < archive.hot_deleted_count:
+                self._wake.set()
+
+    async def _sweep(self) -> None:
+        """Delete the objects of parts that are no part of the archive any more."""
+        while (swept := self._archive.swept) < (first := self._archive.first):
+            end = min(first, (swept // LIST_PARTS + 1) * LIST_PARTS)
+            for part in await self.lists.left_of(swept, end):
+                await self._offloader.delete_offloaded(part.ledger_id, part.uid)
+            await self.lists.delete_before(swept, end)
+            await self._commit(PartsSwept(end))
+
+    async def remove_before(self, sequence_number: int) -> int:
+        """Take the parts out of the archive whose operations are all before the sequence number,
+        and whose hot copies are deleted; gives how many. Their objects are deleted soon after.
+        """
+        archive = self._archive
+        found = await self.lists.find_sequence(sequence_number)
+        index = archive.count if found is None else found.place
+        index = min(index, archive.hot_deleted_count)
+        if index <= archive.first:
+            return 0
+        before = archive.bytes_before
+        for each in range(archive.first, index):
+            before += (await self.lists.at(each)).length
+        await self._commit(FirstPartMoved(index, before))
+        self._wake.set()
+        return index - archive.first
+
+    async def _commit(self, change: ArchiveChange) -> None:
+        await self._source.commit(ArchiveOperation(change))
+
+
+def _fail(requests: Sequence[_Request], error: SegmentStoreError) -> None:
+    for request in requests:
+        if not request.done.done():
+            request.done.set_exception(error)
+
+
+def _report(
+    container_id: int, part: SealedPart, last: int, outcome: ArchivedPart | Exception
+) -> OffloadedPart:
+    failure = describe(outcome) if isinstance(outcome, Exception) else None
+    return OffloadedPart(container_id, part.number, part.ledger_id, part.length, last, failure)
+
+
+class _ArchiveReading(PacedReadHandle):
+    """A part of the log as the offloader reads it. Finds the entry that begins with the part's
+    newest checkpoint.
+    """
+
+    def __init__(self, handle: ReadHandle, limiter: RateLimiter, checkpoint_sequence: int) -> None:
+        super().__init__(handle, limiter)
+        self._checkpoint_sequence = checkpoint_sequence
+        self.checkpoint_entry = 0
+
+    async def read(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+        async with aclosing(super().read(first, last)) as batches:
+            async for batch in batches:
+                if self._checkpoint_sequence:
+                    self._search(batch)
+                yield batch
+
+    def _search(self, entries: Sequence[LedgerEntry]) -> None:
+        for entry_id, data in entries:
+            begin = header_length_at(data, 0)
+            _, flags = ENTRY_HEADER.unpack_from(data, begin)
+            if flags & ENTRY_FIRST:
+                found = checkpoint_of(data[begin + ENTRY_HEADER.size :])
+                if found == self._checkpoint_sequence:
+                    self.checkpoint_entry = entry_id

@@ -1,0 +1,513 @@
+"""A store with an archive: sealed parts of its log are there before the log deletes them."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import segmentstore
+from durablelog.data_frame import header_length_at, parse_header
+from durablelog.data_frame_reader import DataFrameReader
+from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.operation_codec import decode_operation
+from durablelog.operations import CheckpointOperation, SnapshotCheckpointOperation
+from segmentstore import SegmentStore
+from segmentstore.config import StoreConfig, merge_settings
+from segmentstore.container.log_archiver import LogArchiver
+from segmentstore.contracts.archived_parts import OffloadState
+from segmentstore.contracts.errors import ConfigError, InvalidArgumentError
+from segmentstore.contracts.reports import ArchivedEntry
+from segmentstore.contracts.runtime import Runtime
+from tests.store.harness import TINY, WorldDisk, read_all, run, until
+from tier2.archive.ledger_offloader import ArchiveDisabledError
+
+DAY_S = 86400.0
+ARCHIVING: Mapping[str, Any] = {
+    **TINY,
+    "flush_age_s": 0.01,
+    "offload_above_bytes": 1 << 20,
+    "archive_deletion_lag_s": 0.0,
+}
+MANY = 160
+
+
+class Clock:
+    """Wall time that a test sets forward: files have the system's."""
+
+    def __init__(self) -> None:
+        self.now_ms = time.time_ns() // 1_000_000
+
+    def time_ms(self) -> int:
+        self.now_ms += 1
+        return self.now_ms
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+
+
+class World:
+    """One store in a folder, its archive in another."""
+
+    def __init__(self, folder: Path, **settings: object) -> None:
+        self.folder = folder
+        self.disk = WorldDisk()
+        self.clock = Clock()
+        self.runtime = Runtime(disk=self.disk, clock=self.clock)
+        self.archive = folder / "archive"
+        self.settings = {**ARCHIVING, "archive": self.archive, **settings}
+
+    @asynccontextmanager
+    async def open(self, name: str = "s", **settings: object) -> AsyncIterator[SegmentStore]:
+        options: Any = {**self.settings, **settings}
+        location = self.folder / name
+        async with segmentstore.open(location, runtime=self.runtime, **options) as store:
+            yield store
+
+    def archive_fails(self) -> None:
+        """From now on the folder of the archive refuses everything."""
+        self.disk.trap = lambda _call, path: (
+            OSError(errno.EIO, "away", path) if f"{os.sep}archive{os.sep}" in path else None
+        )
+
+    def objects(self) -> set[str]:
+        return {
+            path.relative_to(self.archive).as_posix()
+            for path in self.archive.rglob("*")
+            if path.is_file() and "ledger" in path.name and "~" not in path.as_posix()
+        }
+
+
+def archiver(store: SegmentStore) -> LogArchiver:
+    found = store._containers[0]._archiver
+    assert found is not None
+    return found
+
+
+def archive_of(store: SegmentStore) -> Any:
+    return store._containers[0].metadata.archive
+
+
+def log_parts(store: SegmentStore) -> list[int]:
+    return [part.number for part in store._containers[0]._log.sealed_parts() if part.length]
+
+
+async def fill(store: SegmentStore, name: str = "x", count: int = MANY) -> bytes:
+    """Several log files of appends; gives all bytes of the segment."""
+    if not [each async for each in store.list_segments(name)]:
+        await store.create_segment(name)
+    before = (await store.get_info(name)).length
+    for number in range(count):
+        await store.append(name, b"%07d " % (before // 8 + number) * 20)
+    return b"".join(b"%07d " % (before // 8 + number) * 20 for number in range(count))
+
+
+async def all_archived(store: SegmentStore, *, hot_deleted: bool = False) -> None:
+    """The archive has every part that is sealed now."""
+    last = max(log_parts(store), default=0)
+    await until(
+        lambda: (
+            (archive_of(store).hot_deleted if hot_deleted else archive_of(store).last_number)
+            >= last
+        )
+    )
+
+
+async def operations_in(store: SegmentStore) -> list[Any]:
+    """Every operation that ends in the archive, read from there alone, with its part's number."""
+    place = store._parts.archive
+    assert place is not None
+    reader, found = DataFrameReader(), []
+    async for _, part in archiver(store).lists.parts():
+        handle = await place.offloader.read_offloaded(part.ledger_id, part.uid)
+        assert (handle.last_entry + 1, handle.length) == (part.entries, part.length)
+        async with aclosing(handle.read(0, handle.last_entry)) as batches:
+            async for batch in batches:
+                for entry_id, data in batch:
+                    header = parse_header(memoryview(data), 0)
+                    assert header is not None
+                    payload = memoryview(data)[header_length_at(memoryview(data), 0) :]
+                    address = LogAddress(part.number << 32 | entry_id)
+                    frame = LogFrame(address, header.sequence, header.epoch, payload)
+                    for record in reader.feed(frame):
+                        operation = decode_operation(record.data)
+                        found.append((part, record.first_frame_address, operation))
+        await handle.close()
+    return found
+
+
+def test_sealed_parts_are_archived_before_the_log_deletes_them_also_over_a_restart(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        expected = b""
+        for _ in range(3):
+            async with world.open() as store:
+                expected += await fill(store)
+                await store.flush()
+                await all_archived(store, hot_deleted=True)
+                last = archive_of(store).hot_deleted
+                await store.checkpoint()
+                assert log_parts(store)[0] > last - 5
+                assert await read_all(store, "x") == expected
+                assert store.stats()["health"] == []
+                archived = [each async for each in store.list_archived_parts()]
+                assert len(archived) > 5
+        async with world.open() as store:
+            found = await operations_in(store)
+            numbers = [operation.sequence_number for _, _, operation in found]
+            assert numbers == sorted(set(numbers))
+            for part in {id(part): part for part, _, _ in found}.values():
+                mine = [each for owner, _, each in found if owner is part]
+                assert mine[-1].sequence_number == part.last_sequence
+                assert mine[0].sequence_number <= part.first_sequence
+                assert max(each.timestamp_ms for each in mine) <= part.last_ms
+            kinds = (CheckpointOperation, SnapshotCheckpointOperation)
+            begun = {
+                begin: operation.sequence_number
+                for _, begin, operation in found
+                if isinstance(operation, kinds)
+            }
+            for part in {id(part): part for part, _, _ in found}.values():
+                if part.checkpoint_sequence:
+                    address = LogAddress(part.number << 32 | part.checkpoint_entry)
+                    assert begun[address] == part.checkpoint_sequence
+
+    run(main())
+
+
+def test_every_operation_is_in_the_log_or_in_the_archive(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await store.checkpoint()
+            await all_archived(store)
+            archived = {each.sequence_number for _, _, each in await operations_in(store)}
+            logged = {each.sequence async for each in store.list_operations()}
+            everything = archived | logged
+            assert archived
+            low, high = min(everything), max(everything)
+            assert everything == set(range(low, high + 1)), "the epoch of one owner has no gaps"
+
+    run(main())
+
+
+def test_the_lag_keeps_the_hot_copies(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_deletion_lag_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store)
+            await store.checkpoint()
+            parts = log_parts(store)
+            last = archive_of(store).last_number
+            assert parts[0] == 1
+            assert archive_of(store).hot_deleted == 0
+            assert all(part.state is OffloadState.COMPLETE for part in archive_of(store).tail)
+            world.clock.pass_s(DAY_S + 1)
+            archiver(store)._wake.set()
+            await until(lambda: archive_of(store).hot_deleted >= last)
+            await store.checkpoint()
+            assert log_parts(store)[0] > parts[0] + 3
+
+    run(main())
+
+
+def test_an_archive_that_is_away_keeps_the_log_says_so_and_holds_writers(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, unflushed_bytes_max=60_000, offload_above_bytes=30_000)
+        async with world.open() as store:
+            await store.create_segment("x")
+            await store.append("x", b"first")
+            world.archive_fails()
+            sent = 0
+
+            async def write() -> None:
+                nonlocal sent
+                while True:
+                    await store.append("x", bytes(150))
+                    sent += 1
+
+            writing = asyncio.create_task(write())
+
+            def throttled() -> str:
+                return store.stats()["containers"][0]["processor"]["throttled_by"]
+
+            await until(lambda: throttled() == "archive")
+            health = "\n".join(store.stats()["health"])
+            assert "archive failing since" in health
+            assert "held back by archive" in health
+            assert archive_of(store).count == 0
+            assert log_parts(store)[0] == 1, "nothing was truncated"
+            assert store.stats()["containers"][0]["archive"]["unarchived_bytes"] > 40_000
+            world.disk.heal()
+            archiver(store)._wake.set()
+            await until(lambda: not throttled())
+            before = sent
+            await until(lambda: sent > before + 5)
+            writing.cancel()
+            await all_archived(store)
+            assert store.stats()["health"] == []
+
+    run(main())
+
+
+class Cut(BaseException):
+    """The process dies here."""
+
+
+STEPS = {
+    "before the attempt is recorded": ("commit", 1, False),
+    "behind the attempt": ("commit", 1, True),
+    "in the upload": ("offload", 1, False),
+    "behind the upload": ("offload", 1, True),
+    "behind the completion": ("commit", 2, True),
+    "before a hot copy may be deleted": ("commit", 3, False),
+    "behind that": ("commit", 3, True),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_crash_at_any_step_leaves_what_the_next_owner_cleans(tmp_path: Path, step: str) -> None:
+    """The disk as it was at that moment is the next owner's."""
+    kind, count, behind = STEPS[step]
+
+    async def main() -> None:
+        world = World(tmp_path)
+        copied = asyncio.Event()
+        async with world.open() as store:
+            working = archiver(store)
+            target: Any = working._source if kind == "commit" else working._offloader
+            original = getattr(target, kind)
+            calls = 0
+
+            async def cut(*arguments: Any) -> None:
+                nonlocal calls
+                is_ours = kind == "offload" or type(arguments[0]).__name__ == "ArchiveOperation"
+                calls += is_ours
+                is_now = is_ours and calls == count and not copied.is_set()
+                if not is_now or behind:
+                    await original(*arguments)
+                if is_now:
+                    world.disk.crash_copy(world.folder / "s", world.folder / "t")
+                    world.disk.crash_copy(world.archive, world.folder / "u")
+                    copied.set()
+                    await asyncio.Event().wait()
+
+            world.archive.mkdir(exist_ok=True)
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(type(target), kind, lambda _self, *rest: cut(*rest))
+                expected = await fill(store, count=MANY // 2)
+                await store.flush()
+                await copied.wait()
+        world.archive = world.folder / "u"
+        world.settings["archive"] = world.archive
+        async with world.open("t") as store:
+            expected = await read_all(store, "x")
+            expected += await fill(store, count=MANY // 2)
+            await store.flush()
+            await all_archived(store, hot_deleted=True)
+            await store.checkpoint()
+            assert await read_all(store, "x") == expected
+            numbers = [each.sequence_number for _, _, each in await operations_in(store)]
+            assert numbers == sorted(set(numbers)), "no part is there twice"
+            archived = [each async for each in store.list_archived_parts()]
+            assert world.objects() == names_of(archived), "and nothing else"
+
+    run(main())
+
+
+def names_in(store: SegmentStore) -> set[str]:
+    """The objects of the parts that are in the archive, few enough for the tail."""
+    archive = archive_of(store)
+    assert not archive.lists
+    return {
+        f"{uuid.UUID(bytes=part.uid)}-ledger-{part.ledger_id}{suffix}"
+        for part in archive.tail[archive.first :]
+        for suffix in ("", "-index")
+    }
+
+
+def names_of(parts: list[ArchivedEntry]) -> set[str]:
+    names = [f"{uuid.UUID(part.uid)}-ledger-{part.ledger_id}" for part in parts]
+    return {*names, *(f"{name}-index" for name in names)}
+
+
+def test_offload_prefix_reports_each_part_and_the_first_operation_that_is_missing(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path, offload_after_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            parts = log_parts(store)
+            assert len(parts) > 3
+            (report,) = await store.offload_prefix(before=1)
+            assert (report.parts, report.first_not_archived) == ((), 1)
+            container = store._containers[0]
+            second = container._positions.operations_of(parts[1])
+            assert second is not None
+            (report,) = await store.offload_prefix(before=second.last_sequence + 1)
+            assert [part.number for part in report.parts] == parts[:2]
+            assert all(part.failure is None for part in report.parts)
+            assert report.first_not_archived == second.last_sequence + 1
+            world.archive_fails()
+            (report,) = await store.offload_prefix()
+            assert [part.number for part in report.parts] == parts[2:3]
+            assert "away" in str(report.parts[0].failure)
+            world.disk.heal()
+            first, other = await asyncio.gather(store.offload_prefix(), store.offload_prefix())
+            numbers = [part.number for report in (*first, *other) for part in report.parts]
+            assert numbers[: len(parts) - 2] == parts[2:], "each once, whoever asked"
+            with pytest.raises(InvalidArgumentError):
+                await store.offload_prefix(before=-1)
+
+    run(main())
+
+
+def test_sealed_log_above_a_size_is_archived_whatever_its_age(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, offload_after_s=DAY_S, offload_above_bytes=20_000)
+        async with world.open() as store:
+            await fill(store)
+            await until(lambda: archive_of(store).count > 0)
+            archiver(store)._wake.set()
+            await until(lambda: archiver(store).unarchived_bytes <= 20_000)
+            parts = list(store._containers[0]._log.sealed_parts())
+            waiting = sum(p.length for p in parts if p.number > archive_of(store).last_number)
+            assert 10_000 < waiting <= 20_000, "only the oldest"
+
+    run(main())
+
+
+@pytest.mark.parametrize("by", ["age", "bytes"])
+def test_retention_deletes_from_the_oldest_part_on(tmp_path: Path, by: str) -> None:
+    settings: dict[str, Any] = (
+        {"archive_retention_s": DAY_S}
+        if by == "age"
+        else {"archive_retention_bytes": 20_000, "offload_above_bytes": 10_000}
+    )
+
+    async def main() -> None:
+        world = World(tmp_path, **settings)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store, hot_deleted=True)
+            if by == "age":
+                assert archive_of(store).first == 0
+                world.clock.pass_s(DAY_S + 1)
+                await fill(store, count=60)
+            archiver(store)._wake.set()
+            await all_archived(store, hot_deleted=True)
+            await until(lambda: 0 < archive_of(store).first == archive_of(store).swept)
+            await until(lambda: world.objects() == names_in(store))
+            parts = [each async for each in store.list_archived_parts()]
+            if by == "age":
+                assert all(part.last_ms > world.clock.now_ms - DAY_S * 1000 for part in parts)
+            else:
+                assert 20_000 <= sum(part.length for part in parts) < 20_000 + 3 * 8400
+
+    run(main())
+
+
+def test_removing_keeps_what_the_log_may_not_delete(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_deletion_lag_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await all_archived(store)
+            assert await store.remove_archived_parts(1 << 40, 0) == (0, 0)
+            world.clock.pass_s(DAY_S + 1)
+            archiver(store)._wake.set()
+            await until(lambda: archive_of(store).hot_deleted_count > 2)
+            second = archive_of(store).tail[1]
+            assert await store.remove_archived_parts(second.last_sequence + 1, 0) == (0, 2)
+            await until(lambda: archive_of(store).swept == 2)
+            (first, *_) = [each async for each in store.list_archived_parts()]
+            assert first.place == 2
+
+    run(main())
+
+
+def test_without_an_archive_every_call_is_refused_and_an_archive_may_come_later(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_deletion_lag_s=DAY_S)
+        async with world.open(archive="") as store:
+            await fill(store)
+            for call in (store.offload_prefix, lambda: store.remove_archived_parts(5, 0)):
+                with pytest.raises(ArchiveDisabledError, match="archive"):
+                    await call()
+            with pytest.raises(ArchiveDisabledError, match="archive"):
+                [each async for each in store.list_archived_parts()]
+            assert "archive" not in store.stats()["containers"][0]
+            await store.flush()
+            await store.checkpoint()
+        async with world.open() as store:
+            expected = await fill(store)
+            await all_archived(store)
+            assert archive_of(store).count
+        async with world.open(archive="") as store:
+            expected = await read_all(store, "x")
+            await store.flush()
+            await store.checkpoint()
+            assert log_parts(store)[0] > archive_of(store).last_number - 5, "the log is cut as ever"
+        async with world.open() as store:
+            await fill(store)
+            await all_archived(store)
+            assert (await read_all(store, "x")).startswith(expected)
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting", "why"),
+    [
+        ({"archive_retention_s": 14_400.0}, "archive_retention_s", "together, 14400.0"),
+        (
+            {"archive_retention_s": 20.0, "archive_deletion_lag_s": 10.0, "offload_after_s": 10.0},
+            "archive_retention_s",
+            "before the log has deleted its own copy",
+        ),
+        ({"archive_retention_bytes": 1 << 30}, "archive_retention_bytes", "offload_above_bytes"),
+        ({"unflushed_bytes_max": 1 << 30}, "offload_above_bytes", "unflushed_bytes_max"),
+        ({"tier1": "memory"}, "archive", "no parts"),
+        ({"tier2": "file:///a"}, "archive", "another place"),
+    ],
+)
+def test_settings_that_cannot_be_together_are_refused(
+    settings: dict[str, Any], setting: str, why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why) as refused:
+        StoreConfig.from_settings({"archive": "file:///a", **settings})
+    assert refused.value.setting == setting
+    StoreConfig.from_settings(settings)  # they say nothing without an archive
+
+
+def test_the_archive_is_named_as_tier2_is(tmp_path: Path) -> None:
+    config = merge_settings({"archive": tmp_path}, {}, {}, existing=False)
+    assert config.archiving.archive == tmp_path.as_uri()
+    with pytest.raises(ConfigError, match="archive"):
+        merge_settings({"archive": "s3://k:secret@b/p"}, {}, {}, existing=False)
+
+    async def main() -> None:
+        with pytest.raises(ConfigError, match="setting archive: "):
+            async with segmentstore.open(tmp_path / "s", archive="no-url"):
+                pass
+
+    run(main())
