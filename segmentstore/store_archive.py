@@ -65,8 +65,9 @@ class StoreArchive(ABC):
         """Take the parts of a container out of the archive all of whose operations are before a
         sequence number, but for those that the log may not delete yet.
 
-        They are no part of the archive when it returns; their objects are deleted soon after.
-        Raises InvalidArgumentError, ContainerNotServedError, TierUnavailableError.
+        Their objects are deleted when it returns. If it fails some of it may be done, and the store
+        does the rest later. Raises InvalidArgumentError, ContainerNotServedError,
+        TierUnavailableError.
         """
         self._check_running()
         checked_offset("before", before)

@@ -135,11 +135,8 @@ class ContainerUpkeep(SegmentCalls):
             raise TierUnavailableError("archive", str(error)) from error
 
     async def remove_archived(self, before: int) -> int:
-        """As `LogArchiver.remove_before`. Raises as `archived_parts`."""
-        try:
-            return await self._archiving().remove_before(before)
-        except StorageUnavailableError as error:
-            raise TierUnavailableError("archive", str(error)) from error
+        """As `LogArchiver.remove_prefix`. Raises ArchiveDisabledError, too."""
+        return await self._archiving().remove_prefix(before)
 
     def list_log(self) -> LogListing:
         """What the log holds up to now."""

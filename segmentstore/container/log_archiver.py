@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
@@ -106,13 +107,49 @@ class ArchiveStatistics:
     """Lists in memory."""
 
 
-class _Request:
-    """One call of `offload_prefix`, and calls that joined it."""
+class _Request(ABC):
+    """What a caller asked for, to be done in the next pass."""
 
-    def __init__(self, before: int | None) -> None:
-        self.before = before
-        self.reports: list[OffloadedPart] = []
+    def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @abstractmethod
+    async def serve(self, archiver: LogArchiver) -> None:
+        """Do it. What it raises ends the pass."""
+
+    def end(self, error: SegmentStoreError | None) -> None:
+        """The pass has ended, or nothing comes of it any more."""
+        if not self.done.done():
+            if error is None:
+                self.done.set_result(None)
+            else:
+                self.done.set_exception(error)
+
+
+class _OffloadRequest(_Request):
+    def __init__(self, before: int | None) -> None:
+        super().__init__()
+        self._before = before
+        self.parts: list[OffloadedPart] = []
+
+    async def serve(self, archiver: LogArchiver) -> None:
+        try:
+            await archiver.offload_before(self._before, self.parts)
+        finally:
+            if self.parts and self.parts[-1].failure:
+                self.end(None)  # that is its answer
+        self.end(None)
+
+
+class _RemovalRequest(_Request):
+    def __init__(self, before: int) -> None:
+        super().__init__()
+        self._before = before
+        self.removed = 0
+
+    async def serve(self, archiver: LogArchiver) -> None:
+        self.removed = await archiver.remove_before(self._before)
+        self.end(None)
 
 
 class LogArchiver:
@@ -205,13 +242,26 @@ class LogArchiver:
 
         A call while a pass runs waits for the next one, and shares it with other calls.
         """
+        request = _OffloadRequest(before)
+        await self._ask(request)
+        return request.parts
+
+    async def remove_prefix(self, before: int) -> int:
+        """Take the parts out of the archive whose operations are all before the sequence number,
+        and whose hot copies may be deleted; gives how many, when their objects are deleted.
+
+        Raises TierUnavailableError: some of it may be done, and the rest is done later.
+        """
+        request = _RemovalRequest(before)
+        await self._ask(request)
+        return request.removed
+
+    async def _ask(self, request: _Request) -> None:
         if self._ended:
             raise ContainerStoppedError(self._metadata.container_id)
-        request = _Request(before)
         self._requests.append(request)
         self._wake.set()
         await asyncio.shield(request.done)
-        return request.reports
 
     def health(self) -> str | None:
         """What keeps the archive from having what is due; None if nothing does."""
@@ -249,6 +299,7 @@ class LogArchiver:
             try:
                 await self._pass(requests)
             except _TRANSIENT as error:
+                _fail(requests, _as_ours(error))
                 self._health.failed(error)
                 _log.warning("container %d: archive: %s", self._metadata.container_id, error)
                 pause_s = self._backoff.next_s()
@@ -258,9 +309,6 @@ class LogArchiver:
             else:
                 self._health.succeeded()
                 self._backoff.reset()
-            for request in requests:
-                if not request.done.done():
-                    request.done.set_result(None)
             self.lists.evict_idle()
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
@@ -270,7 +318,7 @@ class LogArchiver:
         self._count()
         await self._delete_hot_copies()
         for request in requests:
-            await self._serve(request)
+            await request.serve(self)
         while (part := self._due_part()) is not None:
             await self._offload(part)
             await self._delete_hot_copies()
@@ -299,20 +347,20 @@ class LogArchiver:
         is_old = age_ms >= self._config.offload_after_s * 1000 or not self._config.offload_after_s
         return candidates[0] if is_old or waiting > self._config.offload_above_bytes else None
 
-    async def _serve(self, request: _Request) -> None:
-        """Offload what a call asked for; a failure is in its report, and ends the pass."""
+    async def offload_before(self, before: int | None, reports: list[OffloadedPart]) -> None:
+        """In a pass: offload what a call asked for; a failure is the last report, and is raised."""
         while candidates := self._candidates():
             part = candidates[0]
             operations = self._positions.operations_of(part.number)
             last = 0 if operations is None else operations.last_sequence
-            if request.before is not None and last >= request.before:
+            if before is not None and last >= before:
                 return
             try:
                 archived = await self._offload(part)
             except _TRANSIENT as error:
-                request.reports.append(_report(self._metadata.container_id, part, last, error))
+                reports.append(_report(self._metadata.container_id, part, last, error))
                 raise
-            request.reports.append(_report(self._metadata.container_id, part, last, archived))
+            reports.append(_report(self._metadata.container_id, part, last, archived))
 
     # --- one part ---------------------------------------------------------------------------------
 
@@ -418,9 +466,7 @@ class LogArchiver:
             await self._commit(PartsSwept(end))
 
     async def remove_before(self, sequence_number: int) -> int:
-        """Take the parts out of the archive whose operations are all before the sequence number,
-        and whose hot copies are deleted; gives how many. Their objects are deleted soon after.
-        """
+        """In a pass: as `remove_prefix`."""
         archive = self._archive
         found = await self.lists.find_sequence(sequence_number)
         index = archive.count if found is None else found.place
@@ -431,7 +477,7 @@ class LogArchiver:
         for each in range(archive.first, index):
             before += (await self.lists.at(each)).length
         await self._commit(FirstPartMoved(index, before))
-        self._wake.set()
+        await self._sweep()
         return index - archive.first
 
     async def _commit(self, change: ArchiveChange) -> None:
@@ -440,8 +486,13 @@ class LogArchiver:
 
 def _fail(requests: Sequence[_Request], error: SegmentStoreError) -> None:
     for request in requests:
-        if not request.done.done():
-            request.done.set_exception(error)
+        request.end(error)
+
+
+def _as_ours(error: Exception) -> SegmentStoreError:
+    if isinstance(error, SegmentStoreError):
+        return error
+    return TierUnavailableError("archive", str(error))
 
 
 def _report(

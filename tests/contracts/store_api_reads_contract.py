@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Awaitable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from segmentstore import (
     InvalidArgumentError,
     MissingExtraError,
     SegmentNotFoundError,
+    SegmentStoreError,
     SegmentTruncatedError,
     StoreApi,
     UpdateType,
@@ -221,6 +223,54 @@ class StoreReadsContract(StoreApiWorld):
                 assert theirs.items
 
         run(main())
+
+    def test_the_archive_of_the_log(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            settings: dict[str, Any] = {
+                "archive": tmp_path / "a",
+                "offload_after_s": 1000.0,
+                "archive_deletion_lag_s": 0.0,
+                "frame_bytes_max": 200,
+                "log_file_bytes": 8 * 1024 + 200,
+            }
+            async with self.open_api(tmp_path / "s", **settings) as (store, embedded):
+                await store.create_segment("x")
+                for _ in range(120):
+                    await store.append("x", bytes(150))
+                (report,) = await store.offload_prefix()
+                assert [part.failure for part in report.parts] == [None] * len(report.parts)
+                if embedded.config.tier1 == "file":
+                    assert len(report.parts) > 1, "ledgers hold more than the files of this test"
+                    assert report.first_not_archived == report.parts[-1].last_sequence + 1
+                parts = [each async for each in store.list_archived_parts()]
+                assert [part.number for part in parts] == [part.number for part in report.parts]
+                assert parts == [each async for each in embedded.list_archived_parts()]
+                (again,) = await store.offload_prefix(before=2, container=0)
+                assert again.parts == ()
+                # A part that is complete is the log's to delete with the next step of the archiver.
+                last = parts[0].last_sequence if parts else 5
+                removed = await store.remove_archived_parts(last + 1, 0)
+                assert removed == (0, min(1, len(parts)))
+                left = [each.place async for each in store.list_archived_parts()]
+                assert left == list(range(1, len(parts)))
+                for wrong in (-1, "1"):
+                    with pytest.raises(InvalidArgumentError):
+                        await store.offload_prefix(wrong)  # type: ignore[arg-type]
+                    with pytest.raises(SegmentStoreError):
+                        await store.remove_archived_parts(5, wrong)  # type: ignore[arg-type]
+
+        run(main())
+
+    def test_a_store_without_an_archive(self, tmp_path: Path) -> None:
+        async def body(store: StoreApi) -> None:
+            with pytest.raises(SegmentStoreError, match="has no archive"):
+                await store.offload_prefix()
+            with pytest.raises(SegmentStoreError, match="has no archive"):
+                await store.remove_archived_parts(5, 0)
+            with pytest.raises(SegmentStoreError, match="has no archive"):
+                [each async for each in store.list_archived_parts()]
+
+        self.check(tmp_path, body)
 
     def test_an_export_of_the_catalog(self, tmp_path: Path) -> None:
         async def body(store: StoreApi) -> None:
