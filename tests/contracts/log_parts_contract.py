@@ -65,7 +65,7 @@ class LogPartsContract(ABC):
     @abstractmethod
     def run(coroutine: Coroutine[Any, Any, None]) -> None: ...
 
-    async def lived(self, openings: int = 3, appends: int = 60) -> DurableDataLog:
+    async def lived(self, openings: int = 3, appends: int = 30) -> DurableDataLog:
         """An open log with parts of several owners: each append is waited for."""
         number = 0
         for _ in range(openings):
@@ -130,7 +130,7 @@ class LogPartsContract(ABC):
 
     def test_a_part_is_whole_wherever_the_log_is_truncated_in_it(self) -> None:
         async def scenario() -> None:
-            log = await self.lived(appends=30)
+            log = await self.lived()
             before = await entries_of_parts(log)
             part = log.sealed_parts()[1]
             frames = [frame for frame in await read_all(log) if frame.address < part.end]
