@@ -145,7 +145,8 @@ class LedgerParts:
                 )
             created_ms = self._created_ms.get(item.ledger_id)
             if created_ms is not None:
-                latest_ms = min(latest_ms, created_ms)
+                # Ledgers of old clusters may have no time.
+                latest_ms = min(latest_ms, created_ms) if created_ms > 0 else latest_ms
             elif item.sequence not in self._ended_ms and not item.is_open:
                 unknown.append(item.ledger_id)
         self._forget(record)

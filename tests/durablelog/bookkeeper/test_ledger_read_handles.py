@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from durablelog.bookkeeper import ledger_parts
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.bookkeeper_log_view import BookKeeperLogView
-from durablelog.bookkeeper.ledger_store import LedgerError, LedgerState
+from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError, LedgerState
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.memory_process import MemoryProcess
 from durablelog.durable_data_log import DurableDataLog
@@ -299,6 +300,35 @@ def test_when_ledgers_of_earlier_owners_were_sealed_is_asked_for() -> None:
                 break
             await asyncio.sleep(0)
         assert known == [*wanted, first[-1].sealed_ms]
+        await log.close()
+
+    run(scenario())
+
+
+def test_ledgers_without_a_time_were_sealed_at_the_opening_at_the_latest() -> None:
+    class Timeless(Damaged):
+        described = 0
+
+        async def describe(self, ledger_id: int) -> LedgerDescription:
+            self.described += 1
+            return replace(await super().describe(ledger_id), created_ms=-1)
+
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        log = await world.opened()
+        await append_all(log, range(60))
+        await log.close()
+        store = Timeless(world.cluster)
+        log = log_on(world, store)
+        await log.open()
+        first = log.sealed_parts()
+        for _ in range(1000):
+            if store.described == len(first):
+                break
+            await asyncio.sleep(0)
+        assert store.described == len(first)
+        assert log.sealed_parts() == first
+        assert first[0].sealed_ms >= LoopClock().offset_ms
         await log.close()
 
     run(scenario())
