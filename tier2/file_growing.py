@@ -45,12 +45,13 @@ class GrowingFile:
             assert self._file is not None
             self._file.pwrite([part], self._size)
             self._size += len(part)
+            # Each part: what is left to the end would hold up everything else on that disk.
+            self._file.sync()
 
     def finish(self) -> None:
         with self._lock:
             if self._ended or self._file is None:
                 return
-            self._file.sync()
             self._file.close()
             self._ended = True
             self._publish(self._path)

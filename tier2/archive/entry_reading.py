@@ -44,6 +44,8 @@ class LedgerPlace:
     open_ranges: Callable[[int, int], RangeReads]
     """From an offset of the data object to another."""
     offsets: EntryOffsets
+    batch_bytes: int
+    """Of entries given together, but for a single larger one."""
 
 
 class EntryReading:
@@ -119,6 +121,7 @@ class EntryReading:
         Raises ArchiveFormatError; entries of before are parsed again then.
         """
         batch: list[LedgerEntry] = []
+        room = self._place.batch_bytes
         block, _ = self._index.block(self._part)
         if self._at == block.offset:
             header = await self._take(BLOCK_HEADER_BYTES)
@@ -142,12 +145,13 @@ class EntryReading:
                     f"{length} bytes of entry {entry_id} where entry {self._entry} is due, "
                     f"{self._block_end - self._at} bytes before the block's end"
                 )
-            if batch and len(self._buffer) < whole:
+            if batch and (len(self._buffer) < whole or length > room):
                 break
             data = (await self._take(whole))[ENTRY_HEADER_BYTES:]
             self._remember()
             if self._entry >= self._first:
                 batch.append(LedgerEntry(entry_id, data))
+                room -= length
             self._entry += 1
             self._advance(whole)
         return batch

@@ -124,7 +124,9 @@ class ObjectLedgerOffloader(LedgerOffloader):
         else:
             self._indices.move_to_end(index_name)
         open_ranges = partial(self._ranges, data_name)
-        return ArchivedLedger(ledger_id, LedgerPlace(data_name, index, open_ranges, self._offsets))
+        return ArchivedLedger(
+            ledger_id, LedgerPlace(data_name, index, open_ranges, self._offsets, self._read_bytes)
+        )
 
     async def delete_offloaded(self, ledger_id: int, uid: bytes) -> None:
         data_name, index_name = _names(ledger_id, uid)
