@@ -353,3 +353,19 @@ def test_a_controller_that_comes_back_knows_what_others_did(tmp_path: Path) -> N
         assert refused.status not in {0, 3}
 
     on_two_hosts(tmp_path, main)
+
+
+def test_a_term_that_was_cancelled_answers_no_more(tmp_path: Path) -> None:
+    async def main(world: ClusterWorld) -> None:
+        await make_stream(world, "one")
+        seat = world.hosts["one"].seat
+        assert seat is not None
+        term = seat._term
+        assert term is not None
+        term.task.cancel()
+        await asyncio.wait((term.task,))
+        with pytest.raises(CallEnd) as caught:
+            await call(world, "one", "createScope", scope="another")
+        assert caught.value.code is UNAVAILABLE
+
+    on_two_hosts(tmp_path, main)
