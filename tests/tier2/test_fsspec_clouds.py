@@ -62,7 +62,11 @@ class CloudContract(FsspecContract):
         scheme = shared_server(self.kind).location(self.space).partition(":")[0]
         fs: Any = fsspec.filesystem(scheme, skip_instance_cache=True, use_listings_cache=False)
         below = f"{self.space}/some/prefix/"
-        return {path.removeprefix(below): fs.cat_file(path) for path in fs.find(below)}
+        return {
+            path.removeprefix(below): fs.cat_file(path)
+            for path in fs.find(below)
+            if not path.startswith(f"{below}~")
+        }
 
 
 def _configure(server: CloudServer, monkeypatch: pytest.MonkeyPatch) -> None:
