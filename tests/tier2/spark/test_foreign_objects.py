@@ -97,7 +97,7 @@ def write(root: Path, names: Iterable[str]) -> None:
 
 
 def test_a_folder_shows_all_that_lies_in_it(tmp_path: Path) -> None:
-    write(tmp_path, [*FOREIGN, *OWN, "~staging/0123"])
+    write(tmp_path, [*FOREIGN, *OWN, "~staging/0123", "~metadata/x"])
     assert listed(tmp_path.as_uri()) == sorted([*FOREIGN, OURS])
 
 
@@ -189,7 +189,7 @@ def test_a_server_of_files_shows_all_that_lies_on_it() -> None:
     server = shared_server(Sftp)
     space = f"foreign-{next(SPACES)}"
     root = server.root / space
-    write(root, [*FOREIGN, *OWN, "~staging/0123"])
+    write(root, [*FOREIGN, *OWN, "~staging/0123", "~metadata/x"])
     (root / "around").symlink_to(".")
     (root / "ab" / "file").symlink_to("x y")
     assert listed(server.location(space)) == sorted([*FOREIGN, OURS, "around", "ab/file"])

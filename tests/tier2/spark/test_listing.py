@@ -127,6 +127,8 @@ def test_a_folder_is_listed_as_its_storage_lists_it(
     root = tmp_path / "objects"
     (root / "~staging").mkdir(exist_ok=True)
     (root / "~staging" / "x").write_text("x")
+    (root / "~metadata").mkdir(exist_ok=True)
+    (root / "~metadata" / "x").write_text("{}")
     (root / "no name").write_text("x")
     (root / "00" / "empty").mkdir()
     (root / "ff" / "no name").write_text("x")

@@ -33,6 +33,7 @@ from segmentstore.contracts.runtime import Runtime
 from tier2.file_staging import FOLDER as STAGING_FOLDER
 from tier2.file_urls import path_of
 from tier2.locations import check_object_storage_url, open_object_storage
+from tier2.metadata_files import METADATA_FOLDER
 from tier2.object_names import ENGINE_PREFIXES, may_hold_ours
 from tier2.object_storage import StorageUnavailableError, StoredObject
 from tier2.spark.reconcile.listing_table import TABLE_ROWS, key_text, listing_table
@@ -161,8 +162,10 @@ def _foreign_entries(root: str) -> list[_Entry]:
 
 
 def _is_ours(top: str) -> bool:
-    """Also the staging folder: a store in a folder may be listed over a server of files."""
-    return is_known_prefix(top) or top == f"{STAGING_FOLDER}/"
+    """Also the folders of files that are no objects: a store in a folder may be listed over a
+    server of files.
+    """
+    return is_known_prefix(top) or top in {f"{STAGING_FOLDER}/", f"{METADATA_FOLDER}/"}
 
 
 def _entries(root: str, folder: str) -> list[_Entry]:
