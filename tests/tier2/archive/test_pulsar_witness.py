@@ -7,10 +7,12 @@ import hashlib
 import shutil
 import uuid
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+import segmentstore
 from recovery.harness.services.pulsar_offloader import PulsarOffloader, WitnessError
 from recovery.harness.services.s3_servers import (
     ACCESS_KEY,
@@ -26,7 +28,11 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_offloader_contract import entries_of
 from tests.support.fake_ledger import FakeLedger, pulsar_ledger
 from tests.support.suites import slow
-from tier2.archive.archive_names import archived_data_name, archived_index_name
+from tier2.archive.archive_names import (
+    archived_data_name,
+    archived_index_name,
+    parse_archived_name,
+)
 from tier2.archive.data_block import BLOCK_HEADER_BYTES, ENTRY_HEADER_BYTES
 from tier2.archive.index_block import parse_index
 from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
@@ -169,3 +175,36 @@ def test_what_pulsar_gets_wrong_is_done_right_here(pulsar: PulsarOffloader) -> N
             await asyncio.to_thread(pulsar.ask, "read", THEIRS, LEDGER)
 
     run(SERVERS[-1], 5 * MIB, case)
+
+
+@slow(15)
+def test_pulsar_reads_the_log_of_a_store(tmp_path: Path) -> None:
+    server, bucket = shared_server(SERVERS[-1]), "pulsar-store"
+    server.make_bucket(bucket)
+    url = server.location(bucket)
+
+    async def fill() -> None:
+        async with segmentstore.open(
+            tmp_path / "store", archive=url, log_file_bytes=2 * MIB, containers=1
+        ) as store:
+            await store.create_segment("logged")
+            await asyncio.gather(*(store.append("logged", bytes(5000)) for _ in range(1000)))
+            await store.offload_prefix()
+
+    async def ours(ledger_id: int, uid: bytes) -> list[bytes]:
+        offloader = ObjectLedgerOffloader(S3ObjectStorage(parse_s3_url(url), Runtime()))
+        handle = await offloader.read_offloaded(ledger_id, uid)
+        entries = await entries_of(handle, 0, handle.last_entry)
+        await offloader.close()
+        return entries
+
+    asyncio.run(fill())
+    listed = server.client().list_objects_v2(Bucket=bucket)["Contents"]
+    names = [parse_archived_name(each["Key"]) for each in listed]
+    found = [name for name in names if name is not None and not name.is_index]
+    assert len(found) > 1
+    with PulsarOffloader(server.url, bucket, ACCESS_KEY, SECRET_KEY) as pulsar:
+        for name in found:
+            entries = asyncio.run(ours(name.ledger_id, name.uid))
+            answer = pulsar.ask("read", uuid.UUID(bytes=name.uid), name.ledger_id)
+            assert answer[2] == digest_of(entries)
