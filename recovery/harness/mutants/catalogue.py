@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from recovery.harness.mutants.archive import ARCHIVE
 from recovery.harness.mutants.bookkeeper import BOOKKEEPER
 from recovery.harness.mutants.cluster import CLUSTERS
 from recovery.harness.mutants.connect import CONNECT
@@ -38,6 +39,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *MAILBOX,
     *SHARED_FOLDERS,
     *SNAPSHOTS,
+    *ARCHIVE,
     *IDLE_SEGMENTS,
     *PARTIAL_SEGMENTS,
     *READINDEX,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from recovery.harness.simulation.fault_points import TABLE
-from recovery.harness.simulation.store_world import BOOKKEEPER
+from recovery.harness.simulation.store_world import ARCHIVE, BOOKKEEPER
 
 Ending = Literal["power", "kill", "close", "takeover"]
 Tier1 = Literal["file", "ledger", "bookkeeper"]
@@ -217,6 +217,7 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     plan = dataclasses.replace(plan, cycles=_with_far_clocks(plan))
     plan = _with_few_active(_with_snapshots(plan))
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
+    plan = _with_archive(plan)
     return _with_mailbox(plan) if workload == COMPACTION else plan
 
 
@@ -291,6 +292,12 @@ def _with_few_active(plan: Plan) -> Plan:
     if "inline_checkpoint_bytes_max" not in plan.settings:
         return plan
     drawn = draw_active(random.Random(f"{plan.seed}/active"))
+    return dataclasses.replace(plan, settings={**plan.settings, **drawn})
+
+
+def _with_archive(plan: Plan) -> Plan:
+    """The same, in a fifth of the plans with an archive of the logs."""
+    drawn = draw_archive(random.Random(f"{plan.seed}/archive"))
     return dataclasses.replace(plan, settings={**plan.settings, **drawn})
 
 
@@ -388,6 +395,21 @@ def draw_snapshots(rng: random.Random) -> dict[str, Any]:
     if rng.random() >= 0.33:
         return {}
     return {"inline_checkpoint_bytes_max": rng.choice([0, 0, 300, 1500])}
+
+
+def draw_archive(rng: random.Random) -> dict[str, Any]:
+    """For a fifth of all stores an archive; some wait with a part, or keep few of them."""
+    if rng.random() >= 0.2:
+        return {}
+    drawn = {
+        "archive": ARCHIVE,
+        "offload_after_s": rng.choice([0.0, 0.0, 1.0]),
+        "offload_above_bytes": rng.choice([0, 4000, 10_000]),
+        "archive_deletion_lag_s": rng.choice([0.0, 0.0, 0.5, 5.0]),
+    }
+    if rng.random() < 0.2:
+        drawn["archive_retention_bytes"] = rng.choice([11_000, 40_000])
+    return drawn
 
 
 def draw_active(rng: random.Random) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from recovery.harness.checkers.all_checks import evaluate, raised
 from recovery.harness.checkers.tier2 import orphans
 from recovery.harness.history import History, ProcessRun, Violation
 from recovery.harness.observer import observe
+from recovery.harness.runs.archive_watch import KEPT_OF_ARCHIVE, ArchiveWatch
 from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.catalog_damage import CatalogDamage
 from recovery.harness.runs.clock_turns import turn_clock, turn_far_clock
@@ -63,7 +64,7 @@ ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
 """What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
-_KEPT = ("containers", "tier1", "mailbox_poll_interval_s")
+_KEPT = ("containers", "tier1", "mailbox_poll_interval_s", *KEPT_OF_ARCHIVE)
 """Settings that stay when a process run has others."""
 
 
@@ -87,6 +88,7 @@ class Scenario:
         self._far_rng = self.world.random("far clocks")
         self._catalogs = CatalogDamage(self.world, plan)
         self._deletions = DeletionWatch(self.world.time)
+        self._archive = ArchiveWatch(self.world, plan)
         self._unforeseen: list[Violation] = []
         self._phases: dict[str, str] = {}
         self._crashes = 0
@@ -265,6 +267,7 @@ class Scenario:
         begun_us = self.world.time.now_us
         store = await self.world.open_store(process)
         self._deletions.attach(store, begun_us)
+        self._archive.attach(store)
         self._stores[process.name] = store
         process_run.opened = self.history.next_stamp()
         if self._stopped is not None and process is not self._stopped:
@@ -309,11 +312,7 @@ class Scenario:
         store open.
         """
         process_runs = self.history.process_runs
-        number = max(
-            process_run.number
-            for process_run in process_runs
-            if process_run.process == process.name
-        )
+        number = max(each.number for each in process_runs if each.process == process.name)
         return number > 0 and process_runs[number - 1].opened is None
 
     def _end_process_run(self, process_run: ProcessRun, ending: str) -> None:
@@ -401,8 +400,7 @@ class Scenario:
                 )
         self.world.kill(rival)
 
-    # --- around the process runs
-    # -------------------------------------------------------------------------
+    # --- around the process runs ------------------------------------------------------------------
 
     def _finish(self) -> None:
         """Heal everything; all must be there, go to Tier 2, survive one more crash, and be there
@@ -417,8 +415,8 @@ class Scenario:
         if any(cycle.far_clock for cycle in self.plan.cycles):
             self.world.settings["orphan_sweep_interval_s"] = 0.0
         self.world.clock.thaw()
-        self.world.bucket.heal()
-        self.world.bookkeeper.heal()
+        for service in (self.world.bucket, self.world.archive, self.world.bookkeeper):
+            service.heal()
         process = self.world.process("last")
         self._last(process, flush=True)
         self.world.cut_power()
@@ -448,11 +446,11 @@ class Scenario:
             if any(cycle.far_clock for cycle in self.plan.cycles):
                 self._unforeseen.extend(await outlast_the_lag(store))
         else:
+            await self._archive.check_all(store)
             await store.close()
             self._end_process_run(process_run, "closed")
 
-    # --- how a process run ended
-    # -------------------------------------------------------------------------
+    # --- how a process run ended ------------------------------------------------------------------
 
     def _check_end(
         self, process: SimulatedProcess, task: asyncio.Task[None], *, two_owners: bool
@@ -538,6 +536,7 @@ class Scenario:
                     for each in self.world.unhandled
                 ),
                 *self._deletions.violations,
+                *self._archive.violations,
                 *evaluation.violations,
             ],
             crashes=self._crashes,

@@ -46,6 +46,8 @@ NEIGHBOUR = "/neighbour"
 TIER2 = "/store/tier2"
 SHARED_TIER2 = "memory://simulated"
 """Where hosts of a cluster have their objects: in the simulated object storage."""
+ARCHIVE = "memory://archive"
+"""Where a store's archive is: in a simulated object storage of its own."""
 NO_STORE = "00000000-0000-0000-0000-000000000000"
 """Of a folder in which no store was made yet."""
 BOOKKEEPER = "bookkeeper://simulated/store"
@@ -70,6 +72,8 @@ class StoreWorld(World):
         self.tier1 = tier1
         self.tier2 = tier2
         self.bucket = SimulatedBucket()
+        self.archive = SimulatedBucket()
+        """Where parts of logs go, if the settings say so."""
         self.ledgers = SimulatedLedgerStore()
         self.bookkeeper = BookKeeperServers()
         self.nodes: dict[str, SimulatedNodes] = {}
@@ -168,6 +172,8 @@ class ProcessAdapters:
         return BookKeeperClients(SimulatedLedgers(servers, self._process), nodes)
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
+        if url == ARCHIVE:
+            return SimulatedObjectStorage(self._world.archive, self._process, page_objects=10)
         if self._world.tier2 == "file":
             return FileObjectStorage(TIER2, runtime, page_objects=10)
         return SimulatedObjectStorage(self._world.bucket, self._process, page_objects=10)

@@ -1,0 +1,210 @@
+"""Archive watch: whether every acknowledged operation is in the log or in the archive at any
+moment.
+
+It stands in the way of what takes operations away, truncations of logs and deletions in the
+archive, and knows what owners committed. Rules of this file:
+
+- what the archive has is read from the world's bucket, not through the owner;
+- a part is complete when the log of any owner says so, and expired when the pointer to the first
+  part is behind it;
+- the lag is counted by the true time of the world, from the commit of the completion.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Final
+
+from durablelog.data_frame import header_length_at, parse_header
+from durablelog.data_frame_reader import DataFrameReader
+from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.operation_codec import decode_operation
+from durablelog.operations import ArchiveOperation, Operation
+from recovery.harness.history import Violation
+from recovery.harness.runs.plan import Plan
+from recovery.harness.simulation.store_world import StoreWorld
+from segmentstore.contracts.archive_metadata import FirstPartMoved, OffloadCompleted
+from segmentstore.contracts.archived_parts import ArchivedPart
+from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.ledgers import LedgerNotFoundError, ReadHandle
+from segmentstore.service import SegmentStore
+
+NAME: Final = "archive"
+KEPT_OF_ARCHIVE: Final = ("archive", "offload_above_bytes", "archive_deletion_lag_s")
+"""Settings that stay when a process run has others: without an archive the log is deleted."""
+
+
+class ArchiveWatch:
+    """Of one world, for all its owners."""
+
+    def __init__(self, world: StoreWorld, plan: Plan) -> None:
+        self._time = world.time
+        self._bucket = world.archive
+        self._clock_is_true = not any(cycle.clock or cycle.far_clock for cycle in plan.cycles)
+        """The lag is counted by the wall clock: it is not checked where that is not true."""
+        self._is_tidy = "object.put.late" not in plan.rates
+        """No change comes late: nothing is left in the archive that no log knows."""
+        self._complete: dict[str, tuple[ArchivedPart, int | None]] = {}
+        """By the name of its data: the part, and when it became complete, if that was seen."""
+        self._expired: set[str] = set()
+        self._committed: dict[int, set[int]] = {}
+        """Sequence numbers of operations by container."""
+        self.violations: list[Violation] = []
+        self.parts = 0
+        """That logs deleted."""
+
+    def attach(self, store: SegmentStore) -> None:
+        """Watch a store that has just been opened."""
+        parts = store._parts  # noqa: SLF001 - what an owner deletes, and why, is not public
+        if parts.archive is None:
+            return
+        lag_us = int(parts.config.archiving.archive_deletion_lag_s * 1_000_000)
+        for owned in parts.containers:
+            for part in owned.metadata.archive.tail:
+                self._complete.setdefault(_name(part), (part, None))
+            self._attach(owned, lag_us)
+        delete = parts.archive.storage.delete
+
+        async def watched(name: str) -> None:
+            self._check_deletion(name)
+            await delete(name)
+
+        parts.archive.storage.delete = watched  # type: ignore[method-assign]
+
+    def _attach(self, owned: Any, lag_us: int) -> None:
+        processor, log = owned._processor, owned._log  # noqa: SLF001
+        if processor is None:
+            return
+        committed: Callable[[Sequence[Operation]], None] = processor._on_commit  # noqa: SLF001
+        numbers = self._committed.setdefault(owned.container_id, set())
+
+        def noted(operations: Sequence[Operation]) -> None:
+            numbers.update(each.sequence_number for each in operations)
+            for each in operations:
+                if isinstance(each, ArchiveOperation):
+                    self._note(owned, each)
+            committed(operations)
+
+        truncate = log.truncate
+
+        async def truncated(address: LogAddress) -> None:
+            self._check_truncation(log, address, lag_us)
+            await truncate(address)
+
+        processor._on_commit = noted  # noqa: SLF001
+        log.truncate = truncated
+
+    def _note(self, owned: Any, operation: ArchiveOperation) -> None:
+        archive, change = owned.metadata.archive, operation.change
+        if isinstance(change, OffloadCompleted):
+            part = archive.tail[-1]
+            self._complete[_name(part)] = (part, self._time.now_us)
+            self._check_part(part, "became complete")
+        elif isinstance(change, FirstPartMoved):
+            numbers = archive.tail[: max(0, archive.first - (archive.count - len(archive.tail)))]
+            self._expired.update(map(_name, numbers))
+
+    def _check_part(self, part: ArchivedPart, when: str) -> None:
+        data = self._bucket.objects.get(_name(part))
+        if data is None or f"{_name(part)}-index" not in self._bucket.objects:
+            self._say(f"part {part.number} {when}, and the archive has not all of it")
+
+    def _check_truncation(self, log: Any, address: LogAddress, lag_us: int) -> None:
+        present = {part.ledger_id: (part, since) for part, since in self._complete.values()}
+        for sealed in log.sealed_parts():
+            if not sealed.length or sealed.end > address:
+                continue
+            self.parts += 1
+            found = present.get(sealed.ledger_id)
+            if found is None:
+                self._say(f"the log deletes part {sealed.number}, which is not in the archive")
+                continue
+            part, since_us = found
+            if _name(part) not in self._expired:
+                self._check_part(part, "is deleted from the log")
+            is_young = since_us is not None and self._time.now_us - since_us + 2000 < lag_us
+            if is_young and self._clock_is_true:
+                self._say(f"the log deletes part {sealed.number} before its lag is over")
+
+    def _check_deletion(self, name: str) -> None:
+        data = name.removesuffix("-index")
+        if data in self._complete and data not in self._expired:
+            self._say(f"{name} is deleted, which is of a part in the archive")
+
+    async def check_all(self, store: SegmentStore) -> None:
+        """Every operation that was ever committed is in the archive or in the log, by their own
+        bytes. For a store that nothing disturbs, and that never let a part expire.
+        """
+        if store._parts.archive is None or self._expired:  # noqa: SLF001
+            return
+        if self._is_tidy:
+            self._check_leftovers(store)
+        for owned in store._parts.containers:  # noqa: SLF001
+            if owned._archiver is None:  # noqa: SLF001
+                continue
+            try:
+                found = await _archived(store, owned)
+            except (LedgerNotFoundError, DataCorruptionError) as error:
+                self._say(f"container {owned.container_id}: {error}")
+                continue
+            # What is behind them is in the part that takes frames: no truncation deletes that.
+            last = max(found, default=0)
+            numbers = self._committed.get(owned.container_id, set())
+            lost = {each for each in numbers if each <= last} - found
+            if lost:
+                self._say(
+                    f"container {owned.container_id}: {len(lost)} operations are neither in "
+                    f"the log nor in the archive, the first is {min(lost)}"
+                )
+
+    def _check_leftovers(self, store: SegmentStore) -> None:
+        known = {name.removesuffix("-index") for name in self._complete}
+        for owned in store._parts.containers:  # noqa: SLF001
+            archive = owned.metadata.archive
+            known |= {_name(part) for part in archive.tail}
+            if archive.attempt is not None:
+                known.add(_name(archive.attempt))
+        for name in self._bucket.objects:
+            if "-ledger-" in name and name.removesuffix("-index") not in known:
+                self._say(f"{name} is of no part, and of no attempt that the log knows")
+
+    def _say(self, detail: str) -> None:
+        self.violations.append(Violation(NAME, detail))
+
+
+async def _archived(store: SegmentStore, owned: Any) -> set[int]:
+    """The sequence numbers of the operations in a container's archive, and in the sealed parts of
+    its log that are not there yet, whole.
+    """
+    place = store._parts.archive  # noqa: SLF001
+    assert place is not None
+    reader, found, log = DataFrameReader(), set[int](), owned._log  # noqa: SLF001
+    async with aclosing(owned._archiver.lists.parts()) as parts:  # noqa: SLF001
+        async for _, part in parts:
+            handle = await place.offloader.read_offloaded(part.ledger_id, part.uid)
+            await _read(handle, part.number, reader, found)
+    for sealed in log.sealed_parts():
+        if sealed.length and sealed.number > owned.metadata.archive.last_number:
+            await _read(await log.open_part(sealed.number), sealed.number, reader, found)
+    return found
+
+
+async def _read(handle: ReadHandle, number: int, reader: DataFrameReader, found: set[int]) -> None:
+    async with aclosing(handle.read(0, handle.last_entry)) as batches:
+        async for batch in batches:
+            for entry_id, data in batch:
+                header = parse_header(data, 0)
+                assert header is not None
+                address = LogAddress(number << 32 | entry_id)
+                payload = data[header_length_at(data, 0) :]
+                for record in reader.feed(
+                    LogFrame(address, header.sequence, header.epoch, payload)
+                ):
+                    found.add(decode_operation(record.data).sequence_number)
+    await handle.close()
+
+
+def _name(part: ArchivedPart) -> str:
+    return f"{uuid.UUID(bytes=part.uid)}-ledger-{part.ledger_id}"
