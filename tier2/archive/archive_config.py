@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from segmentstore.contracts.byte_sizes import GIB, MIB
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.settings import seconds, setting, whole
-from tier2.archive.object_ledger_offloader import BLOCK_BYTES_MAX, BLOCK_BYTES_MIN
+from tier2.archive.object_ledger_offloader import (
+    BLOCK_BYTES_DEFAULT,
+    BLOCK_BYTES_MAX,
+    BLOCK_BYTES_MIN,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +32,7 @@ class ArchiveConfig:
     """A part is deleted from the archive once its last operation is older than this; 0: never."""
     archive_retention_bytes: int = whole(0, 0)
     """The oldest parts are deleted from the archive while the others take so much; 0: never."""
-    archive_block_bytes: int = whole(64 * MIB, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
+    archive_block_bytes: int = whole(BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
     """Size of a block of an archived part; each but the last is one part of its upload."""
     archive_read_bytes: int = whole(1 * MIB)
     """Bytes that one request for entries of an archived part asks for."""

@@ -51,7 +51,8 @@ from tier2.object_storage import (
     check_metadata,
 )
 
-BLOCK_BYTES_DEFAULT: Final = 64 * MIB
+BLOCK_BYTES_DEFAULT: Final = 72 * MIB
+"""Pulsar's 64 MiB, and room for the headers of entries: a log file of 64 MiB is one block."""
 BLOCK_BYTES_MIN: Final = 5 * MIB
 BLOCK_BYTES_MAX: Final = 2 * GIB - MIB
 """Pulsar's reader counts a block's bytes in 31 bits."""
