@@ -258,3 +258,27 @@ def test_from_every_checkpoint_of_either_kind_a_log_adds_up_to_the_same(kinds: l
         assert part.replay.operations_since_checkpoint == whole.replay.operations_since_checkpoint
         later = [each for each in inline if each.sequence_number > first.sequence_number]
         assert (part.positions.truncation_point(None) is None) == (not later)
+
+
+def test_replay_says_what_ends_in_each_part_of_the_log() -> None:
+    positions = LogPositions(lambda address: address >> 32)
+    parts: list[int] = []
+    positions.on_part = lambda: parts.append(1)
+    positions.add_operations(LogAddress(1 << 32 | 5), (10, 100), (12, 90))
+    positions.add_operations(LogAddress(1 << 32 | 9), (13, 95), (13, 95))
+    positions.note_checkpoint(13, LogAddress(1 << 32 | 9))
+    positions.note_checkpoint(14, LogAddress(2 << 32 | 1))
+    positions.add_operations(LogAddress(2 << 32 | 1), (14, 101), (20, 130))
+    first, second = positions.operations_of(1), positions.operations_of(2)
+    assert first is not None
+    assert second is not None
+    assert (first.first_sequence, first.last_sequence) == (10, 13)
+    assert (first.first_ms, first.last_ms, first.checkpoint_sequence) == (100, 100, 13)
+    assert (second.first_sequence, second.last_sequence, second.last_ms) == (14, 20, 130)
+    assert len(parts) == 2
+    positions.add_checkpoint(13, LogAddress(1 << 32 | 9))
+    positions.add_checkpoint(20, LogAddress(2 << 32 | 1))
+    assert positions.truncation_point(None) == (20, 2 << 32 | 1)
+    assert positions.truncation_point(None, LogAddress(2 << 32)) is None, "the first is the begin"
+    positions.truncated(20)
+    assert positions.operations_of(1) is None

@@ -7,7 +7,8 @@ archive, and knows what owners committed. Rules of this file:
 - what the archive has is read from the world's bucket, not through the owner;
 - a part is complete when the log of any owner says so, and expired when the pointer to the first
   part is behind it;
-- the lag is counted by the true time of the world, from the commit of the completion.
+- the lag is counted from when the part says that it was complete, by the wall clock, and not where
+  that is not true.
 """
 
 from __future__ import annotations
@@ -40,14 +41,13 @@ class ArchiveWatch:
     """Of one world, for all its owners."""
 
     def __init__(self, world: StoreWorld, plan: Plan) -> None:
-        self._time = world.time
+        self._clock = world.clock
         self._bucket = world.archive
         self._clock_is_true = not any(cycle.clock or cycle.far_clock for cycle in plan.cycles)
-        """The lag is counted by the wall clock: it is not checked where that is not true."""
         self._is_tidy = "object.put.late" not in plan.rates
         """No change comes late: nothing is left in the archive that no log knows."""
-        self._complete: dict[str, tuple[ArchivedPart, int | None]] = {}
-        """By the name of its data: the part, and when it became complete, if that was seen."""
+        self._complete: dict[str, ArchivedPart] = {}
+        """By the names of their data."""
         self._expired: set[str] = set()
         self._committed: dict[int, set[int]] = {}
         """Sequence numbers of operations by container."""
@@ -60,11 +60,11 @@ class ArchiveWatch:
         parts = store._parts  # noqa: SLF001 - what an owner deletes, and why, is not public
         if parts.archive is None:
             return
-        lag_us = int(parts.config.archiving.archive_deletion_lag_s * 1_000_000)
+        lag_ms = int(parts.config.archiving.archive_deletion_lag_s * 1000)
         for owned in parts.containers:
             for part in owned.metadata.archive.tail:
-                self._complete.setdefault(_name(part), (part, None))
-            self._attach(owned, lag_us)
+                self._complete.setdefault(_name(part), part)
+            self._attach(owned, lag_ms)
         delete = parts.archive.storage.delete
 
         async def watched(name: str) -> None:
@@ -73,7 +73,7 @@ class ArchiveWatch:
 
         parts.archive.storage.delete = watched  # type: ignore[method-assign]
 
-    def _attach(self, owned: Any, lag_us: int) -> None:
+    def _attach(self, owned: Any, lag_ms: int) -> None:
         processor, log = owned._processor, owned._log  # noqa: SLF001
         if processor is None:
             return
@@ -90,7 +90,7 @@ class ArchiveWatch:
         truncate = log.truncate
 
         async def truncated(address: LogAddress) -> None:
-            self._check_truncation(log, address, lag_us)
+            self._check_truncation(log, address, lag_ms)
             await truncate(address)
 
         processor._on_commit = noted  # noqa: SLF001
@@ -100,7 +100,7 @@ class ArchiveWatch:
         archive, change = owned.metadata.archive, operation.change
         if isinstance(change, OffloadCompleted):
             part = archive.tail[-1]
-            self._complete[_name(part)] = (part, self._time.now_us)
+            self._complete[_name(part)] = part
             self._check_part(part, "became complete")
         elif isinstance(change, FirstPartMoved):
             numbers = archive.tail[: max(0, archive.first - (archive.count - len(archive.tail)))]
@@ -111,21 +111,19 @@ class ArchiveWatch:
         if data is None or f"{_name(part)}-index" not in self._bucket.objects:
             self._say(f"part {part.number} {when}, and the archive has not all of it")
 
-    def _check_truncation(self, log: Any, address: LogAddress, lag_us: int) -> None:
-        present = {part.ledger_id: (part, since) for part, since in self._complete.values()}
+    def _check_truncation(self, log: Any, address: LogAddress, lag_ms: int) -> None:
+        present = {part.ledger_id: part for part in self._complete.values()}
         for sealed in log.sealed_parts():
             if not sealed.length or sealed.end > address:
                 continue
             self.parts += 1
-            found = present.get(sealed.ledger_id)
-            if found is None:
+            part = present.get(sealed.ledger_id)
+            if part is None:
                 self._say(f"the log deletes part {sealed.number}, which is not in the archive")
                 continue
-            part, since_us = found
             if _name(part) not in self._expired:
                 self._check_part(part, "is deleted from the log")
-            is_young = since_us is not None and self._time.now_us - since_us + 2000 < lag_us
-            if is_young and self._clock_is_true:
+            if self._clock_is_true and self._clock.time_ms() - part.offloaded_ms < lag_ms:
                 self._say(f"the log deletes part {sealed.number} before its lag is over")
 
     def _check_deletion(self, name: str) -> None:

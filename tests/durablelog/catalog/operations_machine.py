@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from durablelog.operations import (
     AppendOperation,
+    ArchiveOperation,
     ChunkReplacement,
     CreateOperation,
     DeleteOperation,
@@ -23,9 +24,15 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from segmentstore.contracts.archive_metadata import (
+    HotCopiesDeleted,
+    OffloadBegun,
+    OffloadCompleted,
+)
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate, UpdateType
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from tests.tier2.archive.sample_parts import attempt_of_index
 
 NAMES: Final = ("a", "b", "c", "ä/ö")
 LINKED: Final = "linked"
@@ -246,6 +253,18 @@ class OperationsMachine(RuleBasedStateMachine):
     def collect(self, data: st.DataObject) -> None:
         garbage = st.sampled_from(list(self.metadata.garbage))
         self.put(ObjectsDeletedOperation(data.draw(st.lists(garbage, max_size=3))))
+
+    @rule(ends=st.booleans(), hot_deleted=st.booleans())
+    def archive(self, ends: bool, hot_deleted: bool) -> None:
+        """A part of the log: begun, maybe complete, maybe the log's no more."""
+        archive = self.metadata.archive
+        part = attempt_of_index(archive.last_number)
+        self.put(ArchiveOperation(OffloadBegun(part)))
+        if ends:
+            self.put(ArchiveOperation(OffloadCompleted(part.number, part.uid, 7)))
+        elif hot_deleted and archive.hot_deleted_count < archive.count:
+            change = HotCopiesDeleted(archive.last_number, archive.count)
+            self.put(ArchiveOperation(change))
 
     @rule(clock_ms=st.integers(0, 100), back=st.integers(0, 9))
     def read_clock(self, clock_ms: int, back: int) -> None:

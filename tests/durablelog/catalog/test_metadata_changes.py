@@ -76,7 +76,7 @@ def written(frozen: FrozenMetadata, there: dict[bytes, bytes], keys_max: int = 7
 
 
 def totals_of(metadata: ContainerMetadata) -> CatalogTotals:
-    return CatalogTotals(metadata.segment_count)
+    return CatalogTotals(metadata.segment_count, metadata.archive)
 
 
 def full(metadata: ContainerMetadata) -> dict[bytes, bytes]:
