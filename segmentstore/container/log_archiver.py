@@ -223,13 +223,18 @@ class LogArchiver:
     def truncation_bound(self) -> LogAddress | None:
         """The log must not be truncated to this address or behind it; None: it may, anywhere.
 
-        O(sealed parts).
+        Every frame is in the archive, or at or behind the truncation point: readers of the log's
+        past join both. Only a log without room is truncated inside of a part that is not archived,
+        which stays as long as it is not. O(sealed parts).
         """
-        deleted = self._archive.hot_deleted
+        archive, end, short = self._archive, LogAddress(0), self._log.short
         for part in self._log.sealed_parts():
-            if part.number > deleted and part.length:
+            if part.length and part.number > archive.last_number and not short:
+                return LogAddress(part.first + 1)
+            if part.length and part.number > archive.hot_deleted:
                 return part.end
-        return None
+            end = part.end
+        return None if short else LogAddress(end + 1)
 
     @property
     def unarchived_bytes(self) -> int:
