@@ -21,6 +21,7 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.findings import Finding, Severity, harmful, note
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from tier2.archive_places import ArchivedName
 from tier2.block_header import BLOCK_BYTES_MIN
 from tier2.object_names import (
     STORE_TAG_BYTES,
@@ -124,8 +125,10 @@ class Listing:
                 | MetadataFileName()
                 | MailboxName()
                 | ProbeName()
+                | ArchivedName()
             ):
-                pass  # Nothing refers to them, and their writer deletes them.
+                # No chunk lies in them, and their writer deletes them.
+                pass
 
     def _add_object(self, parts: ObjectName, stored: StoredObject) -> None:
         self._own = self._own or (bool(self._tag) and parts.unique_id.startswith(self._tag))

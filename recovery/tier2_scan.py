@@ -26,6 +26,7 @@ from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.segments import may_name_a_segment
+from tier2.archive_places import ArchivedName
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_object
 from tier2.metadata_snapshots import MetadataSnapshotError
@@ -149,7 +150,7 @@ class Bucket:
                 self.stores.append(str(store_id))
             case ForeignName():
                 self.foreign += 1
-            case ProbeName() | MailboxName():
+            case ProbeName() | MailboxName() | ArchivedName():
                 pass
 
 

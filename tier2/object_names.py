@@ -3,14 +3,11 @@
 What each name looks like, and what it says, is in docs/formats/object-names.md. Rules:
 
 - a name is never reused: the unique id has 64 random bits, and the epoch is in the name;
-- a name alone says which writer meant to write the object and for what work, so that an orphan can
-  be distinguished from an object in flight;
+- a name alone distinguishes an orphan from an object in flight: it says whose work the object is;
 - the unique id begins with the tag of the store that works on the object: a store deletes only
   objects that provably are its own. Names that older versions made have no tag, and prove nothing;
-- there is one spelling of each name: lower case, fixed widths. A name that differs in one digit is
-  foreign, also in the folders of the engine;
-- the objects without segments' bytes lie below `ENGINE_PREFIXES`, so that one short listing finds
-  all of a kind; those of one container sort as they were written.
+- each name has one spelling, lower case, of fixed widths: one that differs in a digit is foreign;
+- objects without segments' bytes lie below `ENGINE_PREFIXES`, those of a container as written.
 
 Pure: no await, no clock, no I/O.
 """
@@ -23,6 +20,8 @@ import re
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
+
+from tier2.archive_places import ArchivedName, parse_archive_place
 
 ObjectKind = Literal["flush", "consolidation", "compaction"]
 """Which work made a block object."""
@@ -227,6 +226,7 @@ AnyName: TypeAlias = (
     | MailboxName
     | MarkerName
     | ProbeName
+    | ArchivedName
     | ForeignName
 )
 """What an object in Tier 2 is, by its name."""
@@ -236,7 +236,7 @@ def classify_name(name: str) -> AnyName:
     """What an object of this name is: every name is of exactly one class. O(1)."""
     folder = engine_folder(name)
     if folder is None:
-        return parse_object_name(name) or ForeignName(None)
+        return parse_object_name(name) or parse_archive_place(name) or ForeignName(None)
     return _PARSERS[folder](name) or ForeignName(folder)
 
 

@@ -6,6 +6,7 @@ import uuid
 
 from hypothesis import strategies as st
 
+from tier2.archive_places import ArchivedName
 from tier2.object_names import (
     CATALOG_TABLES,
     ENGINE_PREFIXES,
@@ -51,6 +52,23 @@ PARTS: st.SearchStrategy[AnyName] = st.one_of(
     st.builds(MailboxName, st.builds(MessageKey, _U32, _JOB, _MESSAGE), st.booleans()),
     st.builds(MarkerName, st.uuids()),
     st.builds(ProbeName, st.from_regex(r"probe/[0-9a-f]{32}", fullmatch=True)),
+    st.builds(
+        lambda folder, uid, ledger, end: ArchivedName(f"{folder}{uid}-ledger-{ledger}{end}"),
+        st.sampled_from(("", "archive/")),
+        st.uuids(),
+        st.integers(0, 2**63 - 1),
+        st.sampled_from(("", "-index")),
+    ),
+    st.builds(
+        lambda folder, store, container, kind, number: ArchivedName(
+            f"{folder}parts/{store}/{container:08x}/{kind}-{number:016x}"
+        ),
+        st.sampled_from(("", "archive/")),
+        st.uuids(),
+        _U32,
+        st.sampled_from(("list", "node")),
+        _U64,
+    ),
 )
 """What names of ours say."""
 
@@ -74,7 +92,7 @@ def name_of(parts: AnyName) -> str:
             return answer_name(key) if is_answer else message_name(key)
         case MarkerName(store_id):
             return marker_name(str(uuid.UUID(bytes=store_id.bytes)))
-        case ProbeName(name):
+        case ProbeName(name) | ArchivedName(name):
             return name
         case _:
             raise AssertionError(parts)

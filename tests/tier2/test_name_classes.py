@@ -17,6 +17,7 @@ from storagewriter.orphan_rules import (
     is_left_over,
 )
 from tests.tier2.any_names import NAMES, PARTS, name_of
+from tier2.archive_places import ArchivedName, parse_archive_place
 from tier2.object_names import (
     EPOCH_MAX,
     AnyName,
@@ -52,6 +53,7 @@ PARSERS = (
     parse_metadata_file_name,
     parse_metadata_manifest_name,
     parse_probe_name,
+    parse_archive_place,
 )
 
 
@@ -72,6 +74,9 @@ def test_a_name_is_of_one_class_has_one_spelling_and_lies_where_ours_may_lie(nam
         assert parts.folder == engine_folder(name)
         return
     assert name_of(parts) == name
+    if isinstance(parts, ArchivedName):
+        assert engine_folder(name) is None  # An archive is a place of its own, anywhere.
+        return
     assert (engine_folder(name) is None) is isinstance(parts, ObjectName)
     folders = [name[: place + 1] for place, each in enumerate(name) if each == "/"]
     assert all(map(may_hold_ours, ["", *folders]))
