@@ -42,6 +42,7 @@ CASES = {
     "s3_ingest": "bench.s3_ingest",
     "s3_flush": "bench.s3_flush",
     "archive": "bench.archive",
+    "archive_replay": "bench.archive_replay",
     "s3_backlog": "bench.s3_backlog",
     "s3_catch_up": "bench.s3_catch_up",
     "s3_consolidation": "bench.s3_consolidation",

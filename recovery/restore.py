@@ -18,30 +18,21 @@ checkpoint of that metadata. From then on it is a store as any other. Rules of t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import tempfile
 import uuid
-from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
 
 from durablelog.catalog.catalog_loading import load_metadata
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
-from durablelog.checkpoint_codec import encode_checkpoint
-from durablelog.data_frame_builder import DataFrameBuilder
-from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import (
     DurableDataLogFactory,
-    LogOptions,
-    StoreIdentity,
 )
 from durablelog.file.file_log_factory import FileLogFactory
-from durablelog.operation_codec import encode_operation, encoded_length
-from durablelog.operations import CheckpointOperation
 from recovery.metadata_rebuild import rebuild
+from recovery.new_store import check_folder, on_disk, take_folder, write_store
 from recovery.restore_report import (
     CheckpointUsed,
     ContainerRestore,
@@ -60,20 +51,16 @@ from recovery.tier2_scan import (
     unknown_objects,
 )
 from segmentstore.config import StoreConfig
-from segmentstore.contracts.disk import DiskFile, make_directories
 from segmentstore.contracts.errors import (
     DataCorruptionError,
     InvalidArgumentError,
     NotAStoreError,
-    StoreInUseError,
-    TierUnavailableError,
 )
 from segmentstore.contracts.folders import checked_folder
-from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
-from segmentstore.store_folder import LOCK_NAME, logs_folder, new_store_id, write_store_file
+from segmentstore.store_folder import logs_folder, new_store_id
 from tier2.checkpoint_object import CONTAINERS_MAX
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
 from tier2.object_names import (
@@ -90,11 +77,8 @@ EPOCH_GAP = 16
 """Epochs left out: an owner that died before it wrote anything to Tier 2 took one that no name
 shows.
 """
-_FRAMES_IN_FLIGHT = 16
 CATALOG_READING = CatalogReading(RocksDbKeyStore, load_metadata)
 """How a store's own catalogs are read."""
-
-_T = TypeVar("_T")
 
 Progress = Callable[[int, int], None]
 """Receives (container, objects surveyed since the last call)."""
@@ -142,10 +126,10 @@ async def restore_store(
     logs = logs if logs is not None else FileLogFactory(logs_folder(location), runtime)
     made: str | None = None
     try:
-        await _on_disk(executor, location, _check_folder, location, runtime)
+        await on_disk(executor, location, check_folder, location, runtime)
         await logs.check_unused()
         if scratch is None:
-            scratch = made = await _on_disk(executor, location, tempfile.mkdtemp)
+            scratch = made = await on_disk(executor, location, tempfile.mkdtemp)
         reader = SnapshotReader(storage, f"{scratch}/snapshot", runtime, executor, catalog)
         report, metadata = await _rebuild_all(
             storage,
@@ -158,7 +142,7 @@ async def restore_store(
             wanted=wanted,
         )
         if not dry_run:
-            lock = await _on_disk(executor, location, _take_folder, location, runtime)
+            lock = await on_disk(executor, location, take_folder, location, runtime)
             try:
                 await _write(report, metadata, tier2, logs, executor, runtime)
                 report.findings = await check_store(
@@ -169,7 +153,7 @@ async def restore_store(
         return report
     finally:
         if made is not None:
-            await _on_disk(executor, location, os.rmdir, made)
+            await on_disk(executor, location, os.rmdir, made)
         executor.shutdown(wait=False)
         await storage.close()
 
@@ -425,86 +409,15 @@ async def _write(
         tier2=tier2,
         shared_tier2=bool(report.stores_there),
     )
-    options = LogOptions(config.frame_bytes_max, config.log_file_bytes, report.epoch)
     store_id = new_store_id(runtime)
-    await logs.reserve_store(store_id)
-    for each in metadata:
-        await _write_log(logs.make_log(each.container_id, store_id, options), each, runtime)
-    await logs.publish_store(StoreIdentity(store_id, config.containers, tier2, config.shared_tier2))
-    await _on_disk(
-        executor,
-        report.location,
-        write_store_file,
+    await write_store(
         report.location,
         store_id,
         config,
+        metadata,
+        logs,
+        executor,
         runtime,
-        store_id,
+        epoch=report.epoch,
     )
     report.store_id = store_id
-
-
-async def _write_log(log: DurableDataLog, metadata: ContainerMetadata, runtime: Runtime) -> None:
-    """Let a checkpoint of the metadata be the first and only operation of a log that is new."""
-    operation = CheckpointOperation(
-        encode_checkpoint(metadata),
-        sequence_number=metadata.sequence_number + 1,
-        timestamp_ms=runtime.clock.time_ms(),
-    )
-    builder = DataFrameBuilder(log.payload_bytes_max)
-    parts = encode_operation(operation)
-    builder.add(parts, encoded_length(parts))
-    frames = builder.take_full()
-    last = builder.seal()
-    if last is not None:
-        frames.append(last)
-    await log.open()
-    try:
-        in_flight: deque[asyncio.Future[object]] = deque()
-        for frame in frames:
-            # Nobody reads the address.
-            in_flight.append(log.append(frame))  # type: ignore[arg-type]
-            if len(in_flight) == _FRAMES_IN_FLIGHT:
-                await in_flight.popleft()
-        while in_flight:
-            await in_flight.popleft()
-    finally:
-        await log.close()
-
-
-def _check_folder(location: str, runtime: Runtime) -> None:
-    """Raise NotAStoreError unless the folder is absent or empty. Blocking."""
-    disk = runtime.disk
-    if not disk.exists(location):
-        return
-    if not disk.is_directory(location):
-        raise NotAStoreError(location, "it is not a folder")
-    there = [name for name in disk.list_directory(location) if name != LOCK_NAME]
-    if there:
-        raise NotAStoreError(
-            location, f"a restore makes a new store, and the folder is not empty ({there[0]})"
-        )
-
-
-def _take_folder(location: str, runtime: Runtime) -> DiskFile:
-    """Make and lock the folder. Blocking."""
-    make_directories(runtime.disk, location)
-    try:
-        lock = runtime.disk.lock(os.path.join(location, LOCK_NAME))
-    except BlockingIOError as error:
-        raise StoreInUseError(location, owner_of(error)) from None
-    try:
-        _check_folder(location, runtime)
-    except BaseException:
-        lock.close()
-        raise
-    return lock
-
-
-async def _on_disk(
-    executor: Executor, location: str, call: Callable[..., _T], *arguments: object
-) -> _T:
-    try:
-        return await asyncio.get_running_loop().run_in_executor(executor, call, *arguments)
-    except OSError as error:
-        raise TierUnavailableError("tier1", f"{location}: {error}") from error

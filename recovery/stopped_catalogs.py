@@ -45,7 +45,7 @@ class StoppedCatalogs:
         make_store: MakeKeyStore,
     ) -> None:
         self._directory: Final = directory
-        self._store_id: Final = store_id
+        self.store_id: Final = store_id
         self._runtime: Final = runtime
         self._make_store: Final = make_store
 
@@ -53,7 +53,7 @@ class StoppedCatalogs:
         """A catalog of copies for one container; the caller closes it."""
         return ScratchCatalog(
             self._directory(container_id),
-            KeyStoreIdentity(self._store_id, container_id),
+            KeyStoreIdentity(self.store_id, container_id),
             self._runtime,
             self._make_store,
         )
@@ -66,7 +66,7 @@ class StoppedCatalogs:
         Raises DataCorruptionError, TierUnavailableError.
         """
         catalog = self.scratch(container_id)
-        recovery = SnapshotRecovery(container_id, self._store_id, catalog, storage, self._runtime)
+        recovery = SnapshotRecovery(container_id, self.store_id, catalog, storage, self._runtime)
         try:
             metadata = await recovery.load(operation)
         finally:

@@ -28,6 +28,7 @@ from segmentstore.cli import (
     inspection_commands,
     mailbox_command,
     output,
+    past_commands,
     restore_command,
     scrub_command,
     segment_commands,
@@ -103,6 +104,9 @@ app.command(name="doctor", rich_help_panel=_STORE)(doctor_command.doctor_command
 _SPARK = {"allow_interspersed_args": False, "ignore_unknown_options": True, "help_option_names": []}
 app.command(name="spark", rich_help_panel=_STORE, context_settings=_SPARK)(spark_command.spark)
 app.add_typer(archive_command.app, name="archive", rich_help_panel=_STORE)
+archive_command.app.command(name="show")(past_commands.show)
+archive_command.app.command(name="verify")(past_commands.verify)
+archive_command.app.command(name="replay")(past_commands.replay)
 app.add_typer(catalog_command.app, name="catalog", rich_help_panel=_STORE)
 app.add_typer(cluster_command.app, name="cluster", rich_help_panel=_STORE)
 app.add_typer(bookkeeper_command.app, name="bookkeeper", rich_help_panel=_STORE)

@@ -15,6 +15,7 @@ from rich.progress import Progress
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.restore_past_command import restore_at
 from segmentstore.cli.stores import refuse_cluster, run
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.runtime import Runtime
@@ -31,9 +32,13 @@ _WARNING = (
 
 
 def restore(
-    tier2: Annotated[
+    source: Annotated[
         str,
-        typer.Argument(metavar="TIER2_URL", help="Where the objects are, e.g. s3://bucket/prefix."),
+        typer.Argument(
+            metavar="URL|STORE",
+            help="Where the objects are, e.g. s3://bucket/prefix; with --at also the folder of a "
+            "store.",
+        ),
     ],
     new_store: Annotated[
         str, typer.Argument(metavar="NEW_STORE", help="Folder to make, absent or empty.")
@@ -61,14 +66,59 @@ def restore(
             help="Where its log shall be: file, or bookkeeper://host:port/path, not taken yet.",
         ),
     ] = "file",
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SEQUENCE|TIME|CHECKPOINT",
+            help="As of this moment, from the archive of its logs: 123 is an operation, "
+            "checkpoint:123 a checkpoint, 2026-01-31T12:00:00Z a time.",
+        ),
+    ] = None,
+    container: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            metavar="N",
+            help="Whose operation or checkpoint --at is; the others are as of its time.",
+        ),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="With --at and a URL: where the archive is."),
+    ] = None,
+    tier2: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="With --at: where the new store has its objects, not its folder."
+        ),
+    ] = None,
     as_json: output.JsonOption = False,
 ) -> None:
-    """Make a store of what Tier 2 holds, when the old one's log is lost.
+    """Make a store of what Tier 2 holds, when the old one's log is lost; or of what a store was at
+    a moment.
 
-    Changes nothing in Tier 2. Says of each segment to where it was restored, and what is known to
-    be missing. Ends with 6 if Tier 2 has lost what it held, and names it; with 3 if the new store
-    is not sound.
+    The first changes nothing in Tier 2. It says of each segment to where it was restored, and what
+    is known to be missing. With --at a store is only read, and may run on; the new one shares
+    nothing with it. Ends with 6 if bytes cannot be had any more, and names them; with 3 if the new
+    store is not sound.
     """
+    if at is not None:
+        if predecessors or store_id is not None:
+            raise typer.BadParameter("--predecessors and --store-id do not go with --at")
+        restore_at(
+            source,
+            new_store,
+            at,
+            container=container,
+            archive=archive,
+            tier2=tier2,
+            tier1=tier1,
+            dry_run=dry_run,
+            as_json=as_json,
+        )
+        return
+    if container is not None or archive is not None or tier2 is not None:
+        raise typer.BadParameter("--container, --archive and --tier2 go with --at")
     # Not at the top: the other commands do not pay for what rebuilds everything.
     from segmentstore.contracts.findings import Severity  # noqa: PLC0415
 
@@ -80,7 +130,7 @@ def restore(
         task = progress.add_task("objects checked", total=None)
         report = run(
             _restore(
-                tier2,
+                source,
                 new_store,
                 tier1,
                 dry_run=dry_run,

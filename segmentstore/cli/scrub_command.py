@@ -14,6 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.scrub_repair import repair_damage, show_repair
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import run
 from segmentstore.contracts.byte_sizes import format_size
@@ -38,6 +39,16 @@ def scrub_command(
     restart: Annotated[
         bool, typer.Option("--restart", help="Begin anew, whatever was checked before.")
     ] = False,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Show which damaged blocks can be written anew from the log and its archive.",
+        ),
+    ] = False,
+    apply: Annotated[
+        bool, typer.Option("--apply", help="With --repair: write them. The store is opened.")
+    ] = False,
     as_json: output.JsonOption = False,
 ) -> None:
     """Read every block of a stopped store's objects and check it; ends with 3 if anything is
@@ -45,13 +56,17 @@ def scrub_command(
 
     Ends with 5 if Tier 2 refuses single objects, which are named; the others are checked.
     Interrupted and run again, it goes on where it was. Nothing but the file that says how far it is
-    gets written.
+    gets written, unless --repair --apply has damaged blocks written anew.
     """
+    if apply and not repair:
+        raise typer.BadParameter("--apply goes with --repair")
     with StoppedStore(store) as stopped:
         state = run(_scrub(stopped, store, (rate or 0) * _MEGABYTE, restart=restart))
     current = state.current
+    repaired = repair_damage(store, current.findings, dry_run=not apply) if repair else None
     if as_json:
-        output.print_json({"store": store, "harmful": bool(current.harmful), "pass": current})
+        document = {"store": store, "harmful": bool(current.harmful), "pass": current}
+        output.print_json(document if repaired is None else {**document, "repair": repaired})
     else:
         if current.findings:
             columns = ("severity", "kind", "place", "detail")
@@ -65,6 +80,10 @@ def scrub_command(
             "notes": current.notes,
         }
         output.out().print(output.pairs(None, counts))
+        if repaired is not None:
+            show_repair(repaired)
+    if repaired is not None and repaired.is_whole:
+        return
     if current.harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
     if current.refused:

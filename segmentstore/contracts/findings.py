@@ -88,6 +88,10 @@ MOVES: Final[Mapping[str, Move]] = {
     "newer-epoch": Move.PERSON,
     "deletion-failed": Move.OWNER,
     "orphan-ledger": Move.PERSON,
+    # archive verify
+    "archived-part": Move.PERSON,
+    "archived-part-missing": Move.PERSON,
+    "archive-hole": Move.PERSON,
     # reconciliation (tier2.spark: FindingKind)
     "missing": Move.PERSON,
     "wrong_size": Move.PERSON,

@@ -1,0 +1,285 @@
+"""`segmentstore archive show|verify|replay`: what the archive of a store's logs has.
+
+It is only read, of a running store and of a stopped one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from segmentstore.cli import output
+from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.stores import require_store, run
+from segmentstore.contracts.byte_sizes import format_size
+from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.segment_mapper import container_of
+
+if TYPE_CHECKING:
+    from recovery.archived_history import ArchivedHistory, PastOperation
+    from recovery.history_check import PartCheck
+    from recovery.moments import Moment
+    from recovery.restore_past import PastContainer
+    from segmentstore.contracts.archived_parts import ArchivedPart
+    from segmentstore.operation_lines import LineOf
+    from segmentstore.past_store import PastStore
+
+T = TypeVar("T")
+
+_LAST = 2**64 - 1
+_Container = Annotated[
+    int | None, typer.Option("--container", min=0, metavar="N", help="Only this container.")
+]
+
+
+def with_past(location: str, action: Callable[[PastStore], Awaitable[T]]) -> T:
+    """Run `action` on the past of the store in a folder, which is only read."""
+    # Not at the top: the other commands do not pay for what reads everything.
+    from segmentstore.past_store import open_past  # noqa: PLC0415
+
+    require_store(location)
+
+    async def opened() -> T:
+        async with await open_past(location, os.environ, Runtime()) as past:
+            return await action(past)
+
+    return run(opened())
+
+
+def show(
+    store: output.FolderArgument,
+    part: Annotated[int, typer.Argument(metavar="PART", min=0, help="Number of the part.")],
+    container: _Container = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Show one archived part: what the metadata say of it, and what its ledger says itself."""
+
+    async def found(past: PastStore) -> dict[str, Any]:
+        number = _one_container(past, container)
+        return await _described(past, number, await _part(past, number, part))
+
+    described = with_past(store, found)
+    if as_json:
+        output.print_json(described)
+    else:
+        output.out().print(output.pairs(None, described))
+
+
+async def _part(past: PastStore, container_id: int, number: int) -> ArchivedPart:
+    parts = past.parts[container_id]
+    for index in parts.kept:
+        found = await parts.at(index)
+        if found.number == number:
+            return found
+    raise InvalidArgumentError("PART", number, f"container {container_id} has no such part")
+
+
+async def _described(past: PastStore, container_id: int, part: ArchivedPart) -> dict[str, Any]:
+    handle = await past.open_part(part)
+    try:
+        ledger = handle.metadata
+    finally:
+        await handle.close()
+    return {
+        "container": container_id,
+        "part": part.number,
+        "ledger": part.ledger_id,
+        "uid": part.uid.hex(),
+        "state": part.state.name.lower().replace("_", " "),
+        "entries": part.entries,
+        "bytes": part.length,
+        "first operation": str(part.first_sequence),
+        "last operation": str(part.last_sequence),
+        "from": _time(part.first_ms),
+        "to": _time(part.last_ms),
+        "checkpoint": str(part.checkpoint_sequence) if part.checkpoint_sequence else "none",
+        "archived": _time(part.offloaded_ms),
+        "ledger bytes": ledger.length,
+        "ledger entries": ledger.last_entry + 1,
+        "digest": ledger.digest_type.name if ledger.digest_type is not None else "unknown",
+        "custom metadata": ", ".join(
+            f"{key}={value.decode(errors='replace')}" for key, value in ledger.custom
+        ),
+    }
+
+
+def verify(
+    store: output.FolderArgument,
+    container: _Container = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Read every archived part and check it; ends with 3 if one is damaged or missing.
+
+    Indices, blocks, entries, the checksums of frames, and that frames and operations follow each
+    other without a hole.
+    """
+
+    async def checked(past: PastStore) -> list[PartCheck]:
+        from recovery.history_check import HistoryCheck  # noqa: PLC0415
+
+        found = []
+        for number in _containers(past, container):
+            check = HistoryCheck(number, past.parts[number], past.open_part)
+            async with aclosing(check.run()) as parts:
+                found += [each async for each in parts]
+        return found
+
+    checks = with_past(store, checked)
+    findings = [finding for check in checks for finding in check.findings]
+    counts = {
+        "parts": len(checks),
+        "entries": sum(check.entries for check in checks),
+        "operations": sum(check.operations for check in checks),
+        "bytes": sum(check.bytes for check in checks),
+    }
+    if as_json:
+        output.print_json(
+            {"store": store, "harmful": bool(findings), **counts, "findings": findings}
+        )
+    else:
+        if findings:
+            columns = ("severity", "kind", "place", "detail")
+            output.out().print(output.table(None, columns, findings))
+        shown = {**counts, "bytes": format_size(counts["bytes"]), "harmful": len(findings)}
+        output.out().print(output.pairs(None, {"store": store, **shown}))
+    if findings:
+        raise typer.Exit(ExitCode.CORRUPTION)
+
+
+def replay(
+    store: output.FolderArgument,
+    container: _Container = None,
+    segment: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only operations on segments of this name.")
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SEQUENCE|TIME", help="Begin with this operation or time."),
+    ] = None,
+    end: Annotated[
+        str | None,
+        typer.Option("--to", metavar="SEQUENCE|TIME", help="End with this operation or time."),
+    ] = None,
+    as_json: output.JsonOption = False,
+) -> None:
+    """Print the operations of a store, from its archive to the end of its logs, oldest first.
+
+    A time without an offset is UTC. Operations have numbers of their own in each container, whose
+    operations are printed one container after another.
+    """
+    from recovery.moments import parse_moment  # noqa: PLC0415
+
+    first = parse_moment(begin) if begin is not None else None
+    last = parse_moment(end) if end is not None else None
+
+    async def printed(past: PastStore) -> None:
+        named = container
+        if segment is not None:
+            named = container_of(segment, len(past.parts))
+            if container not in {None, named}:
+                detail = f"segments of that name are in container {named}"
+                raise InvalidArgumentError("container", container, detail)
+        for number in _containers(past, named):
+            await _print(past.source.containers[number], first, last, segment, as_json=as_json)
+
+    with_past(store, printed)
+
+
+async def _print(
+    container: PastContainer,
+    first: Moment | None,
+    last: Moment | None,
+    segment: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    from segmentstore.operation_lines import (  # noqa: PLC0415
+        SegmentFilter,
+        json_lines,
+        text_lines,
+    )
+
+    history = container.history
+    line: LineOf = (json_lines if as_json else text_lines)(history.container_id)
+    write = sys.stdout.write
+    wanted = (
+        None if segment is None else SegmentFilter(segment, await _ids(container, first, segment))
+    )
+    async with aclosing(operations_between(history, first, last)) as batches:
+        async for operations in batches:
+            shown = operations if wanted is None else wanted.wanted(operations)
+            if lines := list(map(line, shown)):
+                write("\n".join(lines) + "\n")
+
+
+async def operations_between(
+    history: ArchivedHistory, first: Moment | None, last: Moment | None
+) -> AsyncGenerator[list[PastOperation], None]:
+    """The operations from one moment to another, both included."""
+    from recovery.moments import AtTime, is_behind  # noqa: PLC0415
+
+    begin = 1
+    if isinstance(first, AtTime):
+        begin = await history.first_at(first.time_ms)
+    elif first is not None:
+        begin = first.sequence_number
+    end = _LAST if last is None or isinstance(last, AtTime) else last.sequence_number
+    async with aclosing(history.operations(begin, end)) as batches:
+        async for operations in batches:
+            wanted = list(operations)
+            if isinstance(first, AtTime):
+                wanted = [past for past in wanted if past.operation.timestamp_ms >= first.time_ms]
+            if not isinstance(last, AtTime):
+                yield wanted
+                continue
+            kept = [
+                past
+                for past in wanted
+                if not is_behind(last, past.operation.sequence_number, past.operation.timestamp_ms)
+            ]
+            yield kept
+            if len(kept) < len(wanted):
+                return
+
+
+async def _ids(container: PastContainer, first: Moment | None, segment: str) -> set[int]:
+    """Of the segments that have the name where the operations begin, and now."""
+    from recovery.moments import AtSequence, AtTime, MomentNotKeptError  # noqa: PLC0415
+
+    ids = {container.now.names.get(segment)} if container.now is not None else set()
+    if first is not None:
+        before = (
+            AtTime(first.time_ms - 1)
+            if isinstance(first, AtTime)
+            else AtSequence(first.sequence_number - 1)
+        )
+        with suppress(MomentNotKeptError):
+            ids.add((await container.history.state_at(before)).metadata.names.get(segment))
+    return {number for number in ids if number is not None}
+
+
+def _containers(past: PastStore, wanted: int | None) -> range:
+    count = len(past.parts)
+    if wanted is None:
+        return range(count)
+    if wanted >= count:
+        raise InvalidArgumentError("container", wanted, f"the store has {count} containers")
+    return range(wanted, wanted + 1)
+
+
+def _one_container(past: PastStore, wanted: int | None) -> int:
+    if wanted is None and len(past.parts) > 1:
+        detail = f"each of the {len(past.parts)} containers has parts of its own: name one"
+        raise InvalidArgumentError("container", None, detail)
+    return _containers(past, wanted or 0).start
+
+
+def _time(time_ms: int) -> datetime | str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC) if time_ms else "never"

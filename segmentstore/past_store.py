@@ -1,0 +1,249 @@
+"""PastStore: a store's past, opened to be read: its archive, its logs as they stand, its Tier 2.
+
+Rules of this file:
+
+- nothing is locked, claimed or written, anywhere: the store may run on, or be stopped;
+- logs are views as of the opening. An owner that truncates its log later makes the view useless:
+  reading it raises TierUnavailableError, and another opening finds the rest in the archive;
+- of a store whose folder is lost the newest copies of the metadata in Tier 2 say what the archive
+  has. Its logs are missing then, and with them what was never archived.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from functools import partial
+from typing import Final, Self
+
+from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
+from durablelog.operations import SnapshotCheckpointOperation
+from recovery.archived_history import ArchivedHistory
+from recovery.archived_parts_listing import FoundPart
+from recovery.moments import AtTime
+from recovery.restore import CATALOG_READING
+from recovery.restore_past import PastContainer, PastSource
+from recovery.snapshot_reading import SnapshotReader
+from recovery.stopped_catalogs import StoppedCatalogs
+from recovery.tier2_scan import list_bucket, newest_metadata, retried
+from segmentstore.config import merge_settings
+from segmentstore.contracts.archive_metadata import ArchiveMetadata
+from segmentstore.contracts.archived_parts import ArchivedPart
+from segmentstore.contracts.errors import InvalidArgumentError, NotAStoreError
+from segmentstore.contracts.ledgers import ReadHandle
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.undo_stack import UndoStack
+from segmentstore.locked_folder import on_disk
+from segmentstore.store_folder import catalog_directory, read_store_file, tier2_url
+from segmentstore.store_identity import check_identity
+from segmentstore.tier1 import make_log_factory
+from tier2.archive.archived_parts_lists import ArchivedPartsLists
+from tier2.archive.ledger_offloader import LedgerOffloader, NullLedgerOffloader
+from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
+from tier2.locations import open_object_storage
+from tier2.object_storage import ObjectStorage
+from tier2.read_only_object_storage import ReadOnlyObjectStorage
+
+_EVER: Final = 2**62
+"""Milliseconds since 1970 that nobody lives to see."""
+
+
+class KeptParts:
+    """The parts of one container that its archive keeps, as its metadata have them."""
+
+    def __init__(self, lists: ArchivedPartsLists, archive: ArchiveMetadata) -> None:
+        self._lists = lists
+        self.kept = range(archive.first, archive.count)
+
+    async def find_sequence(self, sequence_number: int) -> FoundPart | None:
+        """As `PartListing` has it."""
+        return await retried(partial(self._lists.find_sequence, sequence_number))
+
+    async def find_time(self, time_ms: int) -> FoundPart | None:
+        """As `PartListing` has it."""
+        return await retried(partial(self._lists.find_time, time_ms))
+
+    async def at(self, index: int) -> ArchivedPart:
+        """As `PartListing` has it."""
+        return await retried(partial(self._lists.at, index))
+
+
+class PastStore:
+    """A context manager; `open_past` and `open_lost` make it."""
+
+    def __init__(
+        self,
+        source: PastSource,
+        parts: list[KeptParts],
+        epochs: list[int],
+        offloader: LedgerOffloader,
+        undo: UndoStack,
+    ) -> None:
+        self.source = source
+        self.parts = parts
+        """By container."""
+        self.epochs = epochs
+        """Of the newest owners, by container; empty where the logs are lost."""
+        self._offloader = offloader
+        self._undo = undo
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def open_part(self, part: ArchivedPart) -> ReadHandle:
+        """A handle on a part in the archive; the caller closes it.
+
+        Raises LedgerNotFoundError, DataCorruptionError, TierUnavailableError.
+        """
+        return await self._offloader.read_offloaded(part.ledger_id, part.uid)
+
+    async def close(self) -> None:
+        """Release everything. Idempotent."""
+        await self._undo.unwind()
+
+
+async def open_past(
+    location: str, environment: Mapping[str, str], runtime: Runtime, containers: range | None = None
+) -> PastStore:
+    """The past of the store in a folder; of the `containers` alone, if they are given.
+
+    Raises NotAStoreError, ConfigError, DataCorruptionError, TierUnavailableError. Costs the replay
+    of the logs.
+    """
+    undo = UndoStack()
+    try:
+        file = await on_disk(runtime, location, read_store_file, location, runtime)
+        if file is None:
+            raise NotAStoreError(location, "there is no store in it")
+        tier1 = str(file.settings["tier1"])
+        logs = make_log_factory(tier1, location, environment, runtime)
+        await logs.open()
+        undo.push(logs.close, abandon=logs.abandon)
+        await check_identity(logs, file, location)
+        config = merge_settings({}, environment, file.settings, existing=True)
+        storage = _opened(tier2_url(location, config), runtime, undo)
+        catalogs = StoppedCatalogs(
+            partial(catalog_directory, location), file.store_id, runtime, RocksDbKeyStore
+        )
+        made = _Making(file.store_id, storage, config.archiving.archive, runtime, undo)
+        for container_id in containers if containers is not None else range(config.containers):
+
+            async def load(
+                operation: SnapshotCheckpointOperation, container_id: int = container_id
+            ) -> ContainerMetadata:
+                return (await catalogs.load(container_id, operation, storage)).metadata
+
+            view = logs.make_view(container_id, file.store_id)
+            undo.push(view.close)
+            await view.open()
+            empty = ArchiveMetadata()
+            now = await ArchivedHistory(
+                container_id, made.parts(container_id, empty), made.open_part, view, load
+            ).state_at(AtTime(_EVER))
+            parts = made.parts(container_id, now.metadata.archive)
+            history = ArchivedHistory(container_id, parts, made.open_part, view, load)
+            made.add(history, now.metadata, parts)
+            made.epochs.append(view.epoch)
+        return made.store()
+    except BaseException:
+        await undo.unwind()
+        raise
+
+
+async def open_lost(tier2: str, archive: str, runtime: Runtime) -> PastStore:
+    """The past of a store whose folder and logs are lost: of what Tier 2 and the archive have.
+
+    Raises InvalidArgumentError, NotAStoreError, ConfigError, TierUnavailableError.
+    """
+    undo = UndoStack()
+    try:
+        storage = _opened(tier2, runtime, undo)
+        executor = runtime.executor("past", 1)
+
+        async def stop() -> None:
+            executor.shutdown(wait=False)
+
+        undo.push(stop)
+        bucket = await list_bucket(storage)
+        if bucket.is_empty:
+            raise NotAStoreError(storage.url, "Tier 2 holds nothing of a segment store")
+        if len(bucket.stores) > 1:
+            detail = f"the stores {', '.join(bucket.stores)} have been here: name a folder"
+            raise InvalidArgumentError("tier2", storage.url, detail)
+        found: dict[int, ContainerMetadata] = {}
+        store_id, count = "", 0
+        with tempfile.TemporaryDirectory() as scratch:
+            directory = f"{scratch}/snapshot"
+            reader = SnapshotReader(storage, directory, runtime, executor, CATALOG_READING)
+            for container_id in bucket.containers:
+                checkpoint, _ = await newest_metadata(
+                    storage,
+                    bucket.checkpoints.get(container_id, ()),
+                    bucket.snapshots.get(container_id, ()),
+                    reader.read,
+                )
+                if checkpoint is not None:
+                    found[container_id] = checkpoint.metadata
+                    store_id, count = checkpoint.store_id, checkpoint.containers
+        made = _Making(store_id, storage, archive, runtime, undo)
+        for container_id in range(count):
+            if container_id not in found:
+                detail = f"of container {container_id} there is no copy of the metadata"
+                raise NotAStoreError(storage.url, detail)
+            parts = made.parts(container_id, found[container_id].archive)
+            history = ArchivedHistory(container_id, parts, made.open_part)
+            made.add(history, found[container_id], parts)
+        return made.store()
+    except BaseException:
+        await undo.unwind()
+        raise
+
+
+class _Making:
+    """A store in the making."""
+
+    def __init__(
+        self, store_id: str, storage: ObjectStorage, archive: str, runtime: Runtime, undo: UndoStack
+    ) -> None:
+        self._store_id = store_id
+        self._storage = storage
+        self._undo = undo
+        self._offloader: LedgerOffloader = NullLedgerOffloader()
+        self._archive = storage
+        if archive:
+            self._archive = _opened(archive, runtime, undo)
+            self._offloader = ObjectLedgerOffloader(self._archive)
+        self._containers: list[PastContainer] = []
+        self._parts: list[KeptParts] = []
+        self.epochs: list[int] = []
+
+    def parts(self, container_id: int, archive: ArchiveMetadata) -> KeptParts:
+        """Those of a container."""
+        lists = ArchivedPartsLists(self._archive, self._store_id, container_id, lambda: archive)
+        return KeptParts(lists, archive)
+
+    async def open_part(self, part: ArchivedPart) -> ReadHandle:
+        """As `PastStore.open_part`."""
+        return await self._offloader.read_offloaded(part.ledger_id, part.uid)
+
+    def add(self, history: ArchivedHistory, now: ContainerMetadata, parts: KeptParts) -> None:
+        """The next container."""
+        self._containers.append(PastContainer(history, now))
+        self._parts.append(parts)
+
+    def store(self) -> PastStore:
+        """All of it."""
+        source = PastSource(
+            store_id=self._store_id, containers=self._containers, storage=self._storage
+        )
+        return PastStore(source, self._parts, self.epochs, self._offloader, self._undo)
+
+
+def _opened(url: str, runtime: Runtime, undo: UndoStack) -> ObjectStorage:
+    storage = ReadOnlyObjectStorage(open_object_storage(url, runtime))
+    undo.push(storage.close)
+    return storage

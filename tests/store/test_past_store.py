@@ -1,0 +1,280 @@
+"""The past of a real store: restored at moments, replayed, verified and repaired, from its archive
+and its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import segmentstore
+from recovery.moments import AtCheckpoint, AtSequence, AtTime, Moment
+from recovery.restore_past import PastReport, restore_past
+from segmentstore import SegmentStore
+from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.segment_mapper import container_of
+from segmentstore.past_store import PastStore, open_lost, open_past
+from tests.store.harness import TINY, run, until
+
+ARCHIVING: Mapping[str, Any] = {
+    **TINY,
+    "containers": 2,
+    "flush_age_s": 0.02,
+    "offload_above_bytes": 0,
+    "archive_deletion_lag_s": 0.0,
+    "deletion_lag_s": 0.0,
+    "checkpoint_operations": 40,
+}
+Seen = dict[str, tuple[int, int, int, bool, dict[str, int], bytes]]
+
+
+class Known(NamedTuple):
+    """A quiet moment."""
+
+    time_ms: int
+    sequences: list[int]
+    seen: Seen
+
+
+async def observed(store: SegmentStore) -> Seen:
+    seen: Seen = {}
+    async for info in store.list_segments():
+        data = b""
+        while info.start_offset + len(data) < info.length:
+            data += await store.read(info.name, info.start_offset + len(data), 1 << 20)
+        attributes = await store.get_attributes(info.name)
+        seen[info.name] = (
+            info.segment_id,
+            info.start_offset,
+            info.length,
+            info.sealed,
+            {key.hex: value for key, value in attributes.items()},
+            data,
+        )
+    return seen
+
+
+async def seen_in(location: Path) -> Seen:
+    async with segmentstore.open(location) as store:
+        return await observed(store)
+
+
+async def work(store: SegmentStore, rng: random.Random, steps: int) -> None:
+    """Creations, appends, truncations, seals, merges and deletions."""
+    for step in range(steps):
+        infos = [info async for info in store.list_segments()]
+        free = [info for info in infos if not info.sealed]
+        kind = rng.randrange(24)
+        if len(free) < 4 or kind == 0:
+            await store.create_segment(f"s{rng.getrandbits(40)}-{step}")
+            continue
+        info = rng.choice(free)
+        if kind == 1:
+            await store.truncate(info.name, rng.randint(info.start_offset, info.length))
+        elif kind == 2 and len(free) > 5:
+            await store.seal(info.name)
+        elif kind == 3 and len(free) > 5:
+            await store.delete(info.name)
+        elif kind == 4:
+            targets = [
+                each.name
+                for each in free
+                if each.container_id == info.container_id and each.name != info.name
+            ]
+            if targets and not info.start_offset:
+                await store.merge(rng.choice(targets), info.name)
+        else:
+            for _ in range(3):
+                await store.append(info.name, rng.randbytes(rng.randrange(1, 700)))
+
+
+async def fill(folder: Path, *, rounds: int = 3, steps: int = 40) -> list[Known]:
+    """Some work, and what was known at quiet moments in it."""
+    rng = random.Random(7)
+    known = []
+    async with segmentstore.open(
+        folder / "store", archive=folder / "archive", **ARCHIVING
+    ) as store:
+        for _ in range(rounds):
+            await work(store, rng, steps)
+            seen = await observed(store)
+            sequences = [each.metadata.sequence_number for each in store._containers]
+            now_ms = Runtime().clock.time_ms()
+            await until(partial(is_later_than, now_ms + 1))
+            known.append(Known(now_ms, sequences, seen))
+        await work(store, rng, steps)
+        await store.flush()
+        await until(lambda: all(each.metadata.archive.count > 4 for each in store._containers))
+    return known
+
+
+def is_later_than(time_ms: int) -> bool:
+    return Runtime().clock.time_ms() > time_ms
+
+
+def environment(folder: Path) -> dict[str, str]:
+    return {"SEGMENTSTORE_ARCHIVE": (folder / "archive").as_uri()}
+
+
+async def restored(
+    past: PastStore, moment: Moment, location: Path, container_id: int | None = None
+) -> PastReport:
+    return await restore_past(
+        past.source, moment, str(location), Runtime(), container_id=container_id
+    )
+
+
+def mine(seen: Seen, store: PastStore, container_id: int) -> Seen:
+    """What is in one container."""
+    count = len(store.parts)
+
+    return {name: each for name, each in seen.items() if container_of(name, count) == container_id}
+
+
+def test_a_store_as_of_a_moment_is_what_it_was_running_stopped_and_lost(tmp_path: Path) -> None:
+    async def main() -> None:
+        known = await fill(tmp_path)
+        async with await open_past(
+            str(tmp_path / "store"), environment(tmp_path), Runtime()
+        ) as past:
+            for number, moment in enumerate(known):
+                location = tmp_path / f"time-{number}"
+                report = await restored(past, AtTime(moment.time_ms), location)
+                assert not report.losses
+                assert await seen_in(location) == moment.seen
+            for container_id in range(2):
+                location = tmp_path / f"sequence-{container_id}"
+                at = AtSequence(known[1].sequences[container_id])
+                report = await restored(past, at, location, container_id)
+                assert report.containers[container_id].sequence_number == at.sequence_number
+                assert mine(await seen_in(location), past, container_id) == mine(
+                    known[1].seen, past, container_id
+                )
+            part = await past.parts[0].at(past.parts[0].kept[-1])
+            if part.checkpoint_sequence:
+                at_checkpoint = AtCheckpoint(part.checkpoint_sequence)
+                report = await restored(past, at_checkpoint, tmp_path / "checkpoint", 0)
+                assert report.containers[0].operations == 1
+        tier2 = (tmp_path / "store" / "tier2").as_uri()
+        shutil.rmtree(tmp_path / "store" / "log")
+        async with await open_lost(tier2, (tmp_path / "archive").as_uri(), Runtime()) as past:
+            report = await restored(past, AtTime(known[0].time_ms), tmp_path / "lost")
+            assert not report.losses
+            assert await seen_in(tmp_path / "lost") == known[0].seen
+
+    run(main())
+
+
+def test_a_running_store_is_read_and_not_disturbed(tmp_path: Path) -> None:
+    async def main() -> None:
+        known = await fill(tmp_path, rounds=1)
+        options = {**ARCHIVING, "archive": tmp_path / "archive"}
+        async with segmentstore.open(tmp_path / "store", **options) as store:
+            async with await open_past(
+                str(tmp_path / "store"), environment(tmp_path), Runtime()
+            ) as past:
+                await restored(past, AtTime(known[0].time_ms), tmp_path / "new")
+            await store.create_segment("still-open")
+        assert await seen_in(tmp_path / "new") == known[0].seen
+
+    run(main())
+
+
+def segmentstore_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "segmentstore", *arguments],
+        env={**os.environ, **environment(folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+    )
+
+
+def test_the_command_line_shows_verifies_replays_and_restores(tmp_path: Path) -> None:
+    known = asyncio.run(fill(tmp_path))
+    store = str(tmp_path / "store")
+    checked = segmentstore_command(tmp_path, "archive", "verify", store, "--json")
+    assert (checked.returncode, json.loads(checked.stdout)["harmful"]) == (0, False)
+    shown = segmentstore_command(tmp_path, "archive", "show", store, "2", "--container", "1")
+    assert shown.returncode == 0, shown.stderr
+    lines = segmentstore_command(tmp_path, "archive", "replay", store, "--json").stdout.splitlines()
+    operations = [json.loads(line) for line in lines]
+    numbers = [each["sequence"] for each in operations if each["container"] == 0]
+    assert numbers == sorted(set(numbers))
+    created = next(each for each in operations if each["kind"] == "create")
+    name = created["what"].split()[1]
+    of_one = segmentstore_command(tmp_path, "archive", "replay", store, "--segment", name)
+    assert of_one.stdout.splitlines()[0].endswith(f"create: name {name}")
+    at = datetime.fromtimestamp(known[1].time_ms / 1000, UTC).isoformat()
+    new = str(tmp_path / "new")
+    dry = segmentstore_command(tmp_path, "restore", store, new, "--at", at, "--dry-run", "--json")
+    assert (dry.returncode, Path(new).exists()) == (0, False)
+    made = segmentstore_command(tmp_path, "restore", store, new, "--at", at, "--json")
+    assert json.loads(made.stdout)["restored_bytes"] == json.loads(dry.stdout)["restored_bytes"]
+    assert asyncio.run(seen_in(Path(new))) == known[1].seen
+    refused = segmentstore_command(tmp_path, "restore", store, new, "--at", "5")
+    assert refused.returncode != 0
+
+
+def test_what_the_archive_has_lost_is_named_with_exit_code_6(tmp_path: Path) -> None:
+    known = asyncio.run(fill(tmp_path))
+    store = str(tmp_path / "store")
+    # All that is not in the log any more, and no object either.
+    for path in (tmp_path / "store" / "tier2").rglob("flush-*"):
+        path.unlink()
+    for end in ("", "-index"):
+        for path in (tmp_path / "archive").glob(f"*-ledger-2{end}"):
+            path.unlink()
+    at = datetime.fromtimestamp(known[2].time_ms / 1000, UTC).isoformat()
+    made = segmentstore_command(
+        tmp_path, "restore", store, str(tmp_path / "new"), "--at", at, "--json"
+    )
+    assert made.returncode == 6, made.stderr
+    report = json.loads(made.stdout)
+    assert report["lost_bytes"] == sum(
+        loss["end_offset"] - loss["start_offset"] for loss in report["losses"]
+    )
+    assert all("no append that is kept has it" in loss["reason"] for loss in report["losses"])
+    checked = segmentstore_command(tmp_path, "archive", "verify", store, "--json")
+    assert checked.returncode == 3
+    assert {each["kind"] for each in json.loads(checked.stdout)["findings"]} == {
+        "archived-part-missing"
+    }
+
+
+@pytest.mark.timeout(300)
+def test_a_damaged_block_is_written_anew_and_the_owner_takes_it(tmp_path: Path) -> None:
+    asyncio.run(fill(tmp_path, rounds=1))
+    store = tmp_path / "store"
+    before = asyncio.run(seen_in(store))
+    objects = sorted(
+        (path for path in (store / "tier2").rglob("*") if "-" in path.name and path.is_file()),
+        key=lambda path: path.stat().st_size,
+    )
+    blocks = [path for path in objects if path.name.startswith(("flush-", "consolidation-"))]
+    damaged = bytearray(blocks[-1].read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    blocks[-1].write_bytes(damaged)
+    found = segmentstore_command(tmp_path, "scrub", str(store), "--repair", "--restart")
+    assert found.returncode == 3
+    assert "can be written anew" in found.stdout
+    repaired = segmentstore_command(
+        tmp_path, "scrub", str(store), "--repair", "--apply", "--restart"
+    )
+    assert repaired.returncode == 0, repaired.stdout + repaired.stderr
+    assert "committed" in repaired.stdout
+    assert segmentstore_command(tmp_path, "scrub", str(store), "--restart").returncode == 0
+    assert asyncio.run(seen_in(store)) == before
