@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from recovery.harness.seen_past import SeenPast
 from recovery.harness.seen_tiers import SeenTiers
 
 
@@ -195,6 +196,7 @@ class History:
     tiers: list[SeenTiers] = field(default_factory=list)
     """What lay in the tiers between the process runs, where somebody checked."""
     stamp: int = 0
+    past: SeenPast = field(default_factory=SeenPast)
 
     def next_stamp(self) -> int:
         """The next tick of the order of events."""

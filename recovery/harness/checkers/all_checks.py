@@ -24,6 +24,7 @@ from recovery.harness.checkers import (
     merged_once,
     order,
     owners,
+    past,
     reads,
     recovery,
     sealed,
@@ -53,6 +54,7 @@ CHECKERS: Final[tuple[Callable[[HistoryIndex], Iterator[Violation]], ...]] = (
     owners.check,
     log.check,
     tier2.check,
+    past.check,
     linearizability.check,
 )
 

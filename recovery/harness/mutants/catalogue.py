@@ -20,6 +20,7 @@ from recovery.harness.mutants.mutant import Mutant
 from recovery.harness.mutants.outcomes import OUTCOMES
 from recovery.harness.mutants.owners import OWNERS
 from recovery.harness.mutants.partial_segments import PARTIAL_SEGMENTS
+from recovery.harness.mutants.past import PAST
 from recovery.harness.mutants.readindex import READINDEX
 from recovery.harness.mutants.running import RUNNING
 from recovery.harness.mutants.shared_folders import SHARED_FOLDERS
@@ -42,6 +43,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *ARCHIVE,
     *IDLE_SEGMENTS,
     *PARTIAL_SEGMENTS,
+    *PAST,
     *READINDEX,
     *RUNNING,
     *FULL_DISK,

@@ -14,6 +14,7 @@ from typing import Final
 
 from recovery.harness.history import History
 from recovery.harness.runs.log_probes import log_probes
+from recovery.harness.runs.past_rebuilding import rebuild_past
 from recovery.harness.runs.plan import Plan
 from recovery.harness.simulation.store_world import LOCATION, StoreWorld, stopped_catalogs
 from recovery.harness.simulation.world import SimulatedProcess
@@ -73,9 +74,10 @@ async def _check(
         findings = await check_store(logs, storage, process.runtime, deep=deep, catalogs=catalogs)
     world.rates = {}
     with contextlib.suppress(StorageUnavailableError):  # likewise
-        await observe_tiers(
+        probes = log_probes(world, process, containers)
+        tiers = await observe_tiers(
             history,
-            log_probes(world, process, containers),
+            probes,
             storage,
             catalogs,
             process.runtime,
@@ -84,6 +86,15 @@ async def _check(
             settled=settled,
             in_doubt=plan.tier1 == "bookkeeper",
             foreign_tag=world.neighbour_tag,
+        )
+        await rebuild_past(
+            history,
+            tiers,
+            probes,
+            (storage, world.archive_storage(process)),
+            catalogs,
+            process.runtime,
+            is_roomy=all(cycle.fills_at is None for cycle in plan.cycles),
         )
     await storage.close()
     return harmful_lines(findings)

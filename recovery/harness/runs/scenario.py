@@ -29,6 +29,7 @@ from recovery.harness.runs.clock_turns import turn_clock, turn_far_clock
 from recovery.harness.runs.deletion_watch import DeletionWatch, outlast_the_lag
 from recovery.harness.runs.files_check import check_files
 from recovery.harness.runs.full_disk import wait_on_full_disk
+from recovery.harness.runs.past_watch import PastWatch
 from recovery.harness.runs.plan import Cycle, Plan, draw_settings
 from recovery.harness.runs.quiet import quiet
 from recovery.harness.runs.run_result import RunResult
@@ -89,10 +90,10 @@ class Scenario:
         self._catalogs = CatalogDamage(self.world, plan)
         self._deletions = DeletionWatch(self.world.time)
         self._archive = ArchiveWatch(self.world, plan)
+        self._past = PastWatch(self.history.past, self.world.random("past"))
         self._unforeseen: list[Violation] = []
         self._phases: dict[str, str] = {}
-        self._crashes = 0
-        self._openings = 0
+        self._crashes = self._openings = 0
         self._longest_us = 0
         self._bit_rot = False
         self._cancelled = False
@@ -268,6 +269,7 @@ class Scenario:
         store = await self.world.open_store(process)
         self._deletions.attach(store, begun_us)
         self._archive.attach(store)
+        self._past.attach(store)
         self._stores[process.name] = store
         process_run.opened = self.history.next_stamp()
         if self._stopped is not None and process is not self._stopped:
@@ -316,8 +318,7 @@ class Scenario:
         return number > 0 and process_runs[number - 1].opened is None
 
     def _end_process_run(self, process_run: ProcessRun, ending: str) -> None:
-        process_run.ended = self.history.next_stamp()
-        process_run.ending = ending
+        process_run.ended, process_run.ending = self.history.next_stamp(), ending
 
     # --- two owners -------------------------------------------------------------------------------
 

@@ -139,6 +139,10 @@ class StoreWorld(World):
         """Tier 2 as a process sees it."""
         return ProcessAdapters(self, process).storage("", process.runtime)
 
+    def archive_storage(self, process: SimulatedProcess) -> ObjectStorage:
+        """The archive as a process sees it."""
+        return ProcessAdapters(self, process).storage(ARCHIVE, process.runtime)
+
 
 async def stopped_catalogs(process: SimulatedProcess) -> StoppedCatalogs:
     """The catalogs in the store's folder, as a process reads them that has not opened it."""
