@@ -38,6 +38,7 @@ from segmentstore.contracts.archive_metadata import (
     HotCopiesDeleted,
     OffloadBegun,
     OffloadCompleted,
+    OffloadConflictError,
     PartsListClosed,
     PartsSwept,
 )
@@ -75,6 +76,7 @@ _TRANSIENT: Final = (
     TierUnavailableError,
     DataCorruptionError,
     LedgerNotFoundError,
+    OffloadConflictError,
     OffloadRefusedError,
 )
 """What a pass is cut off by, and tried again: nothing of it says that the container must stop."""
@@ -211,8 +213,9 @@ class LogArchiver:
         _fail(self._requests, ContainerStoppedError(self._metadata.container_id))
 
     def _part_began(self) -> None:
-        self._count()
-        self._wake.set()
+        if not self._ended:
+            self._count()
+            self._wake.set()
 
     def _failed(self, error: BaseException) -> None:
         if not self._ended:

@@ -341,6 +341,9 @@ def test_a_cancelled_append_that_was_not_taken_is_not_added() -> None:
 def test_the_largest_source_of_throttling_wins() -> None:
     assert throttle(Load(cache=0.5, unflushed=0.7)) == NO_THROTTLE
     assert throttle(Load(cache=0.8, unflushed=0.9)).source == "unflushed"
+    waiting = throttle(Load(cache=0.0, unflushed=0.8, archive=0.85))
+    assert (waiting.source, waiting.full) == ("archive", False)
+    assert throttle(Load(cache=0.0, unflushed=0.0, archive=0.9)).full
     assert throttle(Load(cache=2.0, unflushed=0.9)) == Throttle(
         delay_s=1.0, source="cache", full=True
     )

@@ -44,10 +44,16 @@ class ArchiveWatch:
         self._clock = world.clock
         self._bucket = world.archive
         self._clock_is_true = not any(cycle.clock or cycle.far_clock for cycle in plan.cycles)
-        self._is_tidy = "object.put.late" not in plan.rates
-        """No change comes late: nothing is left in the archive that no log knows."""
-        self._complete: dict[str, ArchivedPart] = {}
-        """By the names of their data."""
+        self._is_tidy = not (
+            {"object.put.late", "object.put.twice"} & plan.rates.keys()
+            or any(cycle.ending == "takeover" for cycle in plan.cycles)
+        )
+        """No change comes late, and none of an owner that was paused: nothing is left in the
+        archive that no log knows.
+        """
+        self._keeps_few = "archive_retention_bytes" in plan.settings
+        self._complete: dict[str, tuple[int, ArchivedPart]] = {}
+        """By the names of their data: the container and the part."""
         self._expired: set[str] = set()
         self._committed: dict[int, set[int]] = {}
         """Sequence numbers of operations by container."""
@@ -63,7 +69,7 @@ class ArchiveWatch:
         lag_ms = int(parts.config.archiving.archive_deletion_lag_s * 1000)
         for owned in parts.containers:
             for part in owned.metadata.archive.tail:
-                self._complete.setdefault(_name(part), part)
+                self._complete.setdefault(_name(part), (owned.container_id, part))
             self._attach(owned, lag_ms)
         delete = parts.archive.storage.delete
 
@@ -90,7 +96,7 @@ class ArchiveWatch:
         truncate = log.truncate
 
         async def truncated(address: LogAddress) -> None:
-            self._check_truncation(log, address, lag_ms)
+            self._check_truncation(owned, address, lag_ms)
             await truncate(address)
 
         processor._on_commit = noted  # noqa: SLF001
@@ -100,7 +106,7 @@ class ArchiveWatch:
         archive, change = owned.metadata.archive, operation.change
         if isinstance(change, OffloadCompleted):
             part = archive.tail[-1]
-            self._complete[_name(part)] = part
+            self._complete[_name(part)] = (owned.container_id, part)
             self._check_part(part, "became complete")
         elif isinstance(change, FirstPartMoved):
             numbers = archive.tail[: max(0, archive.first - (archive.count - len(archive.tail)))]
@@ -111,9 +117,13 @@ class ArchiveWatch:
         if data is None or f"{_name(part)}-index" not in self._bucket.objects:
             self._say(f"part {part.number} {when}, and the archive has not all of it")
 
-    def _check_truncation(self, log: Any, address: LogAddress, lag_ms: int) -> None:
-        present = {part.ledger_id: part for part in self._complete.values()}
-        for sealed in log.sealed_parts():
+    def _check_truncation(self, owned: Any, address: LogAddress, lag_ms: int) -> None:
+        present = {
+            part.ledger_id: part
+            for container_id, part in self._complete.values()
+            if container_id == owned.container_id
+        }
+        for sealed in owned._log.sealed_parts():  # noqa: SLF001
             if not sealed.length or sealed.end > address:
                 continue
             self.parts += 1
@@ -133,14 +143,14 @@ class ArchiveWatch:
 
     async def check_all(self, store: SegmentStore) -> None:
         """Every operation that was ever committed is in the archive or in the log, by their own
-        bytes. For a store that nothing disturbs, and that never let a part expire.
+        bytes, unless parts expire. For a store that nothing disturbs.
         """
-        if store._parts.archive is None or self._expired:  # noqa: SLF001
+        if store._parts.archive is None:  # noqa: SLF001
             return
         if self._is_tidy:
             self._check_leftovers(store)
         for owned in store._parts.containers:  # noqa: SLF001
-            if owned._archiver is None:  # noqa: SLF001
+            if owned._archiver is None or self._keeps_few:  # noqa: SLF001
                 continue
             try:
                 found = await _archived(store, owned)
