@@ -76,6 +76,21 @@ class LogPartsContract(ABC):
             await log.close()
         return await self.opened()
 
+    def test_a_log_says_in_which_part_a_frame_lies(self) -> None:
+        async def main() -> None:
+            log = await self.lived()
+            frames = await read_all(log)
+            parts = log.sealed_parts()
+            assert parts
+            for frame in frames:
+                number = log.part_of(frame.address)
+                inside = [part.number for part in parts if part.first <= frame.address < part.end]
+                assert inside in ([number], []), "what is in no sealed part is behind them"
+                assert inside or number > parts[-1].number
+            await log.close()
+
+        self.run(main())
+
     def test_sealed_parts_and_what_is_behind_them_are_the_log(self) -> None:
         async def scenario() -> None:
             log = await self.lived()
