@@ -302,12 +302,15 @@ async def _fetched(reader: LedgerReader, stretch: LedgerStretch) -> list[memoryv
     """Entries from the first of a stretch on, STEP_BYTES or to its end."""
     fetched: list[memoryview] = []
     room = STEP_BYTES
-    async with aclosing(reader.entries(stretch)) as batches:
-        async for batch in batches:
-            fetched += batch
-            room -= sum(map(len, batch))
-            if room <= 0:
-                break
+    # Not within `aclosing`: an error ends the generator, and where this coroutine is destroyed with
+    # its loop, there is none to wait in.
+    batches = reader.entries(stretch)
+    async for batch in batches:
+        fetched += batch
+        room -= sum(map(len, batch))
+        if room <= 0:
+            break
+    await batches.aclose()
     return fetched
 
 
