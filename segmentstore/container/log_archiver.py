@@ -29,6 +29,7 @@ from durablelog.durable_data_log import DurableDataLog, LogAddress, SealedPart
 from durablelog.log_positions import LogPositions
 from durablelog.operation_codec import checkpoint_of
 from durablelog.operations import ArchiveOperation
+from segmentstore.container.hot_copy_ages import HotCopyAges
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.archive_metadata import (
     LIST_PARTS,
@@ -158,7 +159,8 @@ class LogArchiver:
     """Of one container, after its start; everything on its event loop.
 
     `on_deletable()` is called when the log may delete more than before, or writers need no longer
-    wait; `on_failure(error)` if it cannot go on.
+    wait; `on_failure(error)` if it cannot go on. `runtime` has a clock whose jumps ahead make
+    nothing old.
     """
 
     def __init__(
@@ -192,6 +194,7 @@ class LogArchiver:
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
         self._requests: list[_Request] = []
+        self._ages = HotCopyAges()
         self._ended = False
         self._unarchived_bytes = 0
         self._offloaded = self._offloaded_bytes = 0
@@ -432,11 +435,13 @@ class LogArchiver:
 
     async def _delete_hot_copies(self) -> None:
         """Let the log delete what the archive has had for the lag."""
-        last_ms = self._runtime.clock.time_ms() - int(self._config.archive_deletion_lag_s * 1000)
-        index, newest = self._archive.hot_deleted_count, None
-        while index < self._archive.count:
+        archive, lag_s = self._archive, self._config.archive_deletion_lag_s
+        last_ms = self._runtime.clock.time_ms() - int(lag_s * 1000)
+        seen = self._ages.complete_for(lag_s, archive.count, asyncio.get_running_loop().time())
+        index, newest = archive.hot_deleted_count, None
+        while index < archive.count:
             part = await self.lists.at(index)
-            if part.offloaded_ms > last_ms:
+            if part.offloaded_ms > last_ms and index >= seen:
                 break
             index, newest = index + 1, part
         if newest is not None:

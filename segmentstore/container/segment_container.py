@@ -23,6 +23,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -228,7 +229,7 @@ class SegmentContainer(ContainerUpkeep):
                 self._positions,
                 archive,
                 config.archiving,
-                runtime,
+                replace(runtime, clock=self._writer.wall_clock),
                 self._archive_advanced,
                 self._failed,
             )

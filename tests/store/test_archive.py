@@ -27,7 +27,7 @@ from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.contracts.archived_parts import OffloadState
 from segmentstore.contracts.errors import ConfigError, InvalidArgumentError
 from segmentstore.contracts.reports import ArchivedEntry
-from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.runtime import BootTime, Runtime
 from tests.store.harness import TINY, WorldDisk, read_all, run, until
 from tier2.archive.ledger_offloader import ArchiveDisabledError
 
@@ -42,17 +42,25 @@ MANY = 160
 
 
 class Clock:
-    """Wall time that a test sets forward: files have the system's."""
+    """Wall time that a test sets forward: files have the system's. Time passes, or it jumps."""
 
     def __init__(self) -> None:
         self.now_ms = time.time_ns() // 1_000_000
+        self._jumped_ms = self.now_ms
 
     def time_ms(self) -> int:
         self.now_ms += 1
         return self.now_ms
 
+    def boot(self) -> BootTime:
+        return BootTime(bytes(16), self.now_ms - self._jumped_ms)
+
     def pass_s(self, seconds: float) -> None:
         self.now_ms += int(seconds * 1000)
+
+    def jump_s(self, seconds: float) -> None:
+        self.now_ms += int(seconds * 1000)
+        self._jumped_ms += int(seconds * 1000)
 
 
 class World:
@@ -62,7 +70,7 @@ class World:
         self.folder = folder
         self.disk = WorldDisk()
         self.clock = Clock()
-        self.runtime = Runtime(disk=self.disk, clock=self.clock)
+        self.runtime = Runtime(disk=self.disk, clock=self.clock, boot=self.clock.boot)
         self.archive = folder / "archive"
         self.settings = {**ARCHIVING, "archive": self.archive, **settings}
 
@@ -430,6 +438,42 @@ def test_retention_deletes_from_the_oldest_part_on(tmp_path: Path, by: str) -> N
                 assert all(part.last_ms > world.clock.now_ms - DAY_S * 1000 for part in parts)
             else:
                 assert 20_000 <= sum(part.length for part in parts) < 20_000 + 3 * 8400
+
+    run(main())
+
+
+def test_a_clock_that_jumps_ahead_deletes_nothing_from_the_archive(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_retention_s=DAY_S, archive_deletion_lag_s=DAY_S / 2)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store)
+            world.clock.jump_s(10 * 365 * DAY_S)
+            await store.offload_prefix()  # a whole pass
+            await store.offload_prefix()
+            archive = archive_of(store)
+            assert (archive.first, archive.hot_deleted) == (0, 0)
+            assert world.objects() == names_in(store)
+            world.clock.pass_s(DAY_S + 1)  # it is trusted, and its time has come
+            archiver(store)._wake.set()
+            await until(lambda: archive_of(store).hot_deleted >= archive.last_number)
+            await until(lambda: archive_of(store).first > 0)
+
+    run(main())
+
+
+def test_a_clock_that_was_ahead_keeps_hot_copies_for_the_lag_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_deletion_lag_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store)
+            last = archive_of(store).last_number
+        world.clock.jump_s(-365 * DAY_S)
+        async with world.open(archive_deletion_lag_s=0.1) as store:
+            await until(lambda: archive_of(store).hot_deleted >= last)
 
     run(main())
 
