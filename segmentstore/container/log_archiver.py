@@ -195,6 +195,7 @@ class LogArchiver:
         self._wake = asyncio.Event()
         self._requests: list[_Request] = []
         self._ages = HotCopyAges()
+        self._place_checked = False
         self._ended = False
         self._unarchived_bytes = 0
         self._offloaded = self._offloaded_bytes = 0
@@ -259,7 +260,9 @@ class LogArchiver:
 
     async def remove_prefix(self, before: int) -> int:
         """Take the parts out of the archive whose operations are all before the sequence number,
-        and whose hot copies may be deleted; gives how many, when their objects are deleted.
+        and whose hot copies may be deleted; gives how many, when their objects are deleted. If
+        that is all, and the archive has lost the newest part, they go in any case: the archive
+        begins anew.
 
         Raises TierUnavailableError: some of it may be done, and the rest is done later.
         """
@@ -327,14 +330,39 @@ class LogArchiver:
 
     async def _pass(self, requests: Sequence[_Request]) -> None:
         self._count()
+        removals = [request for request in requests if isinstance(request, _RemovalRequest)]
+        for removal in removals:
+            await removal.serve(self)
+        await self._check_place()
         await self._delete_hot_copies()
         for request in requests:
-            await request.serve(self)
+            if request not in removals:
+                await request.serve(self)
         while (part := self._due_part()) is not None:
             await self._offload(part)
             await self._delete_hot_copies()
         await self._expire()
         await self._sweep()
+
+    async def _check_place(self) -> None:
+        """Before anything is deleted or added: the place has what an earlier owner archived last.
+
+        Raises DataCorruptionError: with another URL than before, or an archive that was deleted,
+        the log's copies may be the only ones that can be found.
+        """
+        archive = self._archive
+        if not self._place_checked and archive.kept:
+            part = await self.lists.at(archive.count - 1)
+            try:
+                handle = await self._offloader.read_offloaded(part.ledger_id, part.uid)
+            except LedgerNotFoundError as error:
+                raise DataCorruptionError(
+                    f"part {part.number} of the archive",
+                    "it was archived, and is missing: `archive` names another place than before, "
+                    "or its objects were deleted. Nothing is archived or deleted until it is there",
+                ) from error
+            await handle.close()
+        self._place_checked = True
 
     def _count(self) -> None:
         done = self._archive.last_number
@@ -438,7 +466,7 @@ class LogArchiver:
         archive, lag_s = self._archive, self._config.archive_deletion_lag_s
         last_ms = self._runtime.clock.time_ms() - int(lag_s * 1000)
         seen = self._ages.complete_for(lag_s, archive.count, asyncio.get_running_loop().time())
-        index, newest = archive.hot_deleted_count, None
+        index, newest = max(archive.hot_deleted_count, archive.first), None
         while index < archive.count:
             part = await self.lists.at(index)
             if part.offloaded_ms > last_ms and index >= seen:
@@ -483,12 +511,20 @@ class LogArchiver:
         archive = self._archive
         found = await self.lists.find_sequence(sequence_number)
         index = archive.count if found is None else found.place
-        index = min(index, archive.hot_deleted_count)
+        try:
+            await self._check_place()
+        except DataCorruptionError:
+            if index < archive.count:
+                raise
+        else:
+            index = min(index, archive.hot_deleted_count)
         if index <= archive.first:
             return 0
-        before = archive.bytes_before
-        for each in range(archive.first, index):
-            before += (await self.lists.at(each)).length
+        before = archive.bytes_through
+        if index < archive.count:
+            before = archive.bytes_before
+            for each in range(archive.first, index):
+                before += (await self.lists.at(each)).length
         await self._commit(FirstPartMoved(index, before))
         await self._sweep()
         return index - archive.first

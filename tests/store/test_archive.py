@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping
@@ -25,7 +26,7 @@ from segmentstore import SegmentStore
 from segmentstore.config import StoreConfig, merge_settings
 from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.contracts.archived_parts import OffloadState
-from segmentstore.contracts.errors import ConfigError, InvalidArgumentError
+from segmentstore.contracts.errors import ConfigError, DataCorruptionError, InvalidArgumentError
 from segmentstore.contracts.reports import ArchivedEntry
 from segmentstore.contracts.runtime import BootTime, Runtime
 from tests.store.harness import TINY, WorldDisk, read_all, run, until
@@ -474,6 +475,58 @@ def test_a_clock_that_was_ahead_keeps_hot_copies_for_the_lag_alone(tmp_path: Pat
         world.clock.jump_s(-365 * DAY_S)
         async with world.open(archive_deletion_lag_s=0.1) as store:
             await until(lambda: archive_of(store).hot_deleted >= last)
+
+    run(main())
+
+
+def test_another_place_than_before_neither_deletes_nor_adds(tmp_path: Path) -> None:
+    """As an archive whose objects were deleted."""
+
+    async def main() -> None:
+        world = World(tmp_path, archive_deletion_lag_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store)
+        async with world.open(archive=tmp_path / "other", archive_deletion_lag_s=0.0) as store:
+            before = archive_of(store)
+            await until(lambda: "names another place than before" in str(store.stats()["health"]))
+            for call in (
+                store.offload_prefix(),
+                store.remove_archived_parts(before.tail[1].last_sequence + 1, 0),
+            ):
+                with pytest.raises(DataCorruptionError, match="another place than before"):
+                    await call
+            await store.checkpoint()
+            assert archive_of(store) == before
+            assert log_parts(store)[0] == 1
+        async with world.open(archive_deletion_lag_s=0.0) as store:
+            await all_archived(store, hot_deleted=True)
+            assert store.stats()["health"] == []
+
+    run(main())
+
+
+def test_an_archive_that_was_lost_begins_anew_once_all_of_it_is_removed(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_deletion_lag_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store)
+        shutil.rmtree(world.archive)
+        async with world.open(archive_deletion_lag_s=0.0) as store:
+            lost = archive_of(store).count
+            assert await store.remove_archived_parts(1 << 40, 0) == (0, lost)
+            assert archive_of(store).kept_bytes == 0
+            await fill(store)
+            await store.flush()
+            await all_archived(store, hot_deleted=True)
+            await store.checkpoint()
+            parts = [each async for each in store.list_archived_parts()]
+            assert parts[0].place == lost
+            assert world.objects() == names_of(parts)
+            assert store.stats()["health"] == []
 
     run(main())
 
