@@ -17,14 +17,12 @@ _MARKER_INTERVAL_BYTES = 1 << 20
 class PartOperations:
     """The operations that end in one part of the log."""
 
-    __slots__ = ("checkpoint_sequence", "first_ms", "first_sequence", "last_ms", "last_sequence")
+    __slots__ = ("first_ms", "first_sequence", "last_ms", "last_sequence")
 
     def __init__(self, sequence_number: int, timestamp_ms: int) -> None:
         self.first_sequence = self.last_sequence = sequence_number
         self.first_ms = self.last_ms = timestamp_ms
         """Of the first of them, and the highest."""
-        self.checkpoint_sequence = 0
-        """Of the newest checkpoint that begins in the part; 0 if there is none."""
 
 
 def _ignore() -> None:
@@ -48,6 +46,8 @@ class LogPositions:
         self._bytes_since_marker = _MARKER_INTERVAL_BYTES
         self._parts: dict[int, PartOperations] = {}
         """By number; of those that have an operation."""
+        self._begun: dict[int, int] = {}
+        """Number of a part -> sequence number of the newest checkpoint that begins in it."""
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
         """A checkpoint has been committed, or met in replay; `address` is of the frame it
@@ -79,17 +79,17 @@ class LogPositions:
 
     def note_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
         """A checkpoint of either kind begins in the frame at `address`, whether the log may be
-        truncated to it or not.
-
-        Its own part may have no operation that ends in it.
+        truncated to it or not. It may be all that the part has.
         """
-        part = self._parts.get(self._part_of(address))
-        if part is not None:
-            part.checkpoint_sequence = sequence_number
+        self._begun[self._part_of(address)] = sequence_number
 
     def operations_of(self, part_number: int) -> PartOperations | None:
         """What ends in a part of the log; None if nothing does."""
         return self._parts.get(part_number)
+
+    def checkpoint_in(self, part_number: int) -> int:
+        """Sequence number of the newest checkpoint that begins in a part; 0 if there is none."""
+        return self._begun.get(part_number, 0)
 
     def truncation_point(
         self, first_needed: int | None, below: LogAddress | None = None
@@ -121,8 +121,9 @@ class LogPositions:
         first = self._checkpoints[0][1]
         self._markers = [entry for entry in self._markers if entry[1] >= first]
         begin = self._part_of(first)
-        for number in [each for each in self._parts if each < begin]:
-            del self._parts[number]
+        for known in (self._parts, self._begun):
+            for number in [each for each in known if each < begin]:
+                del known[number]
 
     def scan_start(self, sequence_number: int) -> LogAddress | None:
         """Where to begin reading so as to meet the operation whole; None for the log's beginning.

@@ -434,11 +434,9 @@ class LogArchiver:
         # No operation ends in a part that lies in the middle of one.
         first = last = archive.last_sequence
         first_ms = last_ms = archive.last_ms
-        checkpoint = 0
         if operations is not None:
             first, last = operations.first_sequence, operations.last_sequence
             first_ms, last_ms = operations.first_ms, operations.last_ms
-            checkpoint = operations.checkpoint_sequence
         return ArchivedPart(
             number=sealed.number,
             ledger_id=sealed.ledger_id,
@@ -450,7 +448,7 @@ class LogArchiver:
             last_sequence=last,
             first_ms=first_ms,
             last_ms=last_ms,
-            checkpoint_sequence=checkpoint,
+            checkpoint_sequence=self._positions.checkpoint_in(sealed.number),
         )
 
     def _extra_metadata(self) -> dict[str, str]:
