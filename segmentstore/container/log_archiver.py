@@ -219,7 +219,8 @@ class LogArchiver:
     def _part_began(self) -> None:
         if not self._ended:
             self._count()
-            self._wake.set()
+            if self._health.describe() is None:  # else when the pause between two tries is over
+                self._wake.set()
 
     def _failed(self, error: BaseException) -> None:
         if not self._ended:

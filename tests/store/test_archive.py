@@ -283,6 +283,24 @@ def test_an_archive_that_is_away_keeps_the_log_says_so_and_holds_writers(tmp_pat
     run(main())
 
 
+def test_an_archive_that_is_away_is_not_asked_again_for_each_file(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.open() as store:
+            world.archive_fails()
+            await fill(store, count=30)
+            await until(lambda: "archive failing" in str(store.stats()["health"]))
+            failures = archiver(store).statistics().failures
+            await fill(store)
+            assert log_parts(store)[-1] > 15
+            assert archiver(store).statistics().failures <= failures + 3
+            world.disk.heal()
+            archiver(store)._wake.set()
+            await all_archived(store)
+
+    run(main())
+
+
 class Cut(BaseException):
     """The process dies here."""
 
