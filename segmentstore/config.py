@@ -238,7 +238,7 @@ class StoreConfig:
                 "wire_hosts", f"the Controller needs it: no client can connect to {self.wire_host}"
             )
         self._check_network()
-        self.archiving.check(self.tier1, self.tier2, self.unflushed_bytes_max)
+        self.archiving.check(self.tier1, self.unflushed_bytes_max)
         if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(
                 "log_file_bytes",

@@ -45,6 +45,7 @@ from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from tier2.archive.archive_place import ArchivePlace
 from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
+from tier2.locations import is_same_place
 from tier2.store_markers import StoreMarkers
 
 _log = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ async def _open_tiers(
     has_logs = not config.tier2 or await logs.has_logs()
     storage = requested.adapters.storage(tier2_url(folder.location, config), runtime)
     undo.push(storage.close)
-    archive = _open_archive(requested, config)
+    archive = _open_archive(requested, tier2_url(folder.location, config), config)
     if archive is not None:
         undo.push(archive.close)
     cache = requested.adapters.cache(folder.location, config, runtime)
@@ -158,11 +159,13 @@ async def _open_tiers(
     return parts
 
 
-def _open_archive(requested: Requested, config: StoreConfig) -> ArchivePlace | None:
+def _open_archive(requested: Requested, tier2: str, config: StoreConfig) -> ArchivePlace | None:
     settings = config.archiving
     if not settings.archive:
         return None
     try:
+        if is_same_place(settings.archive, tier2):
+            raise ConfigError("archive", "it must be another place than tier2")
         storage = requested.adapters.storage(settings.archive, requested.runtime)
     except ConfigError as error:
         raise ConfigError("archive", error.reason) from error

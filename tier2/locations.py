@@ -12,6 +12,7 @@ everybody in this process who names it, as long as its `MemoryStorages` lives),
 from __future__ import annotations
 
 import importlib.util
+import os.path
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
@@ -86,6 +87,24 @@ def open_object_storage(
     scheme = _scheme_of(url)
     scheme.check(url)
     return scheme.open(url, runtime, memory if memory is not None else PROCESS_MEMORY)
+
+
+def is_same_place(url: str, other: str) -> bool:
+    """Whether two URLs name one place, however they are written. Links of folders, and two names of
+    one server, are not seen through.
+    """
+    return _place_of(url) == _place_of(other)
+
+
+def _place_of(url: str) -> tuple[object, ...]:
+    scheme = _scheme_of(url)
+    if scheme.open is _open_s3:
+        place = parse_s3_url(url)
+        return ("s3", place.bucket, place.prefix, place.endpoint_url)
+    if scheme.open is _open_file:
+        return ("file", os.path.normpath(_file_path(url)))
+    parts = urlsplit(url)
+    return (parts.scheme, parts.netloc, parts.path.rstrip("/"))
 
 
 def _scheme_of(url: str) -> _Scheme:

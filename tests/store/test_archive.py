@@ -612,7 +612,6 @@ def test_without_an_archive_every_call_is_refused_and_an_archive_may_come_later(
         ({"archive_retention_bytes": 1 << 30}, "archive_retention_bytes", "offload_above_bytes"),
         ({"unflushed_bytes_max": 1 << 30}, "offload_above_bytes", "unflushed_bytes_max"),
         ({"tier1": "memory"}, "archive", "no parts"),
-        ({"tier2": "file:///a"}, "archive", "another place"),
     ],
 )
 def test_settings_that_cannot_be_together_are_refused(
@@ -622,6 +621,19 @@ def test_settings_that_cannot_be_together_are_refused(
         StoreConfig.from_settings({"archive": "file:///a", **settings})
     assert refused.value.setting == setting
     StoreConfig.from_settings(settings)  # they say nothing without an archive
+
+
+@pytest.mark.parametrize(("tier2", "archive"), [("", "s/tier2"), ("t", "t/"), ("t", "u/../t")])
+def test_tier2_is_no_archive_however_it_is_written(
+    tmp_path: Path, tier2: str, archive: str
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path, tier2=f"file://{tmp_path}/{tier2}" if tier2 else "")
+        with pytest.raises(ConfigError, match="setting archive: it must be another place"):
+            async with world.open(archive=f"file://{tmp_path}/{archive}"):
+                pass
+
+    run(main())
 
 
 def test_the_archive_is_named_as_tier2_is(tmp_path: Path) -> None:

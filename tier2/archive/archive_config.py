@@ -39,14 +39,12 @@ class ArchiveConfig:
     archive_bytes_per_s: int = whole(128 * MIB, 0)
     """The log is read for the archive at this rate at most, for the whole store; 0: no bound."""
 
-    def check(self, tier1: str, tier2: str, unflushed_bytes_max: int) -> None:
+    def check(self, tier1: str, unflushed_bytes_max: int) -> None:
         """Raise ConfigError for what cannot be together."""
         if not self.archive:
             return
         if tier1 == "memory":
             raise ConfigError("archive", 'tier1 = "memory" has no parts that could be archived')
-        if self.archive == tier2:
-            raise ConfigError("archive", "it must be another place than tier2")
         least_s = self.offload_after_s + self.archive_deletion_lag_s
         if 0 < self.archive_retention_s <= least_s:
             raise ConfigError(
