@@ -236,6 +236,11 @@ async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
     parts.undo.push(exporter.stop)
     await parts.cache.open()
     await registry.start_all(config.served)
+    if parts.archive is None and any(each.metadata.archive.kept for each in parts.containers):
+        _log.warning(
+            "%s: `archive` is not set: its log is deleted, and not archived as before",
+            parts.location,
+        )
     # From here on an empty log may be a lost one.
     maker.created = False
     await parts.tier2_start.checked(partial(has_objects, parts), created=store.created)

@@ -569,7 +569,7 @@ def test_removing_keeps_what_the_log_may_not_delete(tmp_path: Path) -> None:
 
 
 def test_without_an_archive_every_call_is_refused_and_an_archive_may_come_later(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main() -> None:
         world = World(tmp_path, archive_deletion_lag_s=DAY_S)
@@ -587,7 +587,9 @@ def test_without_an_archive_every_call_is_refused_and_an_archive_may_come_later(
             expected = await fill(store)
             await all_archived(store)
             assert archive_of(store).count
+            assert "not archived as before" not in caplog.text
         async with world.open(archive="") as store:
+            assert "its log is deleted, and not archived as before" in caplog.text
             expected = await read_all(store, "x")
             await store.flush()
             await store.checkpoint()
