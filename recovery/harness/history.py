@@ -16,7 +16,7 @@ that ended before another began came first. Rules of this file:
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -184,6 +184,10 @@ class Observation:
     """
     findings: tuple[str, ...] = ()
     """Harmful findings of `recovery.store_check` on the files as they lay before this opening."""
+    sequence_numbers: Mapping[int, int] = field(default_factory=dict)
+    """By container, an operation as of which the store was as seen; empty: not noted."""
+    time_ms: int = 0
+    """A time as of which it was so, milliseconds since 1970 UTC; 0: not noted."""
 
 
 @dataclass(slots=True)

@@ -127,7 +127,12 @@ def observed(observation: Observation, process_run: int, at: int) -> Event:
         }
         for seen in observation.segments.values()
     ]
-    return Event("observed", at, process_run, {"segments": segments})
+    fields = {
+        "segments": segments,
+        "sequences": sorted(observation.sequence_numbers.items()),
+        "time": observation.time_ms,
+    }
+    return Event("observed", at, process_run, fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +263,14 @@ class Retelling:
         again = last is not None and last.alone and look.alone and last.calls == look.calls
         segments = {each["name"]: _segment_in(each) for each in event.fields["segments"]}
         observation = Observation(
-            look.begun, look.seen, event.process_run, segments, again, tuple(self.findings)
+            look.begun,
+            look.seen,
+            event.process_run,
+            segments,
+            again,
+            tuple(self.findings),
+            dict(event.fields.get("sequences", ())),
+            event.fields.get("time", 0),
         )
         self.findings = []
         # What had to be proven first is reported late.

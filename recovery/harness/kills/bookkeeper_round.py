@@ -65,6 +65,22 @@ class BookKeeperRound:
                     f"owner {child.orders.process_run} did not die at {point}: {_failure(child)}"
                 )
 
+    def work(self, workload: str, operations: int, lines: int, *, phases: int = 1) -> bool:
+        """One owner that recovers, works, and is killed when it has reported so many lines, or all
+        it had to do; whether it was at work.
+        """
+        with Child(self._orders(workload, operations, phases=phases)) as child:
+            try:
+                attend([child], lambda: child.idle or len(child.events) > lines)
+            except ChildHungError as error:
+                self._note(f"owner {child.orders.process_run} hangs: {error}")
+            worked, died = not child.idle, child.ended
+            self._retelling.replay(child.events, [child.kill()])
+            self._note_errors(child.events)
+            if died:
+                self._note(f"owner {child.orders.process_run} died by itself: {_failure(child)}")
+        return worked
+
     def takeover(self, *, with_gateway: bool, settings: Mapping[str, Any] | None = None) -> int:
         """An owner under load is stopped with appends on their way; another takes over and works;
         the first one goes on.

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import faulthandler
 import os
 import random
@@ -31,12 +32,14 @@ from recovery.harness.observer import observe
 from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
+from segmentstore.contracts.runtime import Runtime
 from segmentstore.service import SegmentStore
 
 CLOSING_S = 20.0
 """A store closes within this time, stopped or not."""
 TIMEOUT_S = 5.0
 """How long Tier 2 may be away while the store is observed."""
+_TICK_S = 0.002
 
 
 def main(text: str) -> None:
@@ -84,15 +87,18 @@ async def _work(store: SegmentStore, orders: Orders) -> None:
         await store.flush()
         await store.checkpoint()
         await _observe(store, orders)
-    if orders.operations:
+    history = _history_from(orders.first_call)
+    for phase in range(orders.phases if orders.operations else 0):
+        if phase:
+            await _observe(store, orders)
         await run_workload(
             BY_NAME[orders.workload],
             store,
-            _history_from(orders.first_call),
+            history,
             orders.process_run,
-            Stage(),
-            random.Random(orders.seed),
-            orders.operations,
+            Stage(f"load{phase}") if phase else Stage(),
+            random.Random(f"{orders.seed}/{phase}" if phase else orders.seed),
+            orders.operations // orders.phases,
             pace=orders.pace,
             listener=_report_call,
         )
@@ -102,6 +108,14 @@ async def _work(store: SegmentStore, orders: Orders) -> None:
 async def _observe(store: SegmentStore, orders: Orders) -> None:
     _say(orders, "observing")
     observation = await observe(store, History(), orders.process_run, timeout_s=TIMEOUT_S)
+    # No call is under way: what comes until the next one changes nothing that was seen.
+    containers = store.stats()["containers"]
+    observation = dataclasses.replace(
+        observation,
+        sequence_numbers={each: stats["sequence_number"] for each, stats in containers.items()},
+        time_ms=Runtime().clock.time_ms(),
+    )
+    await asyncio.sleep(_TICK_S)  # no later call has the same time
     _say(orders, "seen")
     if orders.proves:
         await store.checkpoint()

@@ -57,6 +57,10 @@ class Orders:
     """
     pace: float = 0.002
     """Factor on the pauses of clients."""
+    phases: int = 1
+    """The workload is run so often, each time on segments of its own; between them the whole store
+    is observed.
+    """
     dies_at: str = ""
     """A point of `log_points` at which it ends itself."""
     settings: Mapping[str, Any] = field(default_factory=dict)

@@ -109,8 +109,11 @@ class KillRound:
         exact: bool = True,
         deck: Sequence[Kind] = DECK,
         settings: Mapping[str, Any] | None = None,
+        phases: int = 1,
         tamper: Tamper | None = None,
+        prepare: Callable[[Kind], None] | None = None,
     ) -> None:
+        """`prepare` is called with the kind of each process run before it begins."""
         self.location = location.resolve()
         self.settings = (
             settings
@@ -123,7 +126,9 @@ class KillRound:
         )
         self._kills = islice(draw_kills(seed, exact=exact, deck=deck), process_runs)
         self._rng = random.Random(f"{seed}/files")
+        self._phases = phases
         self._tamper = tamper
+        self._ready_for = prepare
         self._jobs = self._jobs_beside(seed) if BY_NAME[workload].jobs_beside else None
         self._retelling = Retelling()
         self._result = RoundResult(seed, workload, self._retelling.history, [])
@@ -194,6 +199,8 @@ class KillRound:
         """Before a child is let loose on the files."""
         if self._tamper is not None:
             self._tamper(self.location, self._next_process_run)
+        if self._ready_for is not None:
+            self._ready_for(kill.kind)
         if self._jobs is not None:
             self._tend_jobs(self._jobs)
         if kill.cache == "removed":
@@ -254,6 +261,7 @@ class KillRound:
             first_call=self._retelling.next_call,
             operations=kill.operations,
             ending=ending,
+            phases=self._phases,
             settings=self.settings,
         )
 
@@ -341,6 +349,8 @@ class KillRound:
             remove_cache(self.location)
             remove_catalogs(self.location)
             kill = Kill("close", seed="", operations=0)
+            if self._ready_for is not None:
+                self._ready_for(kill.kind)
             with Child(self._orders(kill, "checked" if ending == "checked" else "closed")) as child:
                 try:
                     over = child.wait()
