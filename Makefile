@@ -21,6 +21,7 @@ MILLIONS ?= 100
 SOAK_MINUTES ?= 10
 MINUTES ?= 60
 CYCLES ?= 300
+POINTS ?= 50
 GIB ?= 2
 RELEASES ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
@@ -29,7 +30,7 @@ PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-ten-million \
 	hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
-	cluster-kills setup clean
+	cluster-kills archive-kills setup clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) \
@@ -160,6 +161,10 @@ client-kills: $(STAMP) services ## 200 kills of a server below Pravega's clients
 
 cluster-kills: $(STAMP) services ## CYCLES=300 of faults of a real cluster under load; 12 s each
 	@$(BIN)/python -m recovery.harness.clusters --cycles $(CYCLES)
+
+archive-kills: CYCLES = 200
+archive-kills: $(STAMP) services ## CYCLES=200 of kills beside an archive, and POINTS=50 restored
+	@$(BIN)/python -m recovery.harness.kills.archive_kills --cycles $(CYCLES) --points $(POINTS)
 
 rust-client: $(STAMP) ## Pravega's Rust client on a store; needs cargo, and minutes to build
 	@$(BIN)/python -m tests.clients.rust_program
