@@ -237,9 +237,13 @@ def test_no_turn_removes_very_many_chunks(tmp_path: Path) -> None:
 
 
 def test_turns_of_a_simulated_run_are_short() -> None:
-    """Threads of the simulated world run within turns: their calls are counted, too."""
+    """Threads of the simulated world run within turns: their calls are counted, too.
+
+    The harness checks the files of a stopped store in one turn: that is none of the engine's.
+    """
     with TurnWatch() as watch:
         result = Scenario(draw_plan("turns/0", "everything")).run()
     assert result.violations == []
     assert sum(turn.turns for turn in watch.longest.values()) > 1000
-    assert [described(kind, turn) for kind, turn in watch.over(CALLS_MAX).items()] == []
+    found = {kind: turn for kind, turn in watch.over(CALLS_MAX).items() if kind[1] != "_check"}
+    assert [described(kind, turn) for kind, turn in found.items()] == []

@@ -99,7 +99,7 @@ ARCHIVE: Final = (
         (
             Edit(
                 f"{_ARCHIVER}._delete_hot_copies",
-                "if part.offloaded_ms > last_ms:",
+                "if part.offloaded_ms > last_ms and index >= seen:",
                 "if part.offloaded_ms < 0:",
             ),
         ),

@@ -123,12 +123,15 @@ def test_what_breaks_is_reported_and_is_never_taken_for_findings(
 
 
 def test_interrupting_ends_with_130_once_the_verb_has_ended(
-    capsys: pytest.CaptureFixture[str],
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = threading.Event()
+    cancelled, ended = threading.Event(), threading.Event()
+    monkeypatch.setattr(commands, "_with_session", lambda _: cancelled.set())
 
     def run(_: argparse.Namespace) -> int:
         os.kill(os.getpid(), signal.SIGINT)
+        # The thread that waits for the verb may get the signal later than this one goes on.
+        assert cancelled.wait(240)
         ended.set()
         return 0
 
