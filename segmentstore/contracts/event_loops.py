@@ -12,10 +12,13 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import cache
+from types import FrameType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -51,11 +54,25 @@ def _loop_class() -> type[asyncio.AbstractEventLoop]:
     import uvloop  # noqa: PLC0415 - an extra, and 20 ms
 
     class ClockedLoop(uvloop.Loop):
-        """The clock is the one that libuv's timers use, read anew."""
+        """The clock is the one that libuv's timers use, read anew. Handlers of signals end with the
+        loop, as asyncio's do: uvloop leaves its own, which then does nothing.
+        """
 
         time = staticmethod(time.monotonic)  # noqa: TID251 - it is the loop
 
+        def close(self) -> None:
+            super().close()
+            if threading.current_thread() is threading.main_thread():
+                for number in signal.valid_signals():
+                    if getattr(signal.getsignal(number), "__self__", None) is self:
+                        signal.signal(number, _handler_without(number))
+
     return ClockedLoop
+
+
+def _handler_without(number: int) -> signal.Handlers | Callable[[int, FrameType | None], Any]:
+    """What asyncio puts in place of a handler that is removed."""
+    return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -72,6 +73,23 @@ def test_the_clock_goes_on_within_a_turn() -> None:
 
     with asyncio.Runner(loop_factory=event_loops.new_uvloop) as runner:
         runner.run(work())
+
+
+def test_signals_are_pythons_again_when_the_loop_has_ended() -> None:
+    before = signal.getsignal(signal.SIGINT)
+
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGUSR2):
+            loop.add_signal_handler(number, loop.stop)
+
+    try:
+        with asyncio.Runner(loop_factory=event_loops.new_uvloop) as runner:
+            runner.run(work())
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_released_descriptor_is_the_parents_alone() -> None:

@@ -17,6 +17,7 @@ from durablelog.metadata_needs import (
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
+    ArchiveOperation,
     CheckpointOperation,
     ChunkReplacement,
     CreateOperation,
@@ -34,6 +35,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
     segments_of,
 )
+from segmentstore.contracts.archive_metadata import PartsSwept
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate, UpdateType
 from segmentstore.contracts.chunk_list import ChunkList
@@ -116,6 +118,7 @@ NEEDLESS: list[Operation] = [
     StorageUpdateOperation([ObjectRecord("one", 1, 1)], [(5, chunk(70))], [(5, 9)]),
     ObjectsDeletedOperation(["one"]),
     DeletionClockOperation(1, bytes(16), 2, 3),
+    ArchiveOperation(PartsSwept(1)),
 ]
 """One of each other kind: a chunk is added behind the last page, which is always known."""
 

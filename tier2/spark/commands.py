@@ -178,14 +178,16 @@ def _run_interruptibly(verb: Callable[[], int]) -> int:
             ended.set()
 
     # A daemon: what does not heed the cancelling must not keep the process.
-    threading.Thread(target=work, name="spark-verb", daemon=True).start()
+    thread = threading.Thread(target=work, name="spark-verb", daemon=True)
     try:
+        thread.start()
         # Not for ever at a time: a signal that another thread took wakes nobody here.
         while not ended.wait(_CHECK_S):
             pass
     except KeyboardInterrupt:
         _with_session("interrupt_sessions")
-        ended.wait(_INTERRUPTED_S)
+        if thread.ident is not None:
+            ended.wait(_INTERRUPTED_S)
         raise
     if errors:
         raise errors[0]
