@@ -70,11 +70,18 @@ class SharedFolders(Scenario):
             await storage.close()
 
     def _live_next_door(self) -> None:
-        """The neighbour opens, reads what it has, writes what it has not, flushes and closes."""
+        """The neighbour opens, reads what it has, writes what it has not, flushes and closes.
+
+        It has no archive: the watch knows the parts of one store.
+        """
         world, rates, settings = self.world, self.world.rates, self.world.settings
         world.rates = {}
         world.settings = {
-            **self.plan.settings,
+            **{
+                name: value
+                for name, value in self.plan.settings.items()
+                if not name.startswith(("archive", "offload"))
+            },
             "consolidation": False,
             "orphan_sweep_interval_s": 0.0,
         }
