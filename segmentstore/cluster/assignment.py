@@ -42,6 +42,18 @@ def assign(
     for host_id, record in hosts.items():
         if record.host_id != host_id:
             raise InvalidArgumentError("hosts", host_id, f"its record is of {record.host_id}")
+    after = _decided(now_ms, containers, hosts, before)
+    if after.passed_over.keys() - before.passed_over.keys():
+        # What is noted of a placement may change what else is decided. It is noted once, so the
+        # second decision stands.
+        after = _decided(now_ms, containers, hosts, after)
+    return before if after == before else dataclasses.replace(after, epoch=before.epoch + 1)
+
+
+def _decided(
+    now_ms: int, containers: int, hosts: Mapping[str, HostRecord], before: AssignmentMap
+) -> AssignmentMap:
+    """The map in the epoch of the one before."""
     arrivals = noted_arrivals(now_ms, hosts, before.arrivals)
     passed_over = noted_failures(now_ms, containers, hosts, before)
     undropped = undropped_failures(hosts, passed_over)
@@ -59,13 +71,7 @@ def assign(
     if any(placement.owners.get(number) == host_id for number, host_id in undropped):
         # Without another choice. It is started there when its time has passed.
         passed_over = noted_failures(now_ms, containers, hosts, after)
-    after = dataclasses.replace(
-        after,
-        passed_over=passed_over,
-        arrivals=arrivals,
-        moves=moves,
-    )
-    return before if after == before else dataclasses.replace(after, epoch=before.epoch + 1)
+    return dataclasses.replace(after, passed_over=passed_over, arrivals=arrivals, moves=moves)
 
 
 # --- containers that no host serves -------------------------------------------------------------

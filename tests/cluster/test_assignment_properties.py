@@ -94,6 +94,27 @@ def test_any_decision_is_total_legal_bounded_stable_and_the_same_for_each_leader
     assert encode_assignment_map(again) == encode_assignment_map(after)
 
 
+def test_a_decision_heeds_what_it_notes_itself() -> None:
+    """The only host is given a container that it has not dropped: a failure is noted with it, and
+    the move of the container that was under way is not any more.
+    """
+    since_ms = NOW + 400_000
+    starting = {0: ContainerReport(ReportedState.STARTING, since_ms)}
+    failed = {0: ContainerReport(ReportedState.FAILED, since_ms)}
+    record = HostRecord("h0", "10.0.0.1", 9090, "0.1.0", since_ms, 1, draining=True)
+    records = {
+        "h0": dataclasses.replace(record, containers=starting),
+        "h1": dataclasses.replace(record, host_id="h1", draining=False, containers=failed),
+        "h2": dataclasses.replace(record, host_id="h2"),
+    }
+    before = AssignmentMap(moves={0: PlannedMove("h0", NOW - 100_000)})
+    after = assign(NOW, CONTAINERS, records, before)
+    check_decision(CONTAINERS, records, before, after)
+    assert after.epoch == 1
+    assert (0, "h1") in after.passed_over
+    assert assign(NOW, CONTAINERS, records, after) is after
+
+
 FLEETS = st.lists(CAPACITIES, min_size=1, max_size=8).map(
     lambda capacities: {
         f"h{number}": host(f"h{number}", capacity) for number, capacity in enumerate(capacities)
