@@ -241,7 +241,9 @@ class StoreReadsContract(StoreApiWorld):
                 assert [part.failure for part in report.parts] == [None] * len(report.parts)
                 if embedded.config.tier1 == "file":
                     assert len(report.parts) > 1, "ledgers hold more than the files of this test"
-                    assert report.first_not_archived == report.parts[-1].last_sequence + 1
+                    # The last one may lie in the middle of an operation: none ends in it then.
+                    last = max(part.last_sequence for part in report.parts)
+                    assert report.first_not_archived > last >= 100
                 parts = [each async for each in store.list_archived_parts()]
                 assert [part.number for part in parts] == [part.number for part in report.parts]
                 assert parts == [each async for each in embedded.list_archived_parts()]
