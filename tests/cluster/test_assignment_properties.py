@@ -95,8 +95,8 @@ def test_any_decision_is_total_legal_bounded_stable_and_the_same_for_each_leader
 
 
 def test_a_decision_heeds_what_it_notes_itself() -> None:
-    """The only host is given a container that it has not dropped: a failure is noted with it, and
-    the move of the container that was under way is not any more.
+    """The only host is given a container that it has not dropped, and a failure is noted with it.
+    So the move of the container that was under way is over.
     """
     since_ms = NOW + 400_000
     starting = {0: ContainerReport(ReportedState.STARTING, since_ms)}
