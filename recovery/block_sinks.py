@@ -29,15 +29,11 @@ class BlockSink(Protocol):
     """After `finish`: where all of it is."""
     objects: dict[str, StoredObject]
 
-    @property
-    def wants_bytes(self) -> bool:
-        """False: lengths suffice."""
-
     async def add(self, segment_id: int, name: str, offset: int, data: Buffer) -> None:
         """Take bytes; the buffer must not change. Raises TierUnavailableError."""
 
-    def plan(self, segment_id: int, name: str, offset: int, length: int) -> None:
-        """Take note of bytes that are there."""
+    def plan(self, segment_id: int, name: str, offset: int, length: int) -> bool:
+        """Bytes are there. True: to know that suffices, and they need not be added."""
 
     async def finish(self) -> None:
         """Nothing more comes. Raises TierUnavailableError."""
@@ -45,8 +41,6 @@ class BlockSink(Protocol):
 
 class PlannedBlocks:
     """Of a dry run: nothing is written."""
-
-    wants_bytes = False
 
     def __init__(self) -> None:
         self.blocks: list[FoundBlock] = []
@@ -56,14 +50,15 @@ class PlannedBlocks:
         """As `plan`."""
         self.plan(segment_id, name, offset, len(data))
 
-    def plan(self, segment_id: int, name: str, offset: int, length: int) -> None:
-        """The bytes are there, and would be written."""
+    def plan(self, segment_id: int, name: str, offset: int, length: int) -> bool:
+        """They would be written."""
         self.objects[_PLANNED] = StoredObject(_PLANNED, 0, 0)
         last = self.blocks[-1] if self.blocks else None
         if last is not None and (last.segment_id, last.end_offset) == (segment_id, offset):
             self.blocks[-1] = last._replace(length=last.length + length)
         else:
             self.blocks.append(FoundBlock(_PLANNED, 0, segment_id, offset, length, name))
+        return True
 
     async def finish(self) -> None:
         """There is nothing to be done."""
@@ -71,8 +66,6 @@ class PlannedBlocks:
 
 class WrittenBlocks:
     """Puts objects of about OBJECT_BYTES; neighbours that come one behind another share a block."""
-
-    wants_bytes = True
 
     def __init__(
         self, storage: ObjectStorage, container_id: int, store_id: str, codec: int, runtime: Runtime
@@ -90,9 +83,10 @@ class WrittenBlocks:
         self._names: dict[int, str] = {}
         self._size = 0
 
-    def plan(self, segment_id: int, name: str, offset: int, length: int) -> None:
-        """Lengths do not suffice here."""
-        raise NotImplementedError
+    def plan(self, segment_id: int, name: str, offset: int, length: int) -> bool:
+        """They are wanted."""
+        del segment_id, name, offset, length
+        return False
 
     async def add(self, segment_id: int, name: str, offset: int, data: Buffer) -> None:
         """Take bytes, and put an object when there are enough."""

@@ -106,8 +106,7 @@ class PastBytes:
 
     async def _take_stored(self, segment: SegmentMetadata, piece: StoredPiece) -> None:
         chunk, start, end = piece
-        if not self._sink.wants_bytes:
-            self._sink.plan(segment.segment_id, segment.name, start, end - start)
+        if self._sink.plan(segment.segment_id, segment.name, start, end - start):
             self._from_objects += end - start
             return
         for offset in range(start, end, READ_BYTES):

@@ -47,11 +47,13 @@ class ProbedLog:
 class _Contents(PlannedBlocks):
     """Takes bytes by segment, in memory."""
 
-    wants_bytes = True
-
     def __init__(self) -> None:
         super().__init__()
         self._pieces: dict[int, list[tuple[int, bytes]]] = {}
+
+    def plan(self, segment_id: int, name: str, offset: int, length: int) -> bool:
+        del segment_id, name, offset, length
+        return False
 
     async def add(self, segment_id: int, name: str, offset: int, data: Buffer) -> None:
         self._pieces.setdefault(segment_id, []).append((offset, bytes(data)))

@@ -19,16 +19,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, header_length_at
 from durablelog.durable_data_log import DurableDataLog, LogAddress, SealedPart
 from durablelog.log_positions import LogPositions
-from durablelog.operation_codec import checkpoint_of
 from durablelog.operations import ArchiveOperation
+from segmentstore.container.archive_reading import ArchiveReading
 from segmentstore.container.hot_copy_ages import HotCopyAges
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.archive_metadata import (
@@ -54,14 +53,11 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.ledgers import (
-    LedgerEntry,
     LedgerNotFoundError,
     ReadHandle,
 )
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
-from segmentstore.contracts.paced_reading import PacedReadHandle
-from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.reports import OffloadedPart
 from segmentstore.contracts.runtime import Runtime
 from tier2.archive.archive_config import ArchiveConfig
@@ -415,7 +411,7 @@ class LogArchiver:
         try:
             part = self._described(sealed, handle)
             await self._commit(OffloadBegun(part))
-            reading = _ArchiveReading(handle, self._limiter, part.checkpoint_sequence)
+            reading = ArchiveReading(handle, self._limiter, part.checkpoint_sequence)
             await self._offloader.offload(reading, part.uid, self._extra_metadata())
             now_ms = self._runtime.clock.time_ms()
             await self._commit(
@@ -548,30 +544,3 @@ def _report(
 ) -> OffloadedPart:
     failure = describe(outcome) if isinstance(outcome, Exception) else None
     return OffloadedPart(container_id, part.number, part.ledger_id, part.length, last, failure)
-
-
-class _ArchiveReading(PacedReadHandle):
-    """A part of the log as the offloader reads it. Finds the entry that begins with the part's
-    newest checkpoint.
-    """
-
-    def __init__(self, handle: ReadHandle, limiter: RateLimiter, checkpoint_sequence: int) -> None:
-        super().__init__(handle, limiter)
-        self._checkpoint_sequence = checkpoint_sequence
-        self.checkpoint_entry = 0
-
-    async def read(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
-        async with aclosing(super().read(first, last)) as batches:
-            async for batch in batches:
-                if self._checkpoint_sequence:
-                    self._search(batch)
-                yield batch
-
-    def _search(self, entries: Sequence[LedgerEntry]) -> None:
-        for entry_id, data in entries:
-            begin = header_length_at(data, 0)
-            _, flags = ENTRY_HEADER.unpack_from(data, begin)
-            if flags & ENTRY_FIRST:
-                found = checkpoint_of(data[begin + ENTRY_HEADER.size :])
-                if found == self._checkpoint_sequence:
-                    self.checkpoint_entry = entry_id
