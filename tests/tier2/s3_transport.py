@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import itertools
+import random
 import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable
@@ -242,7 +243,10 @@ def run_case(case: Callable[[S3World], Awaitable[None]], **changes: Any) -> None
     """Run a case in virtual time: requests are real and take none of it, pauses cost nothing."""
 
     async def body() -> None:
-        world = S3World(runtime=Runtime(clock=LoopClock(), executor=inline_executor), **changes)
+        world = S3World(
+            runtime=Runtime(clock=LoopClock(), executor=inline_executor, random=random.Random(1)),
+            **changes,
+        )
         try:
             await case(world)
         finally:

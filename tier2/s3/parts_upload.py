@@ -41,8 +41,8 @@ PARTS_IN_PARALLEL: Final = 4
 ATTEMPTS: Final = 4
 """Of a part, and of a Complete."""
 THROTTLED_ATTEMPTS: Final = 24
-"""The same, while the provider only asks for patience: three quarters of a minute, for giving up
-throws everything away.
+"""The same, while the provider throttles: 19 to 39 seconds of pauses, for giving up throws
+everything away.
 """
 BEGINNINGS_MAX: Final = 3
 ABORTS_MAX: Final = 2

@@ -145,7 +145,9 @@ def test_leadership_passes_on_from_session_to_session(
             leading[place] = asyncio.ensure_future(nodes.lead(root, f"{place}", lost[place].set))
             order = [b"%d" % ((turn + step) % 3) for step in (1, 2, 3)]
             await candidates(nodes, root, order)
-        for nodes in clients:
+        await leading[0]
+        # The leader's last: a candidate behind it may be elected before its own close.
+        for nodes in reversed(clients):
             await nodes.close()
         outcomes = await asyncio.gather(*leading, return_exceptions=True)
         assert sum(isinstance(each, NodeUnavailableError) for each in outcomes) == 2
