@@ -42,6 +42,7 @@ def test_a_chunk_that_memory_lacks_comes_with_its_page(
     assert json.loads(json.dumps(found)) == found
 
 
+@slow(3)
 def test_a_returning_writer_reads_its_attribute(read: dict[str, int], tmp_path: Path) -> None:
     make_attributes(str(tmp_path), COUNT)
     found = find_attributes(str(tmp_path), COUNT)

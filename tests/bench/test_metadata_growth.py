@@ -45,6 +45,7 @@ def test_inline_logs_every_segment_and_the_catalog_a_reference(
         assert checkpoint["tier2"] > 0
 
 
+@slow(7)
 def test_a_store_that_writes_no_inline_checkpoints_is_not_measured_as_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

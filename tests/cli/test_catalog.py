@@ -116,6 +116,7 @@ def append_a_line(store: Path) -> subprocess.Popen[bytes]:
     return child
 
 
+@slow(3)
 def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SEGMENTSTORE_MAILBOX_POLL_INTERVAL_S", "0.2")
     monkeypatch.setenv("SEGMENTSTORE_LOCAL_SERVER", "false")

@@ -50,6 +50,7 @@ def lying_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Inode, "sync", lambda _self: None)
 
 
+@slow(2)
 def test_runs_are_counted_and_shown() -> None:
     result = segmentstore(*SIMULATE, "--seed", "clean")
     assert result.code == 0
@@ -65,6 +66,7 @@ def test_runs_are_counted_and_shown() -> None:
     assert result.err == ""
 
 
+@slow(3)
 def test_a_seed_gives_the_same_runs_again() -> None:
     first, second = (segmentstore(*SIMULATE, "--seed", "same", "--json").json() for _ in range(2))
     for timed in ("seconds", "numbers"):
@@ -98,6 +100,7 @@ def test_several_processes_run_side_by_side() -> None:
     assert numbers["runs"] == 6
 
 
+@slow(2)
 @pytest.mark.parametrize("runs", [1, 2])
 def test_there_are_exactly_as_many_runs_as_were_asked_for(runs: int) -> None:
     numbers = segmentstore(
@@ -271,6 +274,7 @@ def test_a_temporary_folder_is_removed_when_nothing_failed(
     ]
 
 
+@slow(2)
 @pytest.mark.usefixtures("lying_disk")
 def test_a_temporary_folder_is_kept_and_named_when_something_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

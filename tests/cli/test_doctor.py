@@ -53,6 +53,7 @@ def on_bookkeeper(plain_store: Path) -> Path:
     return plain_store
 
 
+@slow(2)
 def test_a_machine_that_has_all_is_reported_as_complete() -> None:
     shown = segmentstore("doctor", "--json")
     assert shown.code == ExitCode.DONE, shown.out

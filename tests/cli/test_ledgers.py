@@ -154,6 +154,7 @@ def test_a_store_is_verified(store: Path) -> None:
     assert segmentstore("verify", store).code == ExitCode.CORRUPTION
 
 
+@slow(3)
 def test_a_lost_store_is_restored_with_its_log_on_bookkeeper(
     cluster: BookKeeperCluster, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_an_empty_mailbox(store: Path) -> None:
     assert snapshot(store) == before
 
 
+@slow(2)
 def test_what_is_asked_is_shown_and_nothing_changes_by_inspecting(store: Path) -> None:
     (store / "tier2" / "mailbox" / "00000000" / JOB).mkdir(parents=True)
     (store / "tier2" / "mailbox" / "00000000" / JOB / "broken.json").write_bytes(b"{")

@@ -17,6 +17,7 @@ from segmentstore.read_only_view import open_view
 from tests.cli.shell import segmentstore
 from tests.store.harness import WorldDisk, attribute, open_lazy, read_all, run
 from tests.store.test_catalog_export import tables_of
+from tests.support.suites import slow
 from tier2.catalog.catalog_snapshots import manifest_named
 
 SEGMENTS = 40
@@ -92,6 +93,7 @@ def test_what_a_stopped_store_has_is_loaded_whole(place: Path) -> None:
     assert lengths == {info.name: info.length for info in infos.values()}
 
 
+@slow(4)
 def test_every_command_shows_all_segments(place: Path) -> None:
     infos = made(place)
     assert segmentstore("verify", place, "--deep").code == 0

@@ -58,6 +58,7 @@ def test_a_reader_goes_on_where_another_one_of_its_group_left(server: ServedStor
     assert by_key(first + second) == by_key(numbered(5_000))
 
 
+@slow(3)
 def test_a_reader_goes_on_with_bookkeeper(
     tmp_path: Path, shared_bookkeeper: BookKeeperCluster
 ) -> None:

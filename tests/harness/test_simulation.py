@@ -46,6 +46,7 @@ def test_equal_seeds_give_equal_traces_byte_for_byte() -> None:
     assert any(line.startswith(f"run {last}: {alone.digest} ") for line in shown)
 
 
+@slow(2)
 def test_other_seeds_give_other_traces() -> None:
     assert (
         len({Scenario(draw_plan(f"other/{number}", "default")).run().digest for number in range(3)})
@@ -102,6 +103,7 @@ def told(summary: SimulationSummary) -> list[str]:
     ]
 
 
+@slow(8)
 def test_a_run_that_is_over_leaves_nothing_behind() -> None:
     def left() -> int:
         gc.collect()

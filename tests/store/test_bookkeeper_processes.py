@@ -21,6 +21,7 @@ from tests.cli import shell
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.bookkeeper_world import name_in
 from tests.store.harness import LAZY
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 ANSWER_S = 240
@@ -112,6 +113,7 @@ def pieces(owner: int, turn: int) -> list[str]:
     return [f"{owner}.{turn}.{number} " for number in range(60)]
 
 
+@slow(3)
 def test_two_processes_serve_a_container_each(options: dict[str, Any], tmp_path: Path) -> None:
     names = [name_in(container_id, 2) for container_id in range(2)]
     with (

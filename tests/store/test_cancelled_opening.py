@@ -15,7 +15,7 @@ import segmentstore
 from segmentstore.contracts.owned_tasks import owned_tasks
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY, WorldDisk, run
-from tests.support.suites import share, size, sized
+from tests.support.suites import share, size, sized, slow
 
 STEP = size("CANCELLED_OPENING_STEP", 6, 2)
 """At each so many-th call of the disk."""
@@ -96,6 +96,7 @@ def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(
     run(main())
 
 
+@slow(3)
 def test_nobody_is_reported_a_first_checkpoint_that_nobody_waits_for(tmp_path: Path) -> None:
     """A future that fails unseen is an error in programs whose event loop's handler raises."""
 

@@ -17,6 +17,7 @@ from segmentstore import SegmentStore, StoreInUseError, blocking
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.errors import ContainerStoppedError
 from tests.store.harness import open_tiny, read_all, run
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 DROPPED = r"was dropped without close\(\)"
@@ -75,6 +76,7 @@ class TestOnALoopThatRuns:
 
         run(main())
 
+    @slow(2)
     def test_readers_and_writers_keep_their_store(self, tmp_path: Path) -> None:
         async def main() -> None:
             store = await make(tmp_path / "s")

@@ -14,10 +14,12 @@ import segmentstore.blocking
 from segmentstore import StoreInUseError
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.lock_owner import LockedError, describe_owner, owner_of
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@slow(2)
 def test_who_comes_second_in_one_process_learns_that_it_is_this_process(tmp_path: Path) -> None:
     with segmentstore.blocking.open(tmp_path / "s"):
         with pytest.raises(

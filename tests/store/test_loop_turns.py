@@ -168,6 +168,7 @@ async def work_on_consolidation(watch: TurnWatch, folder: Path) -> None:
     await store.close()
 
 
+@slow(3)
 def test_no_turn_of_a_consolidation_passes_over_all_its_chunks(tmp_path: Path) -> None:
     with TurnWatch(CALLBACKS) as watch:
         run(work_on_consolidation(watch, tmp_path / "store"), limit_s=120)

@@ -27,6 +27,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.past_store import PastStore, open_lost, open_past
 from tests.store.harness import TINY, run, until
+from tests.support.suites import slow
 
 ARCHIVING: Mapping[str, Any] = {
     **TINY,
@@ -229,6 +230,7 @@ def test_the_command_line_shows_verifies_replays_and_restores(tmp_path: Path) ->
     assert refused.returncode != 0
 
 
+@slow(15)
 def test_what_the_archive_has_lost_is_named_with_exit_code_6(tmp_path: Path) -> None:
     known = asyncio.run(fill(tmp_path))
     store = str(tmp_path / "store")

@@ -260,6 +260,7 @@ def test_a_provider_that_refuses_everything_for_long_only_holds_the_flushes(
     through_trouble(tmp_path, s3, trouble)
 
 
+@slow(2)
 def test_a_bucket_that_is_missing_and_comes_back(tmp_path: Path, s3: FaultyS3) -> None:
     async def trouble(store: SegmentStore) -> None:
         for _ in range(2):
@@ -345,6 +346,7 @@ def test_a_server_that_is_killed_and_restarted(tmp_path: Path) -> None:
         through_trouble(tmp_path, world, trouble)
 
 
+@slow(3)
 def test_a_process_that_dies_in_the_middle_of_an_outage_leaves_only_what_a_listing_finds(
     tmp_path: Path, s3: FaultyS3
 ) -> None:

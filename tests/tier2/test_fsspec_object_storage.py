@@ -32,6 +32,7 @@ from tests.contracts.object_storage_contract import (
     listed,
     unique_id,
 )
+from tests.support.suites import slow
 from tier2.fsspec_object_storage import FsspecObjectStorage
 from tier2.locations import open_object_storage
 from tier2.object_storage import (
@@ -433,6 +434,7 @@ def test_the_setting_opens_it(root: Path) -> None:
     assert files_in(root) == {}
 
 
+@slow(2)
 def test_the_passphrase_of_a_key_comes_from_a_file(root: Path, tmp_path: Path) -> None:
     server = shared_server(Sftp)
     key, secret = tmp_path / "key", tmp_path / "secret"

@@ -40,7 +40,7 @@ from tests.support.faulty_s3 import (
     settled,
     unique_id,
 )
-from tests.support.suites import share
+from tests.support.suites import share, slow
 from tier2.object_storage import ObjectRange, StorageRefusedError, StorageUnavailableError
 from tier2.request_statistics import Operation
 from tier2.s3.s3_object_storage import S3ObjectStorage
@@ -278,6 +278,7 @@ def test_a_store_that_is_missing_and_comes_back(s3: FaultyS3) -> None:
     run(s3, case)
 
 
+@slow(4)
 def test_a_server_that_is_killed_and_restarted_under_load(tmp_path: Path) -> None:
     with (
         S3Proxy(tmp_path / "server") as server,

@@ -27,6 +27,7 @@ from tests.support.faulty_s3 import (
     settled,
     unique_id,
 )
+from tests.support.suites import slow
 from tier2.block_reader import BlockReader
 from tier2.object_builder import ObjectBuilder
 from tier2.s3.s3_object_storage import S3ObjectStorage
@@ -86,6 +87,7 @@ def test_a_read_gives_the_bytes_asked_for_or_an_error(s3: FaultyS3) -> None:
     with_each(s3, READ_FAULTS, case)
 
 
+@slow(2)
 def test_inspecting_listing_and_deleting_survive_a_fault_each(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage, fault: Fault) -> None:
         for name in ("a", "b"):

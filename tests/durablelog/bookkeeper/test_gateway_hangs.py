@@ -110,6 +110,7 @@ def test_a_gateway_that_hangs_is_noticed_though_nobody_asks_it_anything(
     asyncio.run(asyncio.wait_for(scenario(), 240))
 
 
+@slow(3)
 def test_closing_works_though_every_thread_waits_for_a_gateway_that_hangs(
     cluster: BookKeeperCluster,
 ) -> None:

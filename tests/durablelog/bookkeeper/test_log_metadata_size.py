@@ -74,6 +74,7 @@ def test_a_record_beyond_half_is_said_until_a_truncation_makes_it_small() -> Non
     run(scenario())
 
 
+@slow(3)
 def test_a_roll_that_makes_the_record_too_large_is_refused_and_sends_nothing() -> None:
     async def scenario() -> None:
         world = await world_with_ledgers(ROLL_BYTES_MAX - 1000)

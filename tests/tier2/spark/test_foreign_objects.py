@@ -26,7 +26,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import TINY
-from tests.support.suites import share
+from tests.support.suites import share, slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.fsspec_object_storage import FsspecObjectStorage
@@ -305,6 +305,7 @@ def test_foreign_files_in_a_folder_are_reported(world: World) -> None:
     check(world.url, delete_orphans=True)
 
 
+@slow(3)
 def test_foreign_objects_in_a_bucket_are_reported(world: World, server: S3Server) -> None:
     check(upload(server, world.folder))
 

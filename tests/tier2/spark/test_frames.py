@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
+from tests.support.suites import slow
 from tier2.spark.common.frames import arrow_of, bin_keys, frame_of, map_bins, partition_of
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ def test_every_bin_has_a_number_that_goes_there(count: int) -> None:
     assert max(keys) < 40 * count + 40
 
 
+@slow(14)
 @pytest.mark.spark_versions("frames")
 def test_spark_runs_a_task_for_each_bin_with_its_rows_alone(spark: SparkSession) -> None:
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

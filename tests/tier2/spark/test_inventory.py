@@ -19,6 +19,7 @@ import pytest
 from pyarrow import orc
 from pyarrow import parquet as pq
 
+from tests.support.suites import slow
 from tier2.object_names import object_name
 from tier2.spark.reconcile.inventory import (
     Inventory,
@@ -116,6 +117,7 @@ def test_a_sorted_parquet_file_is_read_by_shard_from_few_row_groups(tmp_path: Pa
     assert inventory.created_ms is None
 
 
+@slow(2)
 def test_a_folder_of_unsorted_files_gives_the_same_and_is_no_cheap_read_by_shard(
     tmp_path: Path,
 ) -> None:

@@ -224,6 +224,7 @@ def put_raw(
         client.close()
 
 
+@slow(3)
 @pytest.mark.parametrize("prefix", [True, False])
 def test_a_bucket_is_listed_as_its_storage_lists_it(
     server: S3Server, monkeypatch: pytest.MonkeyPatch, prefix: bool

@@ -96,6 +96,7 @@ def test_a_report_within_the_store_would_be_foreign_there(world: World, capsys: 
     assert not (world.folder / "report").exists()
 
 
+@slow(2)
 def test_one_json_document(spark: SparkSession, world: World, capsys: Captured) -> None:
     orphan = world.orphan(1)
     world.snapshot()

@@ -166,6 +166,7 @@ class TestBatch:
             write(frame, served, inlineBytes=1000)
         assert "x" not in served.names() or served.read() == b""
 
+    @slow(2)
     def test_with_a_query_id_is_committed_once_however_often_it_is_run(
         self, session: SparkSession, served: Served
     ) -> None:

@@ -144,6 +144,7 @@ def test_a_stream_over_restarts_gives_each_row_once(
     assert sorted(rows) == sorted(set(written) - set(first))
 
 
+@slow(3)
 @pytest.mark.spark_versions("limits")
 def test_limits_of_a_stream_are_refused_where_there_are_none(
     session: SparkSession, world: SourceWorld, tmp_path: Path
