@@ -20,7 +20,7 @@ from segmentstore.contracts.collector import collector_paused
 from segmentstore.contracts.event_loops import new_uvloop
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
-from tests.support.suites import cost, examples, sized
+from tests.support.suites import cost, examples, sized, time_limit
 
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
 settings.register_profile(
@@ -131,6 +131,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """See `arrange`. One worker of four has a Spark session: it takes 1 GB, and 20 s of a core for
     its start and its first queries.
     """
+    for item in items:
+        if (limit := time_limit(item)) is not None:
+            item.add_marker(limit)
     workers: int = getattr(config, "workerinput", {}).get("workercount", 1)
     groups = [group_of(item, max(1, workers // 4)) for item in items]
     items[:] = [items[number] for number in arrange(groups, workers)]

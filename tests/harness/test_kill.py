@@ -69,7 +69,8 @@ def test_nothing_acknowledged_is_lost_by_kills(workload: str, tmp_path: Path) ->
     # ended by itself before.
     assert result.kills >= 12 * rounds
     assert result.exact_kills >= 4 * rounds
-    assert result.failed_calls >= rounds // 2
+    # Clients of `connect` send again what a kill has cut off.
+    assert workload == "connect" or result.failed_calls >= rounds // 2
     assert result.takeovers >= rounds
     assert result.openings >= 7 * rounds
     assert list(tmp_path.iterdir()) == []

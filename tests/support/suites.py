@@ -22,6 +22,8 @@ IN_TEST_ALL: Final = "(slow or sized) and not by_target"
 
 
 EXAMPLES_MIN: Final = 10
+TIME_LIMIT_S: Final = 300
+"""Of every test without another one: the `timeout` of pyproject.toml."""
 
 
 by_target: Final = pytest.mark.by_target
@@ -63,6 +65,16 @@ def share(cases: Iterable[Any], every: int, seconds: float) -> list[Any]:
 def values_of(case: Any) -> tuple[Any, ...]:
     """The arguments of one case, as `parametrize` takes them: a tuple is several."""
     return case if isinstance(case, tuple) else (case,)
+
+
+def time_limit(item: pytest.Item) -> pytest.MarkDecorator | None:
+    """What a test of `make test-all` may take where that is more than others may, unless it has a
+    limit of its own: twenty times its cost, for a busy machine.
+    """
+    dear = any(map(item.get_closest_marker, ("slow", "sized")))
+    if item.get_closest_marker("timeout") or not dear or 20 * cost(item) <= TIME_LIMIT_S:
+        return None
+    return pytest.mark.timeout(20 * cost(item))
 
 
 def cost(item: pytest.Item) -> float:

@@ -53,7 +53,7 @@ PARSERS = (
     parse_metadata_file_name,
     parse_metadata_manifest_name,
     parse_probe_name,
-    parse_archive_place,
+    lambda name: parse_archive_place(name) if engine_folder(name) is None else None,
 )
 
 

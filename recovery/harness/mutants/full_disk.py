@@ -11,13 +11,13 @@ from recovery.harness.runs.directed import BUSY
 
 _FULL: Final = tuple(
     cycle
-    for at in (60, 90, 120)
+    for at in range(30, 120, 15)
     for cycle in (
         {"operations": 60, "ending": "kill", "dies_at": None},
         {"operations": 120, "ending": "kill", "dies_at": None, "fills_at": at},
     )
 )
-"""A process run that fills its log, then one on a disk that becomes full."""
+"""Process runs that fill their log, each before one on a disk that becomes full."""
 
 _INLINE: Final = {**BUSY, "inline_checkpoint_bytes_max": 64 * 1024}
 """By reference, a log waits for the catalog's room as well (decision 0058)."""
