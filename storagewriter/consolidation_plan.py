@@ -11,7 +11,8 @@ Rules of this file:
 - some objects are so small, or of so many chunks, that as many as a group may hold do not fill one.
   They are joined all the same, those of about one size: the objects and chunks in memory and log
   must not grow with every flush. Each byte goes up by sizes then, and is written again once or
-  twice for each eightfold;
+  twice for each eightfold. Not where that would join neither: many chunks in few objects, hardly
+  two of a segment (docs/decisions/0016);
 - chunks are replaced only where the segment still has exactly those that were read. Ranges that
   were truncated, deleted, merged or replaced meanwhile are omitted here, and refused by the log
   where that comes later still.
@@ -41,6 +42,10 @@ _ABOUT_ONE_SIZE_MIN = 4
 """Objects of about one size in a group, at least: what comes out is larger by so much."""
 _DEAD_SHARE = 4
 """Dead bytes of a share of a consolidated object are worth rewriting what lives beside them."""
+_CHUNKS_OF_AN_OBJECT = 64
+"""One object less is worth as much as so many chunks less."""
+_JOINED_SHARE = 4
+"""Of one part of so many of the chunks, that must be saved: each is replaced by the log."""
 
 P = TypeVar("P")
 
@@ -60,7 +65,12 @@ def is_candidate(live: LiveObject, consolidation_bytes: int) -> bool:
     """Whether an object may be a part of a group at all."""
     if live.live_chunks > CHUNKS_MAX or live.live_bytes > consolidation_bytes:
         return False
-    return live.live_bytes < consolidation_bytes / 2 or 2 * dead_bytes(live) >= live.record.size
+    return live.live_bytes < consolidation_bytes / 2 or is_mostly_dead(live)
+
+
+def is_mostly_dead(live: LiveObject) -> bool:
+    """Whether half of an object is dead, or more."""
+    return 2 * dead_bytes(live) >= live.record.size
 
 
 def choose_group(
@@ -76,7 +86,7 @@ def choose_group(
     for group in _neighbours(ordered, consolidation_bytes):
         if _live_bytes(group) >= consolidation_bytes / 2:
             return group
-    mostly_dead = [live for live in ordered if 2 * dead_bytes(live) >= live.record.size]
+    mostly_dead = [live for live in ordered if is_mostly_dead(live)]
     for group in _neighbours([*mostly_dead, None], consolidation_bytes):
         if sum(map(dead_bytes, group)) >= consolidation_bytes / _DEAD_SHARE:
             return group
@@ -88,6 +98,22 @@ def choose_group(
             if len(group) >= _ABOUT_ONE_SIZE_MIN:
                 return group
     return ()
+
+
+def is_worth_joining(group: Sequence[LiveObject], runs: int, consolidation_bytes: int) -> bool:
+    """Whether a chosen group is to be written anew, now that the runs of its chunks are counted.
+
+    One that fills an object is, or that frees bytes. Another one has to leave fewer records: of
+    chunks, which are joined in runs, and of objects. O(group).
+    """
+    if _live_bytes(group) >= consolidation_bytes / 2:
+        return True
+    dead = sum(map(dead_bytes, group))
+    if dead >= consolidation_bytes / _DEAD_SHARE or 2 * dead >= sum(x.record.size for x in group):
+        return True
+    chunks = sum(live.live_chunks for live in group)
+    saved = chunks - runs + _CHUNKS_OF_AN_OBJECT * len(group)
+    return saved >= chunks / _JOINED_SHARE
 
 
 def _neighbours(

@@ -48,6 +48,8 @@ from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
     choose_group,
     is_candidate,
+    is_mostly_dead,
+    is_worth_joining,
     next_batch,
     replaced_by_copy,
     replaced_by_rewrite,
@@ -72,6 +74,10 @@ PASS_INTERVAL_S = 1.0
 PASS_SPACINGS = 50
 """And at least so many times as far as a pass through all objects took: some hundred thousand take
 a while.
+"""
+GATHER_SPACINGS = 10
+"""And so many times as far as it took to find that a group is not worth joining: after an opening
+nothing is known of any.
 """
 OBJECTS_PER_TURN = 1024
 CHUNKS_PER_TURN = 1024
@@ -130,6 +136,8 @@ class Consolidator:
         self._limiter = RateLimiter(config.consolidation_download_bytes_per_s)
         self._deferred: set[str] = set()
         """Objects of groups that wait for the budget; they are tried again when it has room."""
+        self._unjoined: set[str] = set()
+        """Objects of groups that were not worth joining: no group is, of their like."""
         self.health = HealthNote(f"consolidation in tier2 {storage.url}", runtime.clock)
         self.draining = False
         """Nothing new may begin."""
@@ -177,7 +185,8 @@ class Consolidator:
             candidates = await self._candidates()
             delay = max(PASS_INTERVAL_S, PASS_SPACINGS * (loop.time() - begun))
             try:
-                await self._consolidate_what_is_worth_it(candidates)
+                spacing = await self._consolidate_what_is_worth_it(candidates)
+                delay = max(delay, spacing)
                 self._backoff.reset()
             except (StorageUnavailableError, TierUnavailableError) as error:
                 self.health.failed(error)
@@ -191,16 +200,22 @@ class Consolidator:
 
     # --- one after the other ----------------------------------------------------------------------
 
-    async def _consolidate_what_is_worth_it(self, candidates: dict[str, LiveObject]) -> None:
+    async def _consolidate_what_is_worth_it(self, candidates: dict[str, LiveObject]) -> float:
+        """Seconds to wait before the next pass, at least."""
+        loop = asyncio.get_running_loop()
         while self._may_run() and not self.draining:
             group = choose_group(candidates.values(), self._config.consolidation_bytes)
             if not group:
                 # What failed before is not wanted any more.
                 self.health.succeeded()
-                return
+                break
             for live in group:
                 del candidates[live.record.name]
-            await self._consolidate(group)
+            begun = loop.time()
+            if not await self._consolidate(group):
+                self._wake.set()
+                return GATHER_SPACINGS * (loop.time() - begun)
+        return 0.0
 
     async def _candidates(self) -> dict[str, LiveObject]:
         metadata, consolidation_bytes = self._source.metadata, self._config.consolidation_bytes
@@ -209,8 +224,11 @@ class Consolidator:
         if self._limiter.wait_s(asyncio.get_running_loop().time()) <= 0:
             self._deferred.clear()
         found: dict[str, LiveObject] = {}
+        known, self._unjoined = self._unjoined, set()
         for number, (name, live) in enumerate(list(metadata.objects.items())):
-            if (
+            if name in known and not is_mostly_dead(live):
+                self._unjoined.add(name)
+            elif (
                 is_candidate(live, consolidation_bytes)
                 # Else what is not linked yet looks dead.
                 and name not in self._uploader.in_flight
@@ -222,13 +240,18 @@ class Consolidator:
                 await asyncio.sleep(0)
         return found
 
-    async def _consolidate(self, group: Sequence[LiveObject]) -> None:
+    async def _consolidate(self, group: Sequence[LiveObject]) -> bool:
+        """False: the group is not worth joining, and was only gathered."""
         known = self._source.metadata.objects
         self._pinned = {
             live.record.name: live.record for live in group if live.record.name in known
         }
         try:
             runs = await self._gather()
+            if runs and not is_worth_joining(group, len(runs), self._config.consolidation_bytes):
+                self._unjoined.update(self._pinned)
+                await _release(runs)
+                return False
             plan = await self._copy_plan(runs) if runs else None
             wait_s = self._limiter.wait_s(asyncio.get_running_loop().time())
             if runs and plan is None and wait_s > 0:
@@ -245,6 +268,7 @@ class Consolidator:
         finally:
             self.uploading = False
             self._pinned = {}
+        return True
 
     def _leave_alone(self, names: Sequence[str], error: Exception) -> None:
         # What nobody wants any more may be missing: nothing is wrong then.
@@ -471,10 +495,11 @@ def _taken(items: deque[T]) -> Iterator[T]:
         yield items.popleft()
 
 
-async def _release(items: list[Any]) -> None:
+async def _release(items: list[Any] | deque[Any]) -> None:
     """Free the items, in slices."""
     while items:
-        del items[-CHUNKS_PER_TURN:]
+        for _ in range(min(len(items), CHUNKS_PER_TURN)):
+            items.pop()
         await asyncio.sleep(0)
 
 

@@ -12,6 +12,7 @@ from storagewriter.consolidation_plan import (
     choose_group,
     dead_bytes,
     is_candidate,
+    is_worth_joining,
     next_batch,
     replaced_by_copy,
     replaced_by_rewrite,
@@ -110,6 +111,23 @@ class TestGroup:
             most = max(most, len(objects))
         assert most < 50
         assert rewritten <= 4 * 20_000
+
+
+class TestWorthJoining:
+    def test_many_chunks_in_few_objects_unless_they_become_fewer(self) -> None:
+        group = [live(str(number), 400_000, chunks=4000) for number in range(16)]
+        assert not is_worth_joining(group, 64_000, 1 << 28)
+        assert is_worth_joining(group, 49_000, 1 << 28), "a quarter less"
+
+    def test_few_chunks_in_many_objects(self) -> None:
+        group = [live(str(number), 4000, chunks=40) for number in range(1600)]
+        assert is_worth_joining(group, 64_000, 1 << 28), "many objects less"
+
+    def test_a_group_that_fills_an_object_or_frees_bytes(self) -> None:
+        group = [live(str(number), 400_000, chunks=4000) for number in range(16)]
+        assert is_worth_joining(group, 64_000, 12_000_000)
+        dead = [live(str(number), 400_000, size=80_000_000, chunks=4000) for number in range(16)]
+        assert is_worth_joining(dead, 64_000, 1 << 28)
 
 
 class TestCopy:

@@ -13,7 +13,7 @@ import pytest
 from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord
-from storagewriter import object_uploader
+from storagewriter import consolidation_plan, object_uploader
 from tests.storagewriter import fake_container
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import (
@@ -61,6 +61,31 @@ class TestWhatComesOut:
 
         storage_type = partial(StorageWithoutCompose, compose_bytes_min=None)
         run(body, storage_type=storage_type, consolidation_bytes=300)
+
+    @WAYS
+    def test_objects_of_many_segments_stay_as_they_are_until_one_is_there_twice(
+        self, storage_type: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consolidation_plan, "CHUNKS_MAX", 16)
+        monkeypatch.setattr(consolidation_plan, "_CHUNKS_OF_AN_OBJECT", 0)
+
+        async def flush_appends_to(c: FakeContainer, segments: Collection[int]) -> None:
+            for segment_id in segments:
+                c.append(segment_id, 10)
+            await c.writer.flush()
+
+        async def body(c: FakeContainer) -> None:
+            segments = [c.create(f"s{number}") for number in range(20)]
+            for first in range(0, 20, 4):
+                await flush_appends_to(c, segments[first : first + 4])
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["flush"] * 5
+            for _ in range(4):
+                await flush_appends_to(c, segments[:4])
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["flush"] * 5 + ["consolidation"]
+
+        run(body, storage_type=storage_type, consolidation_bytes=1 << 20)
 
     def test_a_block_stays_within_object_bytes(self) -> None:
         async def body(c: FakeContainer) -> None:
