@@ -131,6 +131,11 @@ class MetadataChanges:
         """Whether the catalog has all of what was frozen last, and nothing newer."""
         return self._frozen is None and self._written_generation >= 0
 
+    @property
+    def written_generation(self) -> int:
+        """Of the newest changes that the catalog has; -1: it has none."""
+        return self._written_generation
+
     def is_written(self, segment: SegmentMetadata) -> bool:
         """Whether the catalog has the segment as it is now."""
         return segment.generation <= self._written_generation

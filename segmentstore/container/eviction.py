@@ -59,6 +59,8 @@ class Eviction:
         """Used since they were last considered."""
         self._reserved = 0
         """Room for segments that are being created."""
+        self._held = 0
+        """Segments in memory and reserved ones, when somebody found that there is no room."""
         self._waiting = 0
         self._turn = asyncio.Lock()
         """One at a time makes room, for all."""
@@ -68,6 +70,8 @@ class Eviction:
         self._unflushed = self._unwritten = False
         self._in_use = False
         """Whether the last round met one that could leave, but for a pin."""
+        self._passed_over = False
+        """Whether it met one that could leave, and was used."""
         self._last_left = 0.0
         """When a segment left last, of those that somebody waited for."""
         self._last_advance = 0.0
@@ -104,7 +108,8 @@ class Eviction:
     def release(self) -> None:
         """End a `reserve`: the segment is there, or was refused."""
         self._reserved -= 1
-        if self._waiting:
+        # One that is there takes the room that was reserved: nobody has more of it by that.
+        if self._waiting and (self._in_use or not self._reserved or self._count < self._held):
             self._changed.set()
 
     def changed(self) -> None:
@@ -177,10 +182,10 @@ class Eviction:
                 if not self._reserved and loop.time() >= self._deadline(begun):
                     raise self._too_many()
                 self._changed.clear()
-                self._unflushed = self._unwritten = self._in_use = False
-            # Twice: the first time may find that all were used.
+                self._unflushed = self._unwritten = self._in_use = self._passed_over = False
+            # Twice if the first time found some that were used.
             there = len(self._metadata.segments)
-            if considered < 2 * there:
+            if considered < (2 * there if self._passed_over else there):
                 considered += min(there, CONSIDERED_IN_A_TURN)
                 if self._evict_some(excess + self._spare):
                     considered, self._last_left = 0, loop.time()
@@ -211,7 +216,11 @@ class Eviction:
     def _excess(self, count: int) -> int:
         if self.active_max is None:
             return 0
-        return len(self._metadata.segments) + self._reserved + count - self.active_max
+        return self._count + count - self.active_max
+
+    @property
+    def _count(self) -> int:
+        return len(self._metadata.segments) + self._reserved
 
     @property
     def _spare(self) -> int:
@@ -222,6 +231,7 @@ class Eviction:
         return (self.active_max or 0) // part
 
     async def _wait(self, timeout_s: float) -> None:
+        self._held = self._count
         self._request_room(self._unflushed, self._unwritten)
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -230,6 +240,7 @@ class Eviction:
     def _evict_some(self, count: int) -> int:
         """Consider the next segments; the number of those that left."""
         segments, evicted = self._metadata.segments, 0
+        written = self._updater.changes.written_generation
         for _ in range(CONSIDERED_IN_A_TURN):
             if evicted == count:
                 break
@@ -239,12 +250,25 @@ class Eviction:
                     break
             segment = segments.get(self._round[self._place])
             self._place += 1
-            if segment is not None and self._may_leave(segment):
+            if segment is None:
+                continue
+            if segment.generation > written:
+                # Most of them, while many are appended to: neither they nor how they were used are
+                # of interest before they are written.
+                if not (self._unwritten and self._unflushed):
+                    self._note_unwritten(segment)
+            elif self._may_leave(segment):
                 self._updater.evict(segment)
                 self._on_evicted(segment)
                 evicted += 1
         self.evictions += evicted
         return evicted
+
+    def _note_unwritten(self, segment: SegmentMetadata) -> None:
+        if segment.flushed:
+            self._unwritten = True
+        else:
+            self._unflushed = True
 
     def _may_leave(self, segment: SegmentMetadata) -> bool:
         if not segment.flushed:
@@ -253,6 +277,7 @@ class Eviction:
         segment_id = segment.segment_id
         if segment_id in self.recent:
             self.recent.discard(segment_id)
+            self._passed_over = True
             return False
         if not self._updater.may_evict(segment):
             self._unwritten = True

@@ -43,6 +43,7 @@ IDLE_SEGMENTS: Final = (
                 "return segment.generation <= self._written_generation",
                 "return True",
             ),
+            Edit(f"{_EVICTION}._evict_some", "if segment.generation > written:", "if False:"),
         ),
         Hunt(workload="everything", settings=_FEW),
     ),
