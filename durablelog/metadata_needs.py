@@ -43,6 +43,17 @@ class AttributeNeed(NamedTuple):
 
 Need = ChunkNeed | AttributeNeed
 
+CHUNK_USERS: Final = frozenset(
+    {
+        TruncateOperation,
+        DeleteOperation,
+        ReleaseChunksOperation,
+        MergeOperation,
+        ReplaceChunksOperation,
+    }
+)
+"""Types of the operations that may need chunks: of no other one `chunks_needed` gives any."""
+
 
 def needs_of(operation: Operation) -> Iterator[Need]:
     """What must be in memory when the operation is accepted, and committed.

@@ -49,6 +49,7 @@ _FOUR = struct.Struct(">QQQQ")
 _ONE = struct.Struct(">Q")
 _COUNT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
+_NO_ATTRIBUTES = _SHORT.pack(0)
 _OBJECT = struct.Struct(">QQ")
 _CHUNK = struct.Struct(">QQQIQQQ")
 _BARE_CHUNK = struct.Struct(">QQIQQQ")
@@ -189,7 +190,9 @@ def checkpoint_of(data: Buffer) -> int | None:
 
 
 def _encode_attributes(attributes: dict[AttributeKey, int] | None) -> bytes:
-    items = (attributes or {}).items()
+    if not attributes:
+        return _NO_ATTRIBUTES
+    items = attributes.items()
     return _SHORT.pack(len(items)) + b"".join([_ATTRIBUTE.pack(key, value) for key, value in items])
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from durablelog.catalog.metadata_changes import MetadataChanges
-from durablelog.metadata_needs import Need, chunks_needed, is_known, needs_of
+from durablelog.metadata_needs import CHUNK_USERS, Need, chunks_needed, is_known, needs_of
 from durablelog.operations import Operation
 from durablelog.pending_segment import PendingSegment
 from segmentstore.contracts.attributes import AttributeKey
@@ -113,6 +113,8 @@ class SegmentResidency:
 
     def _keep_chunks(self, operation: Operation) -> None:
         """The operation is accepted."""
+        if type(operation) not in CHUNK_USERS:
+            return
         users = self._chunk_users
         for need in chunks_needed(operation):
             users[need.segment_id] = users.get(need.segment_id, 0) + 1

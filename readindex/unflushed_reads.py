@@ -114,19 +114,27 @@ class UnflushedReads:
                     self._ask(blocks[-1])
             unsettled = blocks
             while unsettled:
-                async for block in _in_turns(unsettled):
-                    await _unless_deleted(block, self._take_held)
-                left: list[_Block] = []
-                async for block in _in_turns(unsettled):
-                    await _unless_deleted(block, self._take_wanted)
-                    if not block.settled:
-                        left.append(block)
-                unsettled = left
+                left = await self._settle(unsettled, self._take_held)
+                unsettled = await self._settle(left, self._take_wanted)
         finally:
             for block in blocks:
                 if block.wants:
                     self._log_rescanner.abandon(block.wants)
         return [block.answer async for block in _in_turns(blocks)]
+
+    async def _settle(
+        self, blocks: Sequence[_Block], take: Callable[[_Block], Awaitable[None]]
+    ) -> list[_Block]:
+        """Take what there is of the blocks; those that are not settled by that."""
+        left: list[_Block] = []
+        async for block in _in_turns(blocks):
+            try:
+                await take(block)
+            except (SegmentNotFoundError, SegmentTruncatedError) as error:
+                block.removed = error
+            if not block.settled:
+                left.append(block)
+        return left
 
     def _ask(self, block: _Block) -> None:
         """Ask for what is known to be missing.
@@ -221,14 +229,6 @@ class UnflushedReads:
             if reached < stretch.end:
                 stretches.append(_Stretch(reached, stretch.end, in_vain=not want.pieces))
         block.stretches = stretches
-
-
-async def _unless_deleted(block: _Block, take: Callable[[_Block], Awaitable[None]]) -> None:
-    if block.removed is None:
-        try:
-            await take(block)
-        except (SegmentNotFoundError, SegmentTruncatedError) as error:
-            block.removed = error
 
 
 async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:

@@ -116,19 +116,26 @@ class KeyBatch:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a value."""
-        self._changes.append((_writable(key), value, b""))
-        self.size += len(key) + len(value)
+        length = len(key)
+        if key < OWN_KEYS_END or length > KEY_BYTES_MAX:
+            raise _unwritable(key)
+        self._changes.append((key, value, b""))
+        self.size += length + len(value)
 
     def delete(self, key: bytes) -> None:
         """Remove a key, whether it is there or not."""
-        self._changes.append((_writable(key), None, b""))
-        self.size += len(key)
+        length = len(key)
+        if key < OWN_KEYS_END or length > KEY_BYTES_MAX:
+            raise _unwritable(key)
+        self._changes.append((key, None, b""))
+        self.size += length
 
     def delete_range(self, keys: StoreKeyRange) -> None:
         """Remove all keys of a range."""
         start, end = keys
         if start < end:
-            _writable(start)
+            if start < OWN_KEYS_END or len(start) > KEY_BYTES_MAX:
+                raise _unwritable(start)
             if len(end) > KEY_BYTES_MAX:
                 raise ValueError(f"a key of {len(end)} bytes")
             self._changes.append((start, None, end))
@@ -147,10 +154,8 @@ class KeyBatch:
         return iter(self._changes)
 
 
-def _writable(key: bytes) -> bytes:
-    if key < OWN_KEYS_END or len(key) > KEY_BYTES_MAX:
-        raise ValueError(f"{key[:40]!r} of {len(key)} bytes cannot be a key")
-    return key
+def _unwritable(key: bytes) -> ValueError:
+    return ValueError(f"{key[:40]!r} of {len(key)} bytes cannot be a key")
 
 
 def check_limit(limit: int) -> None:
