@@ -23,6 +23,7 @@ CASES = {
     "concurrent_callers": "bench.concurrent_callers",
     "one_producer": "bench.one_producer",
     "append_batch": "bench.append_batch",
+    "attribute_appends": "bench.attribute_appends",
     "large_appends": "bench.large_appends",
     "single_caller": "bench.single_caller",
     "tail_reader": "bench.tail_reader",

@@ -284,10 +284,10 @@ class FramePacker:
                     continue
                 parts = pending.parts
                 need = size if parts is not None else size + _GROUP_OVERHEAD
-                if updates is not None or event is not None:
-                    need += ATTRIBUTE_LENGTH * (
-                        (len(updates) if updates else 0) + (1 if event else 0)
-                    )
+                if updates is not None:
+                    need += ATTRIBUTE_LENGTH * len(updates)
+                if event is not None:
+                    need += ATTRIBUTE_LENGTH
                 if need > room:
                     self._room = room
                     if room == self._room_of_empty:
@@ -316,15 +316,10 @@ class FramePacker:
                     self._append_alone(pending, item)
                     room = self._room
                     continue
-                if expected is not None or updates is not None or event is not None:
-                    accepted, attributes = self._check(pending, item)
-                    if not accepted:
-                        continue
-                    if attributes:
-                        if pending.group_attributes is None:
-                            pending.group_attributes = attributes
-                        else:
-                            pending.group_attributes.update(attributes)
+                if (
+                    expected is not None or updates is not None or event is not None
+                ) and not self._check(pending, item):
+                    continue
                 offset = pending.length
                 if parts is None:
                     pending.parts = [data]
@@ -347,12 +342,11 @@ class FramePacker:
         self._room = room
         self.bytes_taken += taken
 
-    def _check(
-        self, pending: PendingSegment, item: AppendRequest
-    ) -> tuple[bool, dict[AttributeKey, int] | None]:
-        """Whether a conditional append goes in, and the attribute values it brings.
+    def _check(self, pending: PendingSegment, item: AppendRequest) -> bool:
+        """Whether a conditional append goes in. Then its attribute values are pending from here on,
+        and belong to the open group.
 
-        Attributes before the offset. Of one that goes in the values are pending from here on.
+        Attributes before the offset.
         """
         _, _, future, expected, updates, event = item
         try:
@@ -366,8 +360,8 @@ class FramePacker:
                     # The event it repeats may still be on its way to the log: acknowledged with or
                     # after it.
                     self.add_waiter(future)  # type: ignore[arg-type]
-                    return False, None
-                if updates:
+                    return False
+                if updates is not None:
                     last = attributes.get(key, last)
                 if last is None or last == ATTRIBUTE_UNSET:
                     growth += 1
@@ -379,20 +373,24 @@ class FramePacker:
         except SegmentError as error:
             if not future.done():
                 future.set_exception(error)
-            return False, None
+            return False
         if attributes:
             pending.attributes.update(attributes)
             pending.attribute_count += growth
-        return True, attributes or None
+            if pending.group_attributes is None:
+                pending.group_attributes = attributes
+            else:
+                pending.group_attributes.update(attributes)
+        return True
 
     def _append_alone(self, pending: PendingSegment, item: AppendRequest) -> None:
         """An append as an operation of its own: it is large, or fits no frame together with
         anything.
         """
         segment_id, data, future, *_ = item
-        accepted, attributes = self._check(pending, item)
-        if not accepted:
+        if not self._check(pending, item):
             return
+        attributes, pending.group_attributes = pending.group_attributes, None
         operation = AppendOperation(segment_id, pending.length, data, attributes)
         operation.sequence_number = self._updater.take_sequence_numbers()
         operation.timestamp_ms = self._timestamp_ms

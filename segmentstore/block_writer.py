@@ -84,7 +84,8 @@ class BlockWriter:
             (self._key, _REPLACE_IF_EQUALS, number, previous),
             (self._count_key, _ACCUMULATE, event_count, None),
         )
-        key = self._name if self._bound.id is None else self._bound.id
+        segment_id = self._bound.id
+        key = self._name if segment_id is None else segment_id
         try:
             # The future has None only for events.
             return self._container.append(  # type: ignore[return-value]

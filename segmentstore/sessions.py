@@ -246,13 +246,18 @@ class SegmentWriter:
         """
         if running_loop() is not self._loop:
             check_loop(self._loop, self._birth)
-        last = self.last_event_number
+        last = self._last
+        if last is None:
+            raise WriterNotOpenError
         number = last + 1 if event_number is None else event_number
         checked_offset("event_number", number)
-        payload = checked_data(data, self._append_bytes_max)
+        payload = data
+        if type(payload) is not bytes or len(payload) > self._append_bytes_max:
+            payload = checked_data(data, self._append_bytes_max)
         try:
             segment_id = self._bound.living_id()
-            self._check_waiting()
+            if self._waiting is not None:
+                self._check_waiting()
             if self._refusal is not None:
                 return failed_future(self._refusal)
             future = self._container.append(segment_id, payload, None, None, (self._key, number))
@@ -263,8 +268,8 @@ class SegmentWriter:
         elif self._bound.is_idle:
             # Cancelled, it is still to be known what became of it.
             self._waiting, future = future, asyncio.shield(future)
-        if self._refusal is None:
-            self._last = max(last, number)
+        if self._refusal is None and number > last:
+            self._last = number
         return future
 
     def _check_waiting(self) -> None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import enum
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 AttributeKey = bytes
 """16 bytes: the big-endian form of the attribute's UUID."""
@@ -50,12 +49,11 @@ _ACCUMULATE: Final = UpdateType.ACCUMULATE
 _REPLACE_IF_EQUALS: Final = UpdateType.REPLACE_IF_EQUALS
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeUpdate:
+class AttributeUpdate(NamedTuple):
     """One change of one attribute.
 
     `value` is signed 64-bit; ATTRIBUTE_UNSET removes the attribute. `expected` is
-    checked by REPLACE_IF_EQUALS alone.
+    checked by REPLACE_IF_EQUALS alone. A tuple: an exactly-once append makes several.
     """
 
     id: uuid.UUID
@@ -86,11 +84,6 @@ def next_key(key: AttributeKey) -> AttributeKey | None:
     return None if number >> 128 else number.to_bytes(16)
 
 
-def keyed(update: AttributeUpdate) -> KeyedUpdate:
-    """The internal form of an update; does not check it."""
-    return (update.id.bytes, update.type, update.value, update.expected)
-
-
 class AttributeValues(Protocol):
     """Values by id: an AttributeTable, or a dict."""
 
@@ -111,14 +104,27 @@ def resolve_updates(
     result: dict[AttributeKey, int] = {}
     growth = 0
     for key, update_type, value, expected in updates:
-        there = result.get(key)
+        there = result.get(key) if result else None
         if there is None:
             there = pending.get(key)
             if there is None:
                 there = current.get(key)
         if there == ATTRIBUTE_UNSET:
             there = None
-        resolved = result[key] = _resolve_one(key, update_type, value, expected, there)
+        # In the loop, without a call for each: an exactly-once append comes through here.
+        resolved, holds = value, True
+        if update_type is _REPLACE_IF_EQUALS:
+            holds = there == (None if expected == ATTRIBUTE_UNSET else expected)
+        elif update_type is _ACCUMULATE:
+            resolved = value + (there or 0)
+            holds = ATTRIBUTE_UNSET < resolved <= VALUE_MAX
+        elif update_type is _REPLACE_IF_GREATER:
+            holds = there is None or value > there
+        elif update_type is not _REPLACE:
+            holds = there is None
+        if not holds:
+            raise AttributeConditionError(key, there, _unmet(update_type, value, expected))
+        result[key] = resolved
         if there is None:
             if resolved != ATTRIBUTE_UNSET:
                 growth += 1
@@ -127,24 +133,12 @@ def resolve_updates(
     return result, growth
 
 
-def _resolve_one(
-    key: AttributeKey, update_type: UpdateType, value: int, expected: int | None, there: int | None
-) -> int:
+def _unmet(update_type: UpdateType, value: int, expected: int | None) -> str:
+    """What is said of a condition that does not hold."""
     if update_type is _REPLACE_IF_EQUALS:
-        if there != (None if expected == ATTRIBUTE_UNSET else expected):
-            raise AttributeConditionError(key, there, f"expected {expected}")
-        return value
+        return f"expected {expected}"
     if update_type is _ACCUMULATE:
-        total = value + (there or 0)
-        if not ATTRIBUTE_UNSET < total <= VALUE_MAX:
-            raise AttributeConditionError(key, there, f"adding {value} leaves the range of values")
-        return total
-    if update_type is _REPLACE:
-        return value
+        return f"adding {value} leaves the range of values"
     if update_type is _REPLACE_IF_GREATER:
-        if there is not None and value <= there:
-            raise AttributeConditionError(key, there, f"{value} is not greater")
-        return value
-    if there is not None:
-        raise AttributeConditionError(key, there, "already has a value")
-    return value
+        return f"{value} is not greater"
+    return "already has a value"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import catch_up, child, machine, recovery, suite
+from bench import attribute_appends, catch_up, child, machine, recovery, suite
 from bench.engine import sum_of
 from bench.floor import MIB
 from bench.loads import percentile
@@ -63,6 +63,12 @@ def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
             target = getattr(target, part)
         defaults = tuple(4 * MIB if value == 256 * MIB else value for value in target.__defaults__)
         monkeypatch.setattr(target, "__defaults__", defaults)
+
+
+def test_appends_with_attributes_stand_beside_those_without(tmp_path: Path) -> None:
+    measured = attribute_appends.engine_round(str(tmp_path), attribute_appends.TURN_APPENDS)
+    assert list(measured) == list(attribute_appends.SIDES)
+    assert min(measured.values()) > 0
 
 
 def test_recovery_scans_what_the_skeleton_wrote(tmp_path: Path) -> None:
