@@ -24,6 +24,7 @@ CASES = {
     "one_producer": "bench.one_producer",
     "append_batch": "bench.append_batch",
     "attribute_appends": "bench.attribute_appends",
+    "arrivals": "bench.arrivals",
     "large_appends": "bench.large_appends",
     "single_caller": "bench.single_caller",
     "tail_reader": "bench.tail_reader",

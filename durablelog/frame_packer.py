@@ -100,6 +100,7 @@ class PackedFrame:
         "length",
         "operations",
         "payload",
+        "shipped_s",
         "starts_checkpoint",
         "values",
     )
@@ -116,7 +117,8 @@ class PackedFrame:
         committed.
         """
         self.acknowledged: asyncio.Future[LogAddress]
-        """Of the log; from when it was handed to it."""
+        """Of the log; from when it was handed to it, at `shipped_s` of the loop's clock."""
+        self.shipped_s = 0.0
 
 
 class FramePacker:

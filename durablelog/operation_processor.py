@@ -5,7 +5,8 @@ Theory of operation. There is one queue and no task: `append` and `submit` enque
 called. `_pump` packs whatever waits into frames and hands them to the log. `_frames_done` commits
 them in order, resolves their futures and pumps again. A full frame is shipped at once (up to a
 bound of frames and bytes in flight). A part-filled one is shipped only while fewer than two are in
-flight, so that under load frames grow by themselves. Operations of the storage writer go by a queue
+flight, so that under load frames grow by themselves. Where appends keep arriving of their own
+accord, it waits for some of them (`group_holds`). Operations of the storage writer go by a queue
 of their own, past the throttle: they are what relieves it. A checkpoint is taken when nothing is in
 flight, so it is the committed metadata and no more. While its source is not ready (the snapshot of
 an earlier one is being made), work continues as if none were wanted. While the throttle holds
@@ -36,6 +37,7 @@ from durablelog.frame_packer import (
     PackedFrame,
     Request,
 )
+from durablelog.group_holds import GroupHolds
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_lookup import Learn, MetadataLookup
 from durablelog.metadata_updater import MetadataUpdater
@@ -116,6 +118,7 @@ class OperationProcessor:
         packer = self._packer
         self.room = QueueRoom(config.queue_bytes_max, lambda: packer.bytes_taken)
         """For callers that wait until an append is not refused because too much waits."""
+        self._holds = GroupHolds(self._pump, lambda: self.room.queued)
         self._in_flight: deque[PackedFrame] = deque()
         self._bytes_in_flight = 0
         self._scheduled = self._checkpoint_wanted = self._closing = False
@@ -154,9 +157,9 @@ class OperationProcessor:
         A `future` that is given is of an append that was taken before: there is room for it.
         """
         size = len(data)
+        waiting = self.room.queued - self._packer.bytes_taken
         if future is None:
             future = self._loop.create_future()
-            waiting = self.room.queued - self._packer.bytes_taken
             if waiting + size > self._config.queue_bytes_max or self._closing:
                 future.set_exception(self._refusal())
                 return future
@@ -166,13 +169,12 @@ class OperationProcessor:
             return future
         self.room.queued += size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
-        if not self._scheduled:
-            if self._in_flight:
+        if not (self._scheduled or self._holds.holds(waiting)):
+            if self._in_flight or self._holds.gathers:
                 self._scheduled = True
                 self._loop.call_soon(self._pump)
             else:
-                # Nothing is on its way: the first of a burst goes at once, the others gather behind
-                # it.
+                # Nothing is on its way: a caller alone goes at once.
                 self._pump()
         return future
 
@@ -267,6 +269,7 @@ class OperationProcessor:
         self._scheduled = False
         if self._failure is not None:
             return
+        self._holds.begin_pump(len(self._queue), idle=not self._in_flight)
         try:
             self._fill_frames()
         except Exception as error:  # noqa: BLE001
@@ -354,6 +357,8 @@ class OperationProcessor:
             return
         if frame.payload:
             self._ship(frame)
+            may_hold = not self._closing and self._all_empty()
+            self._holds.shipped(len(frame.futures), may_hold=may_hold)
         elif self._in_flight:
             # Only repeats of events: acknowledged together with whatever is still on its way before
             # them.
@@ -388,6 +393,7 @@ class OperationProcessor:
     def _ship(self, frame: PackedFrame) -> None:
         acknowledged = self._log.append(frame.payload)
         frame.acknowledged = acknowledged
+        frame.shipped_s = self._loop.time()
         self._bytes_in_flight += frame.length
         self._policy.added(1, len(frame.operations), frame.length)
         self._in_flight.append(frame)
@@ -405,6 +411,7 @@ class OperationProcessor:
                 self._commit(frame, frame.acknowledged.result())
                 in_flight.popleft()
                 self._bytes_in_flight -= frame.length
+                self._holds.acknowledged(frame.shipped_s, len(frame.futures))
         except asyncio.CancelledError:
             self.fail(ContainerStoppedError(self._container_id))
             return
@@ -412,7 +419,9 @@ class OperationProcessor:
             # Whatever it is, nothing behind it may be acknowledged.
             self.fail(error)
             return
-        if not self._scheduled and (self._drained is not None or not self._all_empty()):
+        if self._scheduled or self._holds.in_progress:
+            return
+        if self._drained is not None or not self._all_empty():
             self._pump()
 
     def _commit(self, frame: PackedFrame, address: LogAddress) -> None:
@@ -476,6 +485,7 @@ class OperationProcessor:
         self._closing = True
         self._close_cause = self._close_cause or cause
         self.room.close(self._refusal)
+        self._holds.end()
         self.throttle_changed()
         if self._failure is not None or (self._all_empty() and not self._in_flight):
             return
@@ -515,6 +525,7 @@ class OperationProcessor:
         self._updater.rollback()
         self._lookup.stop()
         self._pauses.end()
+        self._holds.end()
         for frame in self._in_flight:
             frame.acknowledged.add_done_callback(_note_end)
         unknown = [future for frame in self._in_flight for future in frame.futures]

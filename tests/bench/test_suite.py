@@ -26,10 +26,11 @@ from bench.report import CaseResult, Row, Samples, extras_of, latency_ms, number
 from bench.tail_reader import TailTimeline
 from bench.workspace import BenchError
 
-TINY: dict[str, dict[str, int]] = {
+TINY: dict[str, dict[str, float]] = {
     "concurrent_callers": {"callers": 20, "appends_each": 5},
     "one_producer": {"count": 200, "window": 16},
     "append_batch": {"callers": 8, "batches_each": 2},
+    "arrivals": {"burst": 10, "seconds": 0.05},
     "large_appends": {"append_bytes": 65_536, "window": 4, "total_bytes": 2 * MIB},
     "tail_reader": {"appends": 20},
     "memory": {"total_bytes": 2 * MIB},
