@@ -24,10 +24,13 @@ CYCLES ?= 300
 POINTS ?= 50
 GIB ?= 2
 RELEASES ?=
+PEERS ?=
+CELLS ?=
+QUICK ?=
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
 
 .PHONY: help run test test-all tools services bookkeeper lint format typecheck imports \
-	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-ten-million \
+	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-peers bench-ten-million \
 	hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
 	cluster-kills archive-kills setup clean
@@ -136,6 +139,11 @@ unit-uvloop: $(STAMP) ## what has sockets, on the event loop of `serve`
 
 bench: $(STAMP) services ## the bench suite, as a table
 	@$(BIN)/segmentstore bench
+
+# QUICK=1: ten minutes; otherwise hours. PEERS="redis kafka", CELLS="W1 W4" take some of them.
+bench-peers: $(STAMP) services ## this store beside RocksDB, Redis, Kafka ...: table, JSON, plot
+	@$(BIN)/python -m bench.peers $(if $(QUICK),--quick) --peers $(PEERS) --cells $(CELLS) \
+	  --json var/bench-peers.json
 
 bench-ten-million: $(STAMP) ## 10 M segments in 8 containers: half an hour, 10 GB of disk
 	@SEGMENTSTORE_BENCH_LARGE=1 $(BIN)/python -m bench.segments_in_containers

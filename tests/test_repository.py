@@ -367,7 +367,7 @@ def test_pinned_versions_agree() -> None:
 
 def test_the_extras_and_their_modules_agree() -> None:
     extras = set(project()["project"]["optional-dependencies"])
-    assert set(MODULES) == extras - {"all", "test"}
+    assert set(MODULES) == extras - {"all", "bench-peers", "test"}
     (everything,) = project()["project"]["optional-dependencies"]["all"]
     assert Requirement(everything).extras == set(MODULES)
     assert [name for extra in MODULES for name in missing_modules(extra)] == []

@@ -143,11 +143,11 @@ def check_source(source: Path, wheel: Path) -> None:
 
 
 def lowest(requirements: list[str]) -> list[str]:
-    """A constraint for each lower bound, but for those of Spark and of the tests."""
+    """A constraint for each lower bound, but for those of Spark, of peers and of the tests."""
     found = []
     for item in requirements:
         match = re.match(r"([A-Za-z0-9_.-]+)(?:\[[^]]*\])?>=([0-9][^;, ]*)", item)
-        if match is not None and not re.search(r"extra == '(?:spark|test)'", item):
+        if match is not None and not re.search(r"extra == '(?:bench-peers|spark|test)'", item):
             found.append(f"{match[1]}=={match[2]}")
     return found
 

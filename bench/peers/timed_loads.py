@@ -1,0 +1,101 @@
+"""The loads, by time instead of count: peers differ by a factor of a hundred.
+
+Each begins with a part that is not measured. What is counted are acknowledgements in the measured
+part, while the callers go on. Latencies are of a sample.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from bench.child import Measured
+from bench.loads import CALLERS_SAMPLED
+from bench.peers.usage import Meter
+from bench.report import latency_ms
+
+TimedAppend = Callable[[int], Awaitable[object]]
+"""Called with the number of the caller."""
+
+_SAMPLE: Final = 64
+"""One clock call in so many appends of one producer, which has to be a power of two."""
+
+
+class _Window:
+    """The measured part: `measure` ends it, and then the callers."""
+
+    def __init__(self) -> None:
+        self.measured = False
+        self.ended = False
+        self.latencies: list[float] = []
+
+    async def measure(
+        self, counts: Sequence[int], warm_s: float, seconds: float, processes: Sequence[int]
+    ) -> Measured:
+        await asyncio.sleep(warm_s)
+        self.measured = True
+        before, meter = sum(counts), Meter(processes)
+        await asyncio.sleep(seconds)
+        figures = meter.figures(sum(counts) - before)
+        self.measured, self.ended = False, True
+        return {**figures, **latency_ms(sorted(self.latencies))}
+
+
+async def timed_callers(
+    append: TimedAppend, callers: int, warm_s: float, seconds: float, processes: Sequence[int]
+) -> Measured:
+    """`callers` tasks, each awaiting one append before the next."""
+    window, counts = _Window(), [0] * callers
+
+    async def plain(caller: int) -> None:
+        while not window.ended:
+            await append(caller)
+            counts[caller] += 1
+
+    async def sampled(caller: int) -> None:
+        while not window.ended:
+            begun = time.perf_counter()
+            await append(caller)
+            counts[caller] += 1
+            if window.measured:
+                window.latencies.append(time.perf_counter() - begun)
+
+    async with asyncio.TaskGroup() as tasks:
+        measuring = tasks.create_task(window.measure(counts, warm_s, seconds, processes))
+        for caller in range(callers):
+            tasks.create_task((sampled if caller < CALLERS_SAMPLED else plain)(caller))
+    return measuring.result()
+
+
+async def timed_producer(
+    append: TimedAppend, window_max: int, warm_s: float, seconds: float, processes: Sequence[int]
+) -> Measured:
+    """One producer with up to `window_max` appends that are not acknowledged; it awaits the oldest
+    when there are as many.
+    """
+    window, counts = _Window(), [0]
+    mask = _SAMPLE - 1 if window_max > _SAMPLE else 0
+    pending: deque[tuple[float, Awaitable[object]]] = deque()
+
+    async def produce() -> None:
+        number = 0
+        while not window.ended:
+            sampled = window.measured and not number & mask
+            pending.append((time.perf_counter() if sampled else 0.0, append(0)))
+            number += 1
+            if len(pending) >= window_max:
+                called, oldest = pending.popleft()
+                await oldest
+                counts[0] += 1
+                if called:
+                    window.latencies.append(time.perf_counter() - called)
+        for _, rest in pending:
+            await rest
+
+    async with asyncio.TaskGroup() as tasks:
+        measuring = tasks.create_task(window.measure(counts, warm_s, seconds, processes))
+        tasks.create_task(produce())
+    return measuring.result()

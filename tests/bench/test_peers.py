@@ -1,0 +1,172 @@
+"""Embedded peers keep what they acknowledged; the suite of peers measures, marks and prints what it
+says. No timing: sizes are tiny, and figures are only checked for being there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.peers import libraries, peer, results, suite
+from bench.peers.cell import Cell, PeerSizes
+from bench.peers.embedded import GroupCommit
+from bench.peers.measure import CellRounds
+from bench.peers.peer import PeerLog, open_log
+from bench.peers.usage import Meter
+from bench.workspace import BenchError
+
+KEPT = ("engine", "sqlite", "lmdb", "rocksdb")
+"""Embedded peers that are opened again."""
+TINY = PeerSizes(1, 0.0, 0.02, 1 << 16, 1, (1, 2), 50)
+
+
+async def all_bytes(log: PeerLog, segment: int) -> bytes:
+    return b"".join([data async for data in log.read(segment)])
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_was_acknowledged_is_there_after_reopening(name: str, tmp_path: Path) -> None:
+    records = [b"%05d" % number for number in range(40)]
+
+    async def write() -> None:
+        log = await open_log(name, str(tmp_path), "base", segments=2)
+        await asyncio.gather(*(log.append(0, record) for record in records))
+        await log.append_batch(1, records[:3])
+        await log.append(1, b"last")
+        await log.close()
+
+    async def read() -> None:
+        log = await open_log(name, str(tmp_path), "base", segments=2, create=False)
+        assert await all_bytes(log, 0) == b"".join(records)
+        assert await all_bytes(log, 1) == b"".join(records[:3]) + b"last"
+        await log.append(0, b"more")
+        assert await all_bytes(log, 0) == b"".join(records) + b"more"
+        await log.close()
+
+    asyncio.run(write())
+    asyncio.run(read())
+
+
+@pytest.mark.parametrize("name", [*KEPT, "skeleton"])
+def test_a_follower_gets_what_is_appended_later(name: str, tmp_path: Path) -> None:
+    async def work() -> bytes:
+        log = await open_log(name, str(tmp_path), "base")
+        found = bytearray()
+
+        async def follow() -> None:
+            async for data in log.read(0, follow=True):
+                found.extend(data)
+                if len(found) >= 20:
+                    return
+
+        follower = asyncio.create_task(follow())
+        await asyncio.sleep(0)
+        for number in range(20):
+            await log.append(0, b"%d" % (number % 10))
+        await follower
+        await log.close()
+        return bytes(found)
+
+    assert asyncio.run(work()) == b"0123456789" * 2
+
+
+@pytest.mark.parametrize("name", ["sqlite", "lmdb", "rocksdb"])
+def test_callers_share_a_commit(name: str, tmp_path: Path) -> None:
+    async def work() -> int:
+        log = await open_log(name, str(tmp_path), "base")
+        assert isinstance(log, GroupCommit)
+        await asyncio.gather(*(log.append(0, b"x" * 10) for _ in range(300)))
+        await log.close()
+        return log.commits
+
+    assert asyncio.run(work()) == 1
+
+
+def test_a_commit_that_fails_fails_its_appends(tmp_path: Path) -> None:
+    async def work() -> None:
+        log = await open_log("lmdb", str(tmp_path), "base")
+        await log.append(0, b"x")
+        with pytest.raises(TypeError):
+            await log.append(0, "no bytes")  # type: ignore[arg-type]
+        await log.close()
+
+    asyncio.run(work())
+
+
+def test_the_suite_measures_each_peer_in_a_process_of_its_own(tmp_path: Path) -> None:
+    printed = io.StringIO()
+    path = tmp_path / "out.json"
+    result = suite.run(
+        ["sqlite", "skeleton"],
+        ["W1 16"],
+        quick=True,
+        console=Console(file=printed, width=200),
+        json_path=path,
+        work_parent=tmp_path / "work",
+        sizes=TINY,
+    )
+    (cell,) = result["cells"]
+    assert set(cell["peers"]) == {"sqlite", "skeleton"}
+    assert cell["peers"]["sqlite"]["ratio"] is None, "the engine was not measured"
+    assert {"client_us", "server_us", "foreign_cores"} <= set(cell["peers"]["sqlite"])
+    assert json.loads(path.read_text(encoding="utf-8")) == result
+    assert "skeleton" in printed.getvalue()
+    assert not suite.failed(result)
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_unknown_peers_and_cells_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    console = Console(file=io.StringIO())
+    with pytest.raises(BenchError, match="no such peer: nonsense"):
+        suite.run(["nonsense"], [], quick=True, console=console, work_parent=tmp_path)
+    with pytest.raises(BenchError, match="no cell begins with 'W0'"):
+        suite.run([], ["W0"], quick=True, console=console, work_parent=tmp_path)
+
+
+def test_a_missing_library_is_named_with_what_installs_it() -> None:
+    with pytest.raises(BenchError, match=r"absent_module.*bench-peers"):
+        libraries.library("absent_module")
+
+
+@pytest.mark.parametrize("name", sorted(peer.MODULES))
+def test_every_peer_has_its_name(name: str) -> None:
+    assert peer.create(name).name == name
+
+
+def rounds_of(unit: str, *, lower: bool = False) -> CellRounds:
+    rounds = CellRounds(Cell(name="W1 x", unit=unit, module="m", lower_is_better=lower))
+    rounds.floor = [{"value": 9.0}]
+    rounds.peers["engine"] = [{"value": value, "foreign_cores": 0.5} for value in (2.0, 4.0, 6.0)]
+    rounds.peers["lmdb"] = [{"value": value, "foreign_cores": 0.1} for value in (1.0, 1.0, 12.0)]
+    rounds.errors["kafka"] = "did not come up"
+    return rounds
+
+
+def test_ratios_are_of_neighbours_and_more_than_1_is_better() -> None:
+    assert results.ratio_of(rounds_of("x/s"), "lmdb") == 2.0
+    assert results.ratio_of(rounds_of("s", lower=True), "lmdb") == 0.5
+    assert results.ratio_of(rounds_of("s"), "kafka") is None
+
+
+def test_a_disturbed_row_is_marked_and_an_error_is_printed() -> None:
+    cell = results.to_json(rounds_of("x/s"))
+    assert [cell["peers"][name]["disturbed"] for name in ("engine", "lmdb")] == [True, False]
+    printed = io.StringIO()
+    results.show([cell], Console(file=printed, width=200))
+    assert "0.50 !" in printed.getvalue()
+    assert "did not come up" in printed.getvalue()
+    assert suite.failed({"cells": [cell]})
+
+
+def test_the_meter_counts_this_process_and_the_servers_apart() -> None:
+    meter = Meter([])
+    sum(range(200_000))
+    figures = meter.figures(10)
+    assert figures["client_us"] > 0
+    assert figures["server_us"] == 0
+    assert figures["foreign_cores"] >= 0
