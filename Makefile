@@ -143,7 +143,7 @@ bench: $(STAMP) services ## the bench suite, as a table
 # QUICK=1: ten minutes; otherwise hours. PEERS="redis kafka", CELLS="W1 W4" take some of them.
 bench-peers: $(STAMP) services ## this store beside RocksDB, Redis, Kafka ...: table, JSON, plot
 	@$(BIN)/python -m bench.peers $(if $(QUICK),--quick) --peers $(PEERS) --cells $(CELLS) \
-	  --json var/bench-peers.json
+	  --json var/bench-peers.json --plot var/bench-peers.svg
 
 bench-ten-million: $(STAMP) ## 10 M segments in 8 containers: half an hour, 10 GB of disk
 	@SEGMENTSTORE_BENCH_LARGE=1 $(BIN)/python -m bench.segments_in_containers

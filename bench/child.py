@@ -25,6 +25,22 @@ Measured = dict[str, Any]
 _MARK = "bench-result:"
 
 
+def command(
+    module: str, function: str, arguments: Mapping[str, object]
+) -> tuple[list[str], dict[str, str]]:
+    """The command that runs `module.function(**arguments)` in a fresh process, and its
+    environment.
+    """
+    root = str(Path(__file__).resolve().parent.parent)
+    inherited = os.environ.get("PYTHONPATH")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([root, inherited] if inherited else [root]),
+    }
+    program = [sys.executable, "-m", "bench.child", module, function, json.dumps(dict(arguments))]
+    return program, environment
+
+
 def call(
     module: str, function: str, arguments: Mapping[str, object], *, timeout_s: float = 1800.0
 ) -> Measured:
@@ -33,16 +49,10 @@ def call(
     Costs about 0.2 s besides. Raises BenchError with the child's last words if it fails or takes
     too long.
     """
-    root = str(Path(__file__).resolve().parent.parent)
-    inherited = os.environ.get("PYTHONPATH")
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([root, inherited] if inherited else [root]),
-    }
-    command = [sys.executable, "-m", "bench.child", module, function, json.dumps(dict(arguments))]
+    program, environment = command(module, function, arguments)
     try:
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
+            program, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
         )
     except subprocess.TimeoutExpired:
         message = f"{module}.{function} was still running after {timeout_s:.0f} s"

@@ -147,11 +147,6 @@ class PravegaStore(Server):
         self._cluster = cluster
         self._unflushed_bytes = unflushed_bytes
 
-    @property
-    def process_id(self) -> int | None:
-        """While it runs."""
-        return None if self._process is None else self._process.pid
-
     def _command(self, port: int) -> Sequence[str]:
         tier2 = self.folder.parent / "tier2"
         tier2.mkdir(exist_ok=True)

@@ -12,6 +12,8 @@ class PeerSizes(NamedTuple):
     """How much is measured."""
 
     rounds: int
+    rounds_dear: int
+    """Of cells that fill or restart a peer, or create many logs."""
     warm_s: float
     seconds: float
     """Of a load that is measured by time."""
@@ -22,8 +24,8 @@ class PeerSizes(NamedTuple):
     """Acknowledged before the kill, at least."""
 
 
-QUICK = PeerSizes(2, 0.2, 0.6, 64 << 20, 8, (1, 1000), 20_000)
-FULL = PeerSizes(5, 1.0, 4.0, 1 << 30, 600, (1, 1000, 100_000, 1_000_000), 200_000)
+QUICK = PeerSizes(2, 1, 0.2, 0.5, 64 << 20, 5, (1, 1000), 20_000)
+FULL = PeerSizes(5, 3, 1.0, 4.0, 1 << 30, 600, (1, 1000, 100_000, 1_000_000), 200_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class PeerRun:
     """Of the names of its logs, which no other round has."""
     processes: Sequence[int]
     """Of the server."""
+    in_flight_max: int
+    """Records of a producer that may wait for their acknowledgement."""
     sizes: PeerSizes
 
     def to_json(self) -> dict[str, Any]:
@@ -63,6 +67,7 @@ class Cell:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     lower_is_better: bool = False
     segments: int = 1
+    rounds_max: int = 99
     left_out: Sequence[str] = ()
     """Peers that cannot do it."""
 

@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from bench.floor import files_under
+from bench.peers.peer import UNLIMITED
 from bench.skeleton import BATCH_BYTES_MAX, BATCHES_IN_FLIGHT
 
 Records = tuple[int, Sequence[bytes]]
 """A segment, and what one call appends to it."""
 READ_BYTES: Final = 1 << 20
 """About so many are handed out at a time."""
-_UNLIMITED: Final = 1 << 40
 T = TypeVar("T")
 
 
 class EmbeddedPeer:
     """A `Peer` that has no process of its own."""
 
-    segments_max: int = _UNLIMITED
+    segments_max: int = UNLIMITED
+    in_flight_max: int = UNLIMITED
     embedded: bool = True
 
     def __init__(self, name: str, install: Callable[[], None] = lambda: None) -> None:

@@ -5,13 +5,17 @@ Its flush to Tier 2 runs meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import Final
 
 from bench.engine import Store, open_store
 from bench.peers.embedded import EmbeddedPeer
 from bench.peers.peer import Peer, PeerLog
+
+_AT_ONCE: Final = 1000
 
 
 class EngineLog:
@@ -55,6 +59,7 @@ async def open_log(address: str, base: str, segments: int, *, create: bool) -> P
     store = await opened.__aenter__()
     names = [f"bench/{base}-{number}" for number in range(segments)]
     if create:
-        for name in names:
-            await store.create_segment(name)
+        for start in range(0, segments, _AT_ONCE):
+            chunk = names[start : start + _AT_ONCE]
+            await asyncio.gather(*(store.create_segment(name) for name in chunk))
     return EngineLog(opened, store, names)

@@ -38,16 +38,16 @@ class Measurement:
         self._folder = folder
         self._sizes = sizes
         self._say = say
-        self._peers: list[Peer] = [create(name) for name in names]
+        self.peers: list[Peer] = [create(name) for name in names]
         self._stack = ExitStack()
         self._bases = 0
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for peer in self._peers:
+            for peer in self.peers:
                 self._say(f"installing {peer.name}, if it is not there")
                 peer.install()
-            for peer in self._peers:
+            for peer in self.peers:
                 self._say(f"starting {peer.name}")
                 folder = self._folder / peer.name
                 folder.mkdir()
@@ -62,9 +62,10 @@ class Measurement:
     def measure(self, cell: Cell) -> CellRounds:
         """All rounds of a cell. A peer that fails is left out of its further rounds."""
         rounds = CellRounds(cell)
-        able = [peer for peer in self._peers if self._is_able(peer, cell)]
-        rounds.left_out = [peer.name for peer in self._peers if peer not in able]
-        for index in range(self._sizes.rounds):
+        able = [peer for peer in self.peers if self._is_able(peer, cell)]
+        rounds.left_out = [peer.name for peer in self.peers if peer not in able]
+        count = min(self._sizes.rounds, cell.rounds_max)
+        for index in range(count):
             with subfolder(self._folder, "floor") as folder:
                 given = {"directory": str(folder), **cell.parameters}
                 rounds.floor.append(child.call(cell.module, "floor_round", given))
@@ -72,7 +73,7 @@ class Measurement:
             for peer in [*able[turn:], *able[:turn]]:
                 if peer.name in rounds.errors:
                     continue
-                self._say(f"{cell.name}: {peer.name}, round {index + 1} of {self._sizes.rounds}")
+                self._say(f"{cell.name}: {peer.name}, round {index + 1} of {count}")
                 try:
                     measured = self._round(peer, cell)
                 except BenchError as error:
@@ -93,6 +94,7 @@ class Measurement:
                 address=peer.address(folder),
                 base=f"cell{self._bases}",
                 processes=peer.processes(),
+                in_flight_max=peer.in_flight_max,
                 sizes=self._sizes,
             )
             if hasattr(module, "suite_round"):
@@ -100,15 +102,22 @@ class Measurement:
             return in_child(cell.module, "peer_round", run, cell.parameters)
 
 
-def in_child(module: str, function: str, run: PeerRun, parameters: Mapping[str, Any]) -> Measured:
-    """`module.function(run, **parameters)` in a fresh process. Raises BenchError."""
+def child_arguments(
+    module: str, function: str, run: PeerRun, parameters: Mapping[str, Any]
+) -> tuple[str, str, Mapping[str, object]]:
+    """What `bench.child` takes for `module.function(run, **parameters)`."""
     arguments = {
         "module": module,
         "function": function,
         "run": run.to_json(),
         "parameters": dict(parameters),
     }
-    return child.call(__name__, "call_round", arguments)
+    return __name__, "call_round", arguments
+
+
+def in_child(module: str, function: str, run: PeerRun, parameters: Mapping[str, Any]) -> Measured:
+    """`module.function(run, **parameters)` in a fresh process. Raises BenchError."""
+    return child.call(*child_arguments(module, function, run, parameters))
 
 
 def call_round(

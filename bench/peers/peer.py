@@ -19,6 +19,10 @@ MODULES: Final = MappingProxyType(
         "sqlite": "bench.peers.sqlite_peer",
         "lmdb": "bench.peers.lmdb_peer",
         "rocksdb": "bench.peers.rocksdb_peer",
+        "redis": "bench.peers.redis_peer",
+        "nats": "bench.peers.nats_peer",
+        "kafka": "bench.peers.kafka_peer",
+        "pravega": "bench.peers.pravega_peer",
     }
 )
 """Peer to module, in the order of the table.
@@ -26,6 +30,7 @@ MODULES: Final = MappingProxyType(
 A module of a peer has `create() -> Peer` and the coroutine function `open_log(address, base,
 segments, create=...) -> PeerLog`.
 """
+UNLIMITED: Final = 1 << 40
 ENGINE: Final = "engine"
 """The peer that the others are compared with."""
 
@@ -61,6 +66,8 @@ class Peer(Protocol):
     name: str
     segments_max: int
     """So many logs of it can be created in reasonable time."""
+    in_flight_max: int
+    """More records than this that are not acknowledged would only wait, for seconds."""
     embedded: bool
     """It runs in the process that presses on it, and a fresh folder is a fresh store."""
 

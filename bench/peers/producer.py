@@ -65,7 +65,7 @@ async def _measure(run: PeerRun, record_bytes: int, *, batch: bool) -> Measured:
     records = [data] * count
     measured = await timed_producer(
         (lambda _: log.append_batch(0, records)) if batch else (lambda _: log.append(0, data)),
-        in_flight(record_bytes * count),
+        min(in_flight(record_bytes * count), max(2, run.in_flight_max // count)),
         run.sizes.warm_s,
         run.sizes.seconds,
         run.processes,

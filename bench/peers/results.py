@@ -93,6 +93,14 @@ def show(cells: Sequence[Mapping[str, Any]], console: Console) -> None:
     )
 
 
+def show_bars(bars: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print which bars are met."""
+    for bar in bars:
+        verdict = "[green]met[/green]" if bar["met"] else "[red]missed[/red]"
+        figure = f"{bar['figure']:.2f}"
+        console.print(f"  {bar['cell']}: {bar['text']}: {figure}, {verdict}", highlight=False)
+
+
 def _row(cell: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
     mark = f" [red]{MARK}[/red]" if figures["disturbed"] else ""
     ratio = figures["ratio"]

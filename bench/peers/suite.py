@@ -14,19 +14,26 @@ from typing import Any, Final
 from rich.console import Console
 
 from bench import machine
-from bench.peers import results
+from bench.peers import bars, results
 from bench.peers.cell import FULL, QUICK, Cell, PeerSizes
+from bench.peers.durability import APPENDS, syncs_of_appends
 from bench.peers.measure import Measurement
-from bench.peers.peer import MODULES
-from bench.workspace import BenchError, require_free_bytes, work_folder
+from bench.peers.peer import MODULES, Peer
+from bench.peers.plot import plot
+from bench.workspace import BenchError, require_free_bytes, subfolder, work_folder
 
 WORKLOADS: Final = {
     "W1": "bench.peers.callers",
     "W2": "bench.peers.producer",
+    "W3": "bench.peers.tail",
+    "W4": "bench.peers.cold_read",
+    "W5": "bench.peers.killed",
+    "W6": "bench.peers.growth",
+    "W7": "bench.peers.sustained",
 }
 """Workload to module, each with `cells(sizes) -> Sequence[Cell]`."""
 _COLUMNS: Final = 170
-_FREE_BYTES: Final = {True: 8 << 30, False: 60 << 30}
+_FREE_BYTES: Final = {True: 6 << 30, False: 40 << 30}
 
 
 def chosen(cells: Sequence[Cell], names: Sequence[str]) -> list[Cell]:
@@ -58,7 +65,9 @@ def run(
 ) -> dict[str, Any]:
     """Measure `cells` (all, if empty) of the peers (all, if empty) and print the table.
 
-    Gives what the JSON has: machine, quick, seconds, cells. `json_path` gets it after each cell.
+    Gives what the JSON has: machine, quick, seconds, cells, bars. `json_path` gets it after each
+    cell.
+
     Raises BenchError, before anything is measured, if a peer is unknown or cannot be installed.
     """
     sizes = sizes or (QUICK if quick else FULL)
@@ -75,7 +84,11 @@ def run(
                 result["seconds"] = time.perf_counter() - begun
                 if json_path is not None:
                     _write(result, json_path)
+    result["bars"] = bars.verdicts(result["cells"])
+    if json_path is not None:
+        _write(result, json_path)
     results.show(result["cells"], console)
+    results.show_bars(result["bars"], console)
     facts = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
     console.print(f"  [dim]{facts}; {result['seconds']:.0f} s[/dim]")
     return result
@@ -93,21 +106,53 @@ def _progress(console: Console) -> Any:
 
 
 def failed(result: Mapping[str, Any]) -> bool:
-    """True if a peer could not be measured."""
-    return any(cell["errors"] for cell in result["cells"])
+    """True if a peer could not be measured, or a bar is missed."""
+    missed = any(not bar["met"] for bar in result["bars"])
+    return missed or any(cell["errors"] for cell in result["cells"])
+
+
+def check_durability(
+    names: Sequence[str], console: Console, work_parent: Path | None = None
+) -> bool:
+    """Count the syncs of each peer (all, if empty) and print them; True if none has too few.
+
+    Raises BenchError as `run` does, and without strace.
+    """
+    enough = True
+    with (
+        work_folder(work_parent) as folder,
+        Measurement(folder, names or list(MODULES), QUICK, _progress(console)) as measurement,
+    ):
+        for peer in measurement.peers:
+            syncs = _syncs(peer, folder)
+            enough &= syncs >= APPENDS
+            verdict = "" if syncs >= APPENDS else " [red]too few[/red]"
+            console.print(f"{peer.name}: {syncs} syncs of {APPENDS} appends{verdict}")
+    return enough
+
+
+def _syncs(peer: Peer, folder: Path) -> int:
+    with subfolder(folder, f"traced-{peer.name}") as traced:
+        return syncs_of_appends(peer, traced, QUICK)
 
 
 def main() -> None:
-    """Command line; exits with 1 if a peer could not be measured."""
+    """Command line; exits with 1 if a peer could not be measured, or a bar is missed."""
     parser = argparse.ArgumentParser(prog="python -m bench.peers", description=main.__doc__)
     names = ", ".join(MODULES)
     parser.add_argument("--peers", nargs="*", default=[], metavar="PEER", help=f"of {names}")
     parser.add_argument("--cells", nargs="*", default=[], metavar="CELL", help="W1, 'W2 64', ...")
     parser.add_argument("--quick", action="store_true", help="smaller sizes, fewer rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them there, as SVG")
+    parser.add_argument(
+        "--check-durability", action="store_true", help="count syncs with strace instead"
+    )
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else _COLUMNS)
     try:
+        if arguments.check_durability:
+            raise SystemExit(0 if check_durability(arguments.peers, console) else 1)
         result = run(
             arguments.peers,
             arguments.cells,
@@ -117,4 +162,6 @@ def main() -> None:
         )
     except BenchError as error:
         parser.error(str(error))
+    if arguments.plot is not None:
+        plot(result["cells"], arguments.plot)
     raise SystemExit(1 if failed(result) else 0)

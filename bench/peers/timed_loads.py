@@ -20,6 +20,11 @@ from bench.report import latency_ms
 TimedAppend = Callable[[int], Awaitable[object]]
 """Called with the number of the caller."""
 
+_CHECK_S: Final = 0.02
+_LONGER: Final = 6
+"""So many times as long as was asked for is waited for acknowledgements: a peer may give those of
+many appends at once.
+"""
 _SAMPLE: Final = 64
 """One clock call in so many appends of one producer, which has to be a power of two."""
 
@@ -33,12 +38,23 @@ class _Window:
         self.latencies: list[float] = []
 
     async def measure(
-        self, counts: Sequence[int], warm_s: float, seconds: float, processes: Sequence[int]
+        self,
+        counts: Sequence[int],
+        in_flight: int,
+        warm_s: float,
+        seconds: float,
+        processes: Sequence[int],
     ) -> Measured:
+        """At least `seconds`, and until twice as many are acknowledged as are in flight."""
         await asyncio.sleep(warm_s)
         self.measured = True
         before, meter = sum(counts), Meter(processes)
         await asyncio.sleep(seconds)
+        last = time.perf_counter() + seconds * _LONGER
+        while (  # noqa: ASYNC110 - counts are of thousands of tasks
+            sum(counts) - before < 2 * in_flight and time.perf_counter() < last
+        ):
+            await asyncio.sleep(_CHECK_S)
         figures = meter.figures(sum(counts) - before)
         self.measured, self.ended = False, True
         return {**figures, **latency_ms(sorted(self.latencies))}
@@ -64,7 +80,7 @@ async def timed_callers(
                 window.latencies.append(time.perf_counter() - begun)
 
     async with asyncio.TaskGroup() as tasks:
-        measuring = tasks.create_task(window.measure(counts, warm_s, seconds, processes))
+        measuring = tasks.create_task(window.measure(counts, callers, warm_s, seconds, processes))
         for caller in range(callers):
             tasks.create_task((sampled if caller < CALLERS_SAMPLED else plain)(caller))
     return measuring.result()
@@ -96,6 +112,8 @@ async def timed_producer(
             await rest
 
     async with asyncio.TaskGroup() as tasks:
-        measuring = tasks.create_task(window.measure(counts, warm_s, seconds, processes))
+        measuring = tasks.create_task(
+            window.measure(counts, window_max, warm_s, seconds, processes)
+        )
         tasks.create_task(produce())
     return measuring.result()

@@ -12,17 +12,19 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.peers import libraries, peer, results, suite
-from bench.peers.cell import Cell, PeerSizes
+from bench.peers import bars, killed, libraries, peer, results, suite
+from bench.peers.cell import FULL, Cell, PeerSizes
 from bench.peers.embedded import GroupCommit
 from bench.peers.measure import CellRounds
 from bench.peers.peer import PeerLog, open_log
+from bench.peers.plot import plot
+from bench.peers.tables import markdown
 from bench.peers.usage import Meter
 from bench.workspace import BenchError
 
 KEPT = ("engine", "sqlite", "lmdb", "rocksdb")
 """Embedded peers that are opened again."""
-TINY = PeerSizes(1, 0.0, 0.02, 1 << 16, 1, (1, 2), 50)
+TINY = PeerSizes(1, 1, 0.0, 0.02, 1 << 18, 1, (1, 2), 50)
 
 
 async def all_bytes(log: PeerLog, segment: int) -> bytes:
@@ -160,7 +162,7 @@ def test_a_disturbed_row_is_marked_and_an_error_is_printed() -> None:
     results.show([cell], Console(file=printed, width=200))
     assert "0.50 !" in printed.getvalue()
     assert "did not come up" in printed.getvalue()
-    assert suite.failed({"cells": [cell]})
+    assert suite.failed({"cells": [cell], "bars": []})
 
 
 def test_the_meter_counts_this_process_and_the_servers_apart() -> None:
@@ -170,3 +172,64 @@ def test_the_meter_counts_this_process_and_the_servers_apart() -> None:
     assert figures["client_us"] > 0
     assert figures["server_us"] == 0
     assert figures["foreign_cores"] >= 0
+
+
+def test_missing_records_are_counted() -> None:
+    found = b"".join(map(killed.record, range(10)))
+    assert killed.missing_records(found, 10) == 0
+    assert killed.missing_records(found, 12) == 2
+    assert killed.missing_records(found[: 3 * killed.RECORD_BYTES + 5], 10) == 7
+    assert killed.missing_records(killed.record(1) + found[killed.RECORD_BYTES :], 10) == 1
+
+
+def test_bars_are_of_the_worst_peer_and_of_those_that_were_measured() -> None:
+    cell = results.to_json(rounds_of("x/s"))
+    cell["name"] = "W2 100 B, batch"
+    (verdict,) = bars.verdicts([cell])
+    assert verdict == {
+        "cell": "W2 100 B, batch",
+        "text": "≥ 1 x every peer (worst: lmdb)",
+        "figure": 2.0,
+        "met": True,
+    }
+    assert suite.failed({"cells": [], "bars": [{**verdict, "met": False}]})
+    assert bars.verdicts([{**cell, "peers": {"lmdb": cell["peers"]["lmdb"]}}]) == []
+
+
+def test_every_bar_is_of_a_cell_that_there_is() -> None:
+    names = [cell.name for cell in suite.all_cells(FULL)]
+    assert [bar for bar in bars.BARS if not any(name.startswith(bar.cell) for name in names)] == []
+    assert {bars._ONE, bars._MANY} <= set(names)
+
+
+def test_the_plot_has_a_dot_for_each_ratio(tmp_path: Path) -> None:
+    cell = results.to_json(rounds_of("x/s"))
+    cell["peers"]["engine"]["series"] = [[1.0, 2.0, 1.5]]
+    plot([cell], tmp_path / "plot.svg")
+    text = (tmp_path / "plot.svg").read_text(encoding="utf-8")
+    assert text.count("<circle") == 3, "two of the legend and one of lmdb"
+    assert "highest: 2" in text
+
+
+@pytest.mark.parametrize("workload", sorted(suite.WORKLOADS))
+def test_every_workload_runs_on_an_embedded_peer(workload: str, tmp_path: Path) -> None:
+    cells = [cell.name for cell in suite.all_cells(TINY)]
+    last = [name for name in cells if name.startswith(workload)][-1]
+    result = suite.run(
+        ["sqlite"],
+        [last],
+        quick=True,
+        console=Console(file=io.StringIO()),
+        work_parent=tmp_path,
+        sizes=TINY,
+    )
+    (cell,) = result["cells"]
+    assert cell["errors"] == {}
+    assert set(cell["peers"]) == {"sqlite"}
+
+
+def test_results_are_printed_for_a_page() -> None:
+    lines = markdown([results.to_json(rounds_of("x/s"))]).splitlines()
+    assert lines[0] == "| figures, medians | engine | lmdb | floor |"
+    assert lines[2] == "| W1 x, x/s | 4 ! | 1 | 9 |"
+    assert "| W1 x, x/s | 1.00 | 2.00 |  |" in lines

@@ -84,6 +84,11 @@ class Server(ABC):
         """Whether the process is alive."""
         return self._process is not None and not _has_ended(self._process.pid)
 
+    @property
+    def process_id(self) -> int | None:
+        """Of its process; None if there is none."""
+        return None if self._process is None else self._process.pid
+
     def start(self) -> None:
         """Start it and wait until it answers; nothing happens if it runs.
 
