@@ -194,10 +194,12 @@ def _unpack(folder: Path) -> None:
         raise BenchError(f"{advice}, but apt-get or dpkg-deb is not here")
     with tempfile.TemporaryDirectory() as fetched:
         try:
-            script = f"cd {fetched} && apt-get download -qq {' '.join(_PACKAGES)}"
+            fetch = f"apt-get download -qq {' '.join(_PACKAGES)}"
+            # A list of packages that is not there or old is fetched, where that is allowed.
+            script = f"cd {fetched} && {{ {fetch} || {{ apt-get update -qq && {fetch}; }}; }}"
             run(["/bin/sh", "-c", script], "fetching Redis", seconds=_FETCH_S)
             for package in sorted(Path(fetched).glob("*.deb")):
                 command = ["dpkg-deb", "-x", str(package), str(folder)]
                 run(command, "unpacking Redis", seconds=_FETCH_S)
         except GatewayMissingError as error:
-            raise BenchError(f"{advice}; try apt-get update: {error.reason}") from error
+            raise BenchError(f"{advice}: {error.reason}") from error

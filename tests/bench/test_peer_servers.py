@@ -26,7 +26,7 @@ def quiet(_: str) -> None:
     """No progress."""
 
 
-@slow(60)
+@slow(25)
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_server_keeps_what_it_acknowledged_when_it_is_killed(name: str, tmp_path: Path) -> None:
     records = [b"%05d" % number for number in range(40)]
@@ -53,7 +53,7 @@ def test_a_server_keeps_what_it_acknowledged_when_it_is_killed(name: str, tmp_pa
         asyncio.run(read(peer.address(tmp_path)))
 
 
-@slow(90)
+@slow(60)
 @pytest.mark.parametrize("name", SERVERS)
 def test_every_workload_runs_on_a_server(name: str, tmp_path: Path) -> None:
     cells = ["W1 16", "W2 1 KiB", "W3 tail at 1,000", "W4", "W5", "W6 2", "W7"]
@@ -69,7 +69,7 @@ def test_every_workload_runs_on_a_server(name: str, tmp_path: Path) -> None:
     assert all(set(cell["peers"]) == {name} for cell in result["cells"])
 
 
-@slow(60)
+@slow(15)
 @pytest.mark.parametrize("name", ["engine", "skeleton", "sqlite", "lmdb", "rocksdb", *SERVERS])
 def test_each_append_is_synced(name: str, tmp_path: Path) -> None:
     with Measurement(tmp_path, [name], QUICK, quiet) as measurement:
