@@ -93,7 +93,7 @@ class KafkaLog:
                 **self._servers,
                 "acks": "all",
                 "linger.ms": 0,
-                "retries": 0,
+                "enable.idempotence": True,  # retries keep the order, and add nothing twice
                 "max.in.flight.requests.per.connection": _REQUESTS,
                 "message.max.bytes": _RECORD_BYTES_MAX,
                 "queue.buffering.max.messages": 1_000_000,

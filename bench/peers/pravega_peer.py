@@ -16,8 +16,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
-from bench.floor import files_under
 from bench.peers.peer import UNLIMITED, Peer, PeerLog
+from bench.peers.servers import sizes_under
 from bench.pravega_jars import java_command
 from bench.wire_codec_client import wait_until_all_serve
 from bench.wire_servers import PravegaServer, one_bookie, running
@@ -106,7 +106,7 @@ class PravegaPeer:
 
     def data_files(self, folder: Path) -> list[Path]:
         del folder
-        return files_under(self._folder)
+        return list(sizes_under(self._folder))
 
     def stop(self) -> None:
         self._stack.close()
@@ -287,7 +287,7 @@ class PravegaLog:
 
 
 def _stored_bytes(tier2: Path) -> int:
-    return sum(path.stat().st_size for path in files_under(tier2))
+    return sum(sizes_under(tier2).values())
 
 
 def create() -> Peer:

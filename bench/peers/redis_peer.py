@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import socket
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
@@ -24,10 +25,11 @@ from bench.workspace import BenchError
 from durablelog.bookkeeper.installation import GatewayMissingError
 from durablelog.bookkeeper.installation.programs import run
 from recovery.harness.services.pravega_jars import kept_folder
-from recovery.harness.services.server import Server
+from recovery.harness.services.server import HOST, Server
 
 _PACKAGES: Final = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1")
 _FETCH_S: Final = 300.0
+_ANSWER_S: Final = 1.0
 _READ_COUNT: Final = 1000
 _BLOCK_MS: Final = 1000
 _SEGMENTS_MAX: Final = 100_000
@@ -51,6 +53,15 @@ class RedisServer(Server):
         }
         options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         return [str(_installed() / "usr/bin/redis-server"), *options]
+
+    def _answers(self, port: int) -> bool:
+        # It listens while it loads its file, and refuses all commands then.
+        try:
+            with socket.create_connection((HOST, port), _ANSWER_S) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(64).startswith(b"+PONG")
+        except OSError:
+            return False
 
     def _environment(self) -> Mapping[str, str]:
         libraries = (_installed() / "usr/lib").glob("*-linux-gnu*")

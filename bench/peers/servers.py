@@ -4,14 +4,27 @@ and ended by the suite.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.floor import files_under
 from bench.peers.peer import UNLIMITED
 from bench.workspace import BenchError
 from recovery.harness.services.installing import ServiceMissingError
 from recovery.harness.services.server import HOST, Server, ServerFailedError
+
+
+def sizes_under(folder: Path) -> dict[Path, int]:
+    """Files below a folder with their lengths, while a server creates and deletes some."""
+    found = dict[Path, int]()
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            try:
+                found[path] = path.stat().st_size
+            except FileNotFoundError:
+                continue  # deleted in between
+    return found
 
 
 class ServerPeer:
@@ -73,7 +86,7 @@ class ServerPeer:
 
     def data_files(self, folder: Path) -> list[Path]:
         del folder
-        return files_under(self.server.folder)
+        return list(sizes_under(self.server.folder))
 
     def stop(self) -> None:
         if self._server is not None:
