@@ -85,18 +85,16 @@ class NatsLog:
         return asyncio.gather(*(self.append(segment, record) for record in records))
 
     async def read(self, segment: int, *, follow: bool = False) -> AsyncIterator[bytes]:
-        stream = self._client.jetstream(timeout=_REQUEST_S)
+        subject, stream = self._subjects[segment], self._client.jetstream(timeout=_REQUEST_S)
+        info = await stream.stream_info(self._base, subjects_filter=subject)
+        left = (info.state.subjects or {}).get(subject, 0)
         # Ordered: without an acknowledgement of each message, which a reader does not need.
         subscribed = await stream.subscribe(
-            self._subjects[segment], ordered_consumer=True, pending_msgs_limit=-1,
-            pending_bytes_limit=-1,
-        )  # fmt: skip
-        pending = 1
-        while True:
-            if not follow and not pending:
-                return
-            message = await subscribed.next_msg(timeout=None if follow else _REQUEST_S)
-            pending = message.metadata.num_pending
+            subject, ordered_consumer=True, pending_msgs_limit=-1, pending_bytes_limit=-1
+        )
+        while follow or left:
+            message = await subscribed.next_msg(timeout=None)
+            left -= 1
             yield message.data
 
     async def flush(self) -> None:
