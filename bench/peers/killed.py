@@ -9,6 +9,7 @@ Pravega the store is killed, and the bookie with the log goes on.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import mmap
 import subprocess
 import time
@@ -22,6 +23,7 @@ from bench.child import Measured
 from bench.peers.cell import Cell, PeerRun, PeerSizes
 from bench.peers.measure import child_arguments, in_child
 from bench.peers.peer import Peer, open_log
+from bench.peers.usage import Meter
 from bench.workspace import BenchError
 
 RECORD_BYTES: Final = 100
@@ -83,6 +85,7 @@ def suite_round(peer: Peer, run: PeerRun, folder: Path, parameters: Mapping[str,
     if not peer.embedded:
         peer.restart()
         restart_s = time.monotonic() - begun
+        run = dataclasses.replace(run, processes=peer.processes())
     given = {"acknowledged": acknowledged, "begun": begun if peer.embedded else 0.0}
     measured = in_child(__name__, "check_round", run, given)
     return {**measured, "value": measured["value"] + restart_s, "acknowledged": acknowledged}
@@ -133,19 +136,20 @@ def check_round(run: PeerRun, acknowledged: int, begun: float) -> Measured:
 
 
 async def _check(run: PeerRun, acknowledged: int, begun: float) -> Measured:
-    begun = begun or time.monotonic()
+    begun, meter = begun or time.monotonic(), Meter(run.processes)
     log = await open_log(run.peer, run.address, run.base, create=False)
     await log.append(0, record(0))
     seconds = time.monotonic() - begun
     found = bytearray()
     async for data in log.read(0):
         found += data
+    foreign_cores = meter.figures(1)["foreign_cores"]
     await log.delete()
     await log.close()
     missing = missing_records(bytes(found), acknowledged)
     if missing:
         raise BenchError(f"{missing:,} of {acknowledged:,} acknowledged records are lost")
-    return {"value": seconds}
+    return {"value": seconds, "foreign_cores": foreign_cores}
 
 
 def missing_records(found: bytes, acknowledged: int) -> int:
