@@ -11,7 +11,9 @@ What every implementation promises (proved by tests/contracts/durable_data_log_c
   number;
 - reading begins at the truncation point and gives every acknowledged frame, once, in order, then
   maybe frames that were written but never acknowledged, without a hole;
-- nothing is deleted before the new truncation address is durable.
+- nothing is deleted before the new truncation address is durable;
+- *retained* parts lie before the truncation point, and are kept until they are deleted as such. No
+  opening reads them.
 
 Addresses are opaque: 64-bit, ordered as the frames are, meaningful to the log that gave them alone.
 """
@@ -80,6 +82,8 @@ class DataLogStatistics:
     """The gateway's memory for entries."""
     held_bytes: int = 0
     """Bytes of truncated parts that are not deleted, for they are being read."""
+    retained_bytes: int = 0
+    """Bytes of retained parts, headers included."""
 
 
 def _nothing() -> None:
@@ -214,12 +218,30 @@ class DurableDataLog(ABC):
         return [None] * len(ranges)
 
     @abstractmethod
-    async def truncate(self, address: LogAddress) -> None:
+    async def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
         """Make the frame at `address` the first of the log: address durable, then what is before it
         deleted.
 
+        Parts that lie wholly before it, of number `retain_from` or higher, are retained instead: at
+        any crash they are parts of the log, or retained. What a log has no room for is deleted all
+        the same: a full disk, or more ledgers than its record takes. Of None all is deleted. Parts
+        that are retained already stay so.
+
         An address at or below the present truncation point changes nothing. Raises NotPrimaryError,
         TierUnavailableError (the log is given up), LogFullError (it is not).
+        """
+
+    @property
+    def first_retained(self) -> int | None:
+        """The number of the oldest retained part; None if there is none. O(1)."""
+        return None
+
+    # Most views retain nothing, nor does a log without parts.
+    async def delete_retained(self, below: int | None = None) -> None:  # noqa: B027
+        """Delete the retained parts of numbers below `below`, or all: once nobody reads them.
+
+        After a crash they may be retained again, so each owner asks again. Raises NotPrimaryError,
+        TierUnavailableError (the log is given up).
         """
 
     @abstractmethod
@@ -231,12 +253,14 @@ class DurableDataLog(ABC):
         a check of the log's state.
         """
 
-    def sealed_parts(self) -> Sequence[SealedPart]:
-        """Parts that are sealed and that truncation has not deleted, oldest first.
+    def sealed_parts(self, above: int = 0) -> Sequence[SealedPart]:
+        """Parts that are sealed and not deleted, oldest first: the retained ones, then the log's.
+        Only those of numbers higher than `above`.
 
-        Every frame of the log is in one of them, or behind the end of the last one. Of a log that
-        has no parts: none. Raises ContainerStoppedError unless the log is open. O(parts).
+        Every frame of the log is in one of all, or behind the end of the last one. Of a log that
+        has no parts: none. Raises ContainerStoppedError unless the log is open. O(those parts).
         """
+        del above
         return ()
 
     def part_of(self, address: LogAddress) -> int:

@@ -34,8 +34,12 @@ class LogView(DurableDataLog):
         future.set_exception(self._refusal())
         return future
 
-    async def truncate(self, address: LogAddress) -> None:
-        del address
+    async def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
+        del address, retain_from
+        raise self._refusal()
+
+    async def delete_retained(self, below: int | None = None) -> None:
+        del below
         raise self._refusal()
 
     def statistics(self) -> DataLogStatistics:

@@ -184,19 +184,24 @@ class MemoryDataLog(DurableDataLog):
         frames = self._contents.frames
         return frames[-1].address if frames else None
 
-    async def truncate(self, address: LogAddress) -> None:
+    async def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
         frames = self._contents.frames
         if frames and address <= frames[0].address:
             return
-        if self._failure is not None:
-            raise self._failure()
-        if self._fenced():
-            raise self._not_primary()
+        self._check_owner()
         kept = [frame for frame in frames if frame.address >= address]
         if not kept or kept[0].address != address:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
         self._contents.frames = kept
-        self._contents.parts.truncate(address)
+        self._contents.parts.truncate(address, retain_from)
+
+    @property
+    def first_retained(self) -> int | None:
+        return self._contents.parts.first_retained
+
+    async def delete_retained(self, below: int | None = None) -> None:
+        self._check_owner()
+        self._contents.parts.delete_retained(below)
 
     async def check_primary(self) -> None:
         await asyncio.sleep(0)
@@ -205,9 +210,9 @@ class MemoryDataLog(DurableDataLog):
         if self._fenced():
             raise self._not_primary()
 
-    def sealed_parts(self) -> Sequence[SealedPart]:
+    def sealed_parts(self, above: int = 0) -> Sequence[SealedPart]:
         self._check_open()
-        return self._contents.parts.sealed()
+        return self._contents.parts.sealed(above)
 
     def part_of(self, address: LogAddress) -> int:
         return self._contents.parts.part_of(address)
@@ -234,6 +239,7 @@ class MemoryDataLog(DurableDataLog):
             syncs=self._groups,
             log_bytes=log_bytes,
             files=len(self._contents.parts),
+            retained_bytes=self._contents.parts.retained_bytes,
         )
 
     async def _batches(self, frames: list[LogFrame]) -> AsyncGenerator[Sequence[LogFrame], None]:
@@ -300,6 +306,12 @@ class MemoryDataLog(DurableDataLog):
     def _check_open(self) -> None:
         if self._closed or not self._epoch:
             raise ContainerStoppedError(self._container_id)
+
+    def _check_owner(self) -> None:
+        if self._failure is not None:
+            raise self._failure()
+        if self._fenced():
+            raise self._not_primary()
 
     def _fenced(self) -> bool:
         return self._contents.epoch != self._epoch

@@ -2,7 +2,7 @@
 
 A part takes frames up to a size; the next opening begins another one. Rules of this file:
 
-- a part stays whole until all of it lies before the truncation point;
+- a part stays whole until all of it lies before the truncation point, and longer if retained;
 - a reader of a part holds its frames, so truncation waits for nobody;
 - an entry's header is made when it is read: it says the same each time.
 """
@@ -50,9 +50,20 @@ class MemoryParts:
     def __init__(self, first: LogAddress, part_bytes: int = PART_BYTES) -> None:
         self._part_bytes = part_bytes
         self._parts = [MemoryPart(1, first, first)]
+        self._retained: list[MemoryPart] = []
 
     def __len__(self) -> int:
-        return len(self._parts)
+        return len(self._retained) + len(self._parts)
+
+    @property
+    def retained_bytes(self) -> int:
+        """Of retained parts. O(these)."""
+        return sum(part.end - part.first for part in self._retained)
+
+    @property
+    def first_retained(self) -> int | None:
+        """Number of the oldest retained part."""
+        return self._retained[0].number if self._retained else None
 
     def add(self, frame: LogFrame, end: LogAddress, now_ms: int) -> None:
         """One more frame; the next one lies at `end`."""
@@ -68,27 +79,39 @@ class MemoryParts:
         if tail.frames:
             self._parts.append(MemoryPart(tail.number + 1, tail.end, tail.end))
 
-    def truncate(self, address: LogAddress) -> None:
-        """Drop what lies before the frame at `address`, as far as it is whole parts."""
-        self._parts = [part for part in self._parts[:-1] if part.end > address] + self._parts[-1:]
+    def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
+        """Drop what lies before the frame at `address`, as far as it is whole parts; retain those
+        from this number on.
+        """
+        before = [part for part in self._parts[:-1] if part.end <= address]
+        self._parts = self._parts[len(before) :]
+        if retain_from is not None:
+            self._retained += [part for part in before if part.number >= retain_from]
+
+    def delete_retained(self, below: int | None = None) -> None:
+        """Drop retained parts of lower numbers, or all."""
+        self._retained = [
+            part for part in self._retained if below is not None and part.number >= below
+        ]
 
     def part_of(self, address: LogAddress) -> int:
         """The number of the part that a frame lies in. O(log parts)."""
         index = bisect_right(self._parts, address, key=lambda part: part.first)
         return self._parts[max(index, 1) - 1].number
 
-    def sealed(self) -> list[SealedPart]:
-        """All but the last."""
+    def sealed(self, above: int = 0) -> list[SealedPart]:
+        """All but the last, retained ones first; of numbers higher than `above`."""
         return [
             SealedPart(
                 part.number, part.number, part.first, part.end, part.end - part.first, part.taken_ms
             )
-            for part in self._parts[:-1]
+            for part in (*self._retained, *self._parts[:-1])
+            if part.number > above
         ]
 
     def open(self, number: int, container_id: int, check: Callable[[], None]) -> ReadHandle:
         """A sealed part; `check` raises once its log is closed. Raises LedgerNotFoundError."""
-        for part in self._parts[:-1]:
+        for part in (*self._retained, *self._parts[:-1]):
             if part.number == number:
                 return MemoryReadHandle(part, container_id, check)
         raise LedgerNotFoundError(number, f"the log of container {container_id}")
@@ -97,6 +120,7 @@ class MemoryParts:
         """Another one that goes its own way."""
         twin = MemoryParts(LogAddress(0), self._part_bytes)
         twin._parts = [replace(part, frames=list(part.frames)) for part in self._parts]
+        twin._retained = list(self._retained)
         return twin
 
 

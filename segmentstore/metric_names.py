@@ -136,6 +136,8 @@ CONTAINER_METRICS = [
         log.files | log_files | Files (or ledgers) of the log.
         log.held_bytes | log_held_bytes | \
             Truncated files (or ledgers) of the log that are kept, for they are being read.
+        log.retained_bytes | log_retained_bytes | \
+            Truncated files (or ledgers) of the log that are retained while they are in the archive.
         read_index.segments | read_index_segments | Segments with an index in memory.
         read_index.tail_bytes | read_index_tail_bytes | Recent appends in memory.
         read_index.tail_bytes_unflushed | read_index_tail_unflushed_bytes | \

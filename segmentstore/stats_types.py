@@ -89,6 +89,7 @@ class LogStats(TypedDict):
     bookie_owed_bytes_max: int
     gateway_bytes: int
     held_bytes: int
+    retained_bytes: int
 
 
 class ReadIndexStats(TypedDict):

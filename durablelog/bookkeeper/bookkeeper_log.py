@@ -206,7 +206,7 @@ class BookKeeperLog(DurableDataLog):
         item = self._keeper.record.item(sequence)
         return "" if item is None else f"ledger {item.ledger_id} entry {entry}"
 
-    async def truncate(self, address: LogAddress) -> None:
+    async def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
         if address <= self._keeper.record.truncation_address:
             return
         if self._failure is not None:
@@ -216,7 +216,26 @@ class BookKeeperLog(DurableDataLog):
                 f"{address_text(address)} is no frame of the log, or behind the last "
                 "acknowledged one"
             )
-        await self._owned(self._truncate(address))
+        await self._owned(
+            self._delete(
+                lambda record: (
+                    record.truncated(address, retain_from)
+                    if address > record.truncation_address
+                    else record
+                )
+            )
+        )
+
+    @property
+    def first_retained(self) -> int | None:
+        retained = self._keeper.record.retained
+        return retained[0].sequence if retained else None
+
+    async def delete_retained(self, below: int | None = None) -> None:
+        if self._failure is not None:
+            raise self._failure()
+        if self.first_retained is not None:
+            await self._owned(self._delete(lambda record: record.released(below)))
 
     async def check_primary(self) -> None:
         if self._closed or not self._pipeline.begun:
@@ -228,8 +247,8 @@ class BookKeeperLog(DurableDataLog):
                 "tier1", f"the log's record does not answer: {error}"
             ) from error
 
-    def sealed_parts(self) -> Sequence[SealedPart]:
-        return self._parts.sealed()
+    def sealed_parts(self, above: int = 0) -> Sequence[SealedPart]:
+        return self._parts.sealed(above)
 
     async def open_part(self, number: int) -> ReadHandle:
         return await self._parts.open(number)
@@ -265,11 +284,12 @@ class BookKeeperLog(DurableDataLog):
             bytes_appended=pipeline.bytes_appended,
             syncs=pipeline.batches,
             log_bytes=self._log_bytes(),
-            files=len(self._keeper.record.ledgers),
+            files=len(self._keeper.record.parts),
             bookies_behind=bookies.behind,
             bookie_owed_bytes_max=bookies.owed_bytes_max,
             gateway_bytes=bookies.client_bytes,
             held_bytes=self._parts.held_bytes,
+            retained_bytes=self._parts.retained_bytes,
         )
 
     def health(self) -> str | None:
@@ -357,11 +377,12 @@ class BookKeeperLog(DurableDataLog):
         self._lease.begin()
         self._parts.begin(self._clock.time_ms())
 
-    async def _truncate(self, address: LogAddress) -> None:
+    async def _delete(self, change: Callable[[LogMetadata], LogMetadata]) -> None:
+        """Have the record list less, and delete what it names then."""
+
         def edit(record: LogMetadata) -> LogMetadata:
-            if address <= record.truncation_address:
-                return record
-            return record.truncated(address).without(self._remover.deleted)
+            wanted = change(record)
+            return wanted if wanted is record else wanted.without(self._remover.deleted)
 
         try:
             await self._waiting("truncation").for_node(lambda: self._keeper.change(edit))

@@ -138,8 +138,8 @@ class BookKeeperLogView(LogView):
     def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
         return self._read(start)
 
-    def sealed_parts(self) -> Sequence[SealedPart]:
-        return self._parts.sealed()
+    def sealed_parts(self, above: int = 0) -> Sequence[SealedPart]:
+        return self._parts.sealed(above)
 
     async def open_part(self, number: int) -> ReadHandle:
         return await self._parts.open(number)

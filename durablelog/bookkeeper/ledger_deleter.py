@@ -90,7 +90,7 @@ class LedgerDeleter:
 
         Called after each ledger that is listed.
         """
-        listed = {item.ledger_id: None for item in record.ledgers if item.epoch == record.epoch}
+        listed = {item.ledger_id: None for item in record.parts if item.epoch == record.epoch}
         ours = self._ours | listed
         self._ours = listed
         for ledger_id in record.removing:

@@ -11,6 +11,7 @@ Rules of this file:
   there are few, and replays need them;
 - when a ledger of an earlier owner was sealed is known once BookKeeper was asked when the next one
   was created, which the first call for the parts begins. Until then it is the latest possible time.
+  Nobody needs it of retained ledgers, and there may be many: of them BookKeeper is not asked.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ class LedgerParts:
         """Of pinned ledgers that the record does not list any more."""
         if not self._pins:
             return 0
-        listed = {item.ledger_id for item in self._record().ledgers}
+        listed = {item.ledger_id for item in self._record().parts}
         return sum(pin.length for ledger_id, pin in self._pins.items() if ledger_id not in listed)
 
     def health(self) -> str | None:
@@ -124,14 +125,21 @@ class LedgerParts:
         held = self.held_bytes
         return f"{held} bytes of truncated ledgers are kept, for they are read" if held else None
 
-    def sealed(self) -> list[SealedPart]:
-        """All parts. Raises ContainerStoppedError."""
+    @property
+    def retained_bytes(self) -> int:
+        """Of retained ledgers. O(these)."""
+        return sum(item.length for item in self._record().retained)
+
+    def sealed(self, above: int = 0) -> list[SealedPart]:
+        """Parts of higher numbers. Raises ContainerStoppedError."""
         self.check_open()
         parts: list[SealedPart] = []
         latest_ms = self._opened_ms
         unknown: list[int] = []
         record = self._record()
-        for item in reversed(record.ledgers):
+        for item in reversed(record.parts):
+            if item.sequence <= above:
+                break
             if item.last_entry is not None and not item.is_empty:
                 parts.append(
                     SealedPart(
@@ -147,7 +155,11 @@ class LedgerParts:
             if created_ms is not None:
                 # Ledgers of old clusters may have no time.
                 latest_ms = min(latest_ms, created_ms) if created_ms > 0 else latest_ms
-            elif item.sequence not in self._ended_ms and not item.is_open:
+            elif (
+                item.sequence not in self._ended_ms
+                and not item.is_open
+                and item.sequence >= record.ledgers[0].sequence
+            ):
                 unknown.append(item.ledger_id)
         self._forget(record)
         if unknown and self._asking is None:
@@ -162,7 +174,8 @@ class LedgerParts:
         DataCorruptionError, and what `check_owner` raises.
         """
         self.check_open()
-        item = self._record().item(number)
+        record = self._record()
+        item = next((item for item in record.parts if item.sequence == number), None)
         if item is None or item.is_open or item.is_empty:
             raise LedgerNotFoundError(number, f"the log of container {self._container_id}")
         self._pin(item)
@@ -229,8 +242,8 @@ class LedgerParts:
 
     def _forget(self, record: LogMetadata) -> None:
         """What is known of ledgers that are no part of the log any more."""
-        ids = {item.ledger_id for item in record.ledgers}
-        sequences = {item.sequence for item in record.ledgers}
+        ids = {item.ledger_id for item in record.parts}
+        sequences = {item.sequence for item in record.parts}
         for known in [known for known in self._created_ms if known not in ids]:
             del self._created_ms[known]
         for ended in [ended for ended in self._ended_ms if ended not in sequences]:

@@ -7,11 +7,12 @@ epoch here may write. Rules of this file:
 
 - only the last ledger may be open: a writer that lists the next one knows the end of the one
   before, and records it;
-- a ledger leaves the list into `removing`, and `removing` when it is known to be deleted, so that
-  none is forgotten;
+- a ledger leaves the list into `removing`, or into `retained` and from there into `removing`, and
+  that when it is known to be deleted, so that none is forgotten;
 - a record that breaks a rule is corruption and is refused whole; fields that are not known are
   refused as well: a newer program raises the version. Version 1, which has no owner, is read as it
-  was; version 2 is written.
+  was. Version 3 is written while ledgers are retained, else version 2, which older programs read;
+- of retained ledgers at most RETAINED_MAX are listed: the record must stay small.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 from durablelog.bookkeeper.ledger_addresses import (
@@ -33,9 +35,13 @@ from durablelog.bookkeeper.log_owner import LogOwner
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
-RECORD_VERSION: Final = 2
+RECORD_VERSION: Final = 3
+"""The highest one."""
 _OWNER_SINCE: Final = 2
 """The version that names the owner."""
+_RETAINED_SINCE: Final = 3
+RETAINED_MAX: Final = 1024
+"""A TiB in ledgers of a GiB; some 60 KiB of the record. What is more is deleted early."""
 _INTEGER_MAX: Final = (1 << 63) - 1
 _NEVER: Final = LogAddress(0)
 
@@ -95,6 +101,8 @@ class LogMetadata:
     """Frames below are not part of the log; 0 = never truncated."""
     ledgers: tuple[LedgerItem, ...] = ()
     """Oldest first."""
+    retained: tuple[LedgerItem, ...] = ()
+    """Before the truncation point, closed, oldest first: kept until they are deleted as such."""
     removing: tuple[int, ...] = ()
     """Ids of ledgers that are no part of the log any more, and not known to be deleted from the
     cluster.
@@ -110,8 +118,13 @@ class LogMetadata:
         return self.ledgers[-1].sequence + 1 if self.ledgers else FIRST_SEQUENCE
 
     def item(self, sequence: int) -> LedgerItem | None:
-        """The ledger at this place."""
+        """The ledger at this place of the log."""
         return next((item for item in self.ledgers if item.sequence == sequence), None)
+
+    @property
+    def parts(self) -> tuple[LedgerItem, ...]:
+        """The ledgers that are there, retained ones first."""
+        return self.retained + self.ledgers
 
     def ended(self, ends: Iterable[tuple[int, int, int]]) -> LogMetadata:
         """With (sequence, last entry, length) of ledgers whose ends are known now; empty ones leave
@@ -132,15 +145,36 @@ class LogMetadata:
         """With one more ledger."""
         return replace(self, ledgers=(*self.ledgers, item))
 
-    def truncated(self, address: LogAddress) -> LogMetadata:
-        """Without what lies below `address`; the last ledger stays, whatever the address."""
+    def truncated(self, address: LogAddress, retain_from: int | None = None) -> LogMetadata:
+        """Without what lies below `address`; the last ledger stays, whatever the address. From
+        number `retain_from` on ledgers are retained.
+        """
         sequence, _ = split_address(address)
         below = [item for item in self.ledgers[:-1] if item.sequence < sequence]
-        return replace(
+        kept = [
+            item
+            for item in below
+            if retain_from is not None and item.sequence >= retain_from and not item.is_empty
+        ]
+        gone = [item.ledger_id for item in below if item not in kept]
+        retained = (*self.retained, *kept)
+        cut = replace(
             self,
             truncation_address=address,
             ledgers=self.ledgers[len(below) :],
-            removing=self.removing + tuple(item.ledger_id for item in below),
+            retained=retained,
+            removing=(*self.removing, *gone),
+        )
+        over = len(retained) - RETAINED_MAX
+        return cut.released(retained[over].sequence) if over > 0 else cut
+
+    def released(self, below: int | None = None) -> LogMetadata:
+        """With retained ledgers of lower numbers, or all, in `removing`."""
+        going = [item for item in self.retained if below is None or item.sequence < below]
+        return replace(
+            self,
+            retained=self.retained[len(going) :],
+            removing=self.removing + tuple(item.ledger_id for item in going),
         )
 
     def without(self, deleted: Iterable[int]) -> LogMetadata:
@@ -155,7 +189,7 @@ class LogMetadata:
 def encode_record(record: LogMetadata) -> bytes:
     """The node's bytes."""
     fields: dict[str, object] = {
-        "version": RECORD_VERSION,
+        "version": RECORD_VERSION if record.retained else _RETAINED_SINCE - 1,
         "store_id": record.store_id,
         "container": record.container_id,
         "enabled": record.enabled,
@@ -165,6 +199,7 @@ def encode_record(record: LogMetadata) -> bytes:
             zip(("ledger", "entry"), split_address(record.truncation_address), strict=True)
         ),
         "ledgers": [_item_fields(item) for item in record.ledgers],
+        **({"retained": list(map(_retained_text, record.retained))} if record.retained else {}),
         "removing": list(record.removing),
         "written_by": record.written_by,
         "change": record.change,
@@ -183,6 +218,12 @@ def _item_fields(item: LedgerItem) -> dict[str, object]:
     if not item.is_open:
         fields |= {"last_entry": item.last_entry, "length": item.length}
     return fields
+
+
+def _retained_text(item: LedgerItem) -> str:
+    """Short: there may be many."""
+    numbers = (item.sequence, item.ledger_id, item.epoch, item.last_entry, item.length)
+    return f"{' '.join(map(str, numbers))} {item.replication}"
 
 
 class _MalformedError(Exception):
@@ -212,12 +253,8 @@ def decode_record(data: bytes, path: str) -> LogMetadata:
 
 
 def _parse(fields: dict[str, Any], version: int) -> LogMetadata:
-    _only(
-        fields,
-        _RECORD_KEYS
-        if version >= _OWNER_SINCE
-        else tuple(key for key in _RECORD_KEYS if key != "owner"),
-    )
+    since = {"owner": _OWNER_SINCE, "retained": _RETAINED_SINCE}
+    _only(fields, tuple(key for key in _RECORD_KEYS if version >= since.get(key, 1)))
     truncation = _object(fields["truncation"], "truncation", ("ledger", "entry"))
     return LogMetadata(
         store_id=_text(fields, "store_id"),
@@ -230,6 +267,7 @@ def _parse(fields: dict[str, Any], version: int) -> LogMetadata:
             _integer(truncation, "entry", most=ENTRIES_MAX - 1),
         ),
         ledgers=tuple(_parse_item(item) for item in _list(fields, "ledgers")),
+        retained=tuple(map(_parse_retained, _list({"retained": [], **fields}, "retained"))),
         removing=tuple(
             _integer({"removing": ledger_id}, "removing") for ledger_id in _list(fields, "removing")
         ),
@@ -247,6 +285,7 @@ _RECORD_KEYS: Final = (
     "owner",
     "truncation",
     "ledgers",
+    "retained",
     "removing",
     "written_by",
     "change",
@@ -273,16 +312,11 @@ def _parse_item(value: object) -> LedgerItem:
     fields = _object(
         value, "ledgers", (*_ITEM_KEYS, *(("last_entry", "length") if status == "closed" else ()))
     )
-    parts = _text(fields, "replication").split("/")
-    if len(parts) != 3 or not all(
-        part.isascii() and part.isdigit() and len(part) < 4 for part in parts
-    ):
-        raise _MalformedError(f"ledgers: replication {fields['replication']!r}")
     return LedgerItem(
         sequence=_integer(fields, "sequence", FIRST_SEQUENCE, SEQUENCE_MAX),
         ledger_id=_integer(fields, "ledger_id"),
         epoch=_integer(fields, "epoch", 1),
-        replication=Replication(*map(int, parts)),
+        replication=_parse_replication(_text(fields, "replication")),
         last_entry=None
         if status == "open"
         else _integer(fields, "last_entry", EMPTY, ENTRIES_MAX - 1),
@@ -290,9 +324,38 @@ def _parse_item(value: object) -> LedgerItem:
     )
 
 
+def _parse_replication(text: str) -> Replication:
+    parts = text.split("/")
+    if len(parts) != 3 or not all(
+        part.isascii() and part.isdigit() and len(part) < 4 for part in parts
+    ):
+        raise _MalformedError(f"ledgers: replication {text!r}")
+    return Replication(*map(int, parts))
+
+
+_RETAINED_NUMBERS: Final = ("sequence", "ledger_id", "epoch", "last_entry", "length")
+
+
+def _parse_retained(value: object) -> LedgerItem:
+    *numbers, replication = value.split(" ") if isinstance(value, str) else ("",)
+    if len(numbers) != len(_RETAINED_NUMBERS) or not all(
+        number.isascii() and number.isdigit() and len(number) < 20 for number in numbers
+    ):
+        raise _MalformedError(f"retained: {value!r}")
+    fields = dict(zip(_RETAINED_NUMBERS, map(int, numbers), strict=True))
+    return LedgerItem(
+        sequence=_integer(fields, "sequence", FIRST_SEQUENCE, SEQUENCE_MAX),
+        ledger_id=_integer(fields, "ledger_id"),
+        epoch=_integer(fields, "epoch", 1),
+        replication=_parse_replication(replication),
+        last_entry=_integer(fields, "last_entry", 0, ENTRIES_MAX - 1),
+        length=_integer(fields, "length"),
+    )
+
+
 def _check(record: LogMetadata) -> None:
     """What holds between the fields."""
-    for before, item in zip(record.ledgers, record.ledgers[1:], strict=False):
+    for before, item in pairwise(record.parts):
         if item.sequence <= before.sequence or item.epoch < before.epoch:
             raise _MalformedError(
                 f"ledger {item.sequence} of epoch {item.epoch} lies behind {before.sequence}"
@@ -303,9 +366,11 @@ def _check(record: LogMetadata) -> None:
         raise _MalformedError(
             f"a ledger of epoch {record.ledgers[-1].epoch} in epoch {record.epoch}"
         )
-    listed = [item.ledger_id for item in record.ledgers]
+    listed = [item.ledger_id for item in record.parts]
     if len({*listed, *record.removing}) != len(listed) + len(record.removing):
         raise _MalformedError("a ledger is named twice")
+    if record.retained and not record.truncation_address:
+        raise _MalformedError("ledgers are retained, and the log was never truncated")
     if record.truncation_address:
         sequence, entry = split_address(record.truncation_address)
         first = record.ledgers[0] if record.ledgers else None

@@ -11,10 +11,11 @@ them, and nothing but this module searches for them. Rules of this file:
 - recover before delete: deleting does not fence, and a process that still writes it must learn that
   it is not the owner;
 - no orphan was ever listed, but for ledgers whose deletion was confirmed. An owner sends the first
-  frame when the record lists the ledger; the ledger moves from `ledgers` into `removing`, and
-  leaves that when it is deleted. So nobody acknowledges in one, even if bookies forget the fence,
-  and the age of the claim does not matter (as it does in ledger_deleter.py). A ledger of a record
-  that people deleted looks like an orphan: its owner finds that at his next check;
+  frame when the record lists the ledger; the ledger moves from `ledgers`, maybe over `retained`,
+  into `removing`, and leaves that when it is deleted. So nobody acknowledges in one, even if
+  bookies forget the fence, and the age of the claim does not matter (as it does in
+  ledger_deleter.py). A ledger of a record that people deleted looks like an orphan: its owner finds
+  that at his next check;
 - for the same reason an orphan is empty. One that holds entries was listed by a record that was
   removed or put back since. It may be all that is left of what was acknowledged, so it is reported,
   never deleted;
@@ -85,7 +86,7 @@ def classify(
         return LedgerVerdict.FOREIGN
     if record is None or record.store_id != store_id or record.container_id != ours.container_id:
         return LedgerVerdict.UNCLEAR
-    if ledger_id in record.removing or any(item.ledger_id == ledger_id for item in record.ledgers):
+    if ledger_id in record.removing or any(item.ledger_id == ledger_id for item in record.parts):
         return LedgerVerdict.KNOWN
     if ours.epoch > record.epoch:
         return LedgerVerdict.UNCLEAR

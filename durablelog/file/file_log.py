@@ -31,12 +31,12 @@ from durablelog.durable_data_log import (
     DurableDataLog,
     LogAddress,
     LogFrame,
-    LogFullError,
     LogRange,
     SealedPart,
 )
 from durablelog.file.file_parts import FileParts
 from durablelog.file.file_preparer import FilePreparer, Need
+from durablelog.file.file_truncation import FileTruncation
 from durablelog.file.group_writer import (
     GROUP_BYTES_MAX,
     GroupWriter,
@@ -130,10 +130,12 @@ class FileLog(DurableDataLog):
             on_failure=lambda error: self._running()[1].submit(self._no_file, error),
             on_room=self._room_changed,
         )
-        self._parts = FileParts(
-            self._folder, container_id, runtime, self.check_primary, self._discard_soon
+        self._truncation = FileTruncation(
+            self._folder, self._preparer, self._running, self._give_up
         )
-        self._readings = 0
+        self._parts = FileParts(
+            self._folder, container_id, runtime, self.check_primary, self._truncation.unpinned
+        )
         self._bytes_in_flight = 0
         self._frames_appended = 0
         self._bytes_appended = 0
@@ -239,37 +241,27 @@ class FileLog(DurableDataLog):
             self._place_reader = self._runtime.executor(f"log-{self._container_id}-places", 1)
         return await loop.run_in_executor(self._place_reader, self._read_places, ranges)
 
-    async def truncate(self, address: LogAddress) -> None:
+    async def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
         if address <= self._folder.truncation_address:
             return
         if self._failure is not None:
             raise self._failure()
         if address > self._folder.last_address:
             raise ValueError(f"{address:#x} is behind the last acknowledged frame")
-        loop, writer_thread, _ = self._running()
-        try:
-            try:
-                removed = await loop.run_in_executor(writer_thread, self._folder.truncate, address)
-            except NoRoomError:
-                await loop.run_in_executor(self._running()[2], self._folder.make_truncation_room)
-                removed = await loop.run_in_executor(writer_thread, self._folder.truncate, address)
-        except NoRoomError as error:
-            detail = f"truncating the log in {self._folder.directory}: {error}"
-            self._preparer.put_off(detail)
-            raise LogFullError(detail) from error
-        except (OSError, NotPrimaryError, TierUnavailableError) as error:
-            # After an OSError it is unknown which state record counts, and with it whether we are
-            # still the owner.
-            failure = self._failure_of("truncating", error)
-            self._fail(failure)
-            raise failure() from error
-        self._folder.forget(removed)
-        await self._remove_files()
-        if self.short:
-            self._preparer.try_again()
+        await self._truncation.truncate(address, retain_from)
 
-    def sealed_parts(self) -> Sequence[SealedPart]:
-        return self._parts.sealed()
+    @property
+    def first_retained(self) -> int | None:
+        return self._folder.truncated.first_retained
+
+    async def delete_retained(self, below: int | None = None) -> None:
+        if self._failure is not None:
+            raise self._failure()
+        if self.first_retained is not None:
+            await self._truncation.delete_retained(below)
+
+    def sealed_parts(self, above: int = 0) -> Sequence[SealedPart]:
+        return self._parts.sealed(above)
 
     async def open_part(self, number: int) -> ReadHandle:
         return await self._parts.open(number)
@@ -311,7 +303,8 @@ class FileLog(DurableDataLog):
             syncs=self._groups,
             log_bytes=self._folder.log_bytes,
             files=self._folder.file_count + (self._preparer.prepared is not None),
-            held_bytes=self._folder.held_bytes,
+            held_bytes=self._folder.truncated.held_bytes,
+            retained_bytes=self._folder.truncated.retained_bytes,
         )
 
     # --- the writer thread ------------------------------------------------------------------------
@@ -463,6 +456,11 @@ class FileLog(DurableDataLog):
         if in_flight:
             self.on_settled()
 
+    def _give_up(self, doing: str, error: Exception) -> SegmentStoreError:
+        failure = self._failure_of(doing, error)
+        self._fail(failure)
+        return failure()
+
     def _failure_of(self, doing: str, error: Exception) -> Callable[[], SegmentStoreError]:
         """What those who wait get, each by an error of his own."""
         if isinstance(error, NotPrimaryError):
@@ -512,24 +510,9 @@ class FileLog(DurableDataLog):
                 "tier1", f"reading the log in {self._folder.directory}: {error}"
             ) from error
 
-    async def _remove_files(self) -> None:
-        """Discard what was truncated, once nobody reads it; what stays behind goes with the next
-        opening.
-        """
-        if self._readings or self._closed:
-            return
-        files = self._folder.take_removable()
-        if files:
-            loop, _, helper = self._running()
-            await loop.run_in_executor(helper, self._folder.discard, files)
-
-    def _discard_soon(self) -> None:
-        if not self._readings and not self._closed and self._helper is not None:
-            self._helper.submit(self._folder.discard, self._folder.take_removable())
-
     async def _read(self, start: LogAddress | None) -> AsyncGenerator[Sequence[LogFrame], None]:
         reading = LogReading(self._runtime.disk, self._container_id, self._folder.stretches(start))
-        self._readings += 1
+        self._truncation.begin_reading()
         step: asyncio.Future[list[LogFrame] | None] | None = None
         try:
             while True:
@@ -546,14 +529,13 @@ class FileLog(DurableDataLog):
                 step = None if self._closed else _begin(loop, helper, reading)
                 yield frames
         finally:
-            self._readings -= 1
             if self._helper is None:
                 reading.close()
             else:
                 # A cancelled reader's last step may still be under way: its file is closed behind
                 # it.
                 self._helper.submit(reading.close)
-                self._discard_soon()
+            self._truncation.end_reading()
 
     def _running(self) -> tuple[asyncio.AbstractEventLoop, Executor, Executor]:
         if (

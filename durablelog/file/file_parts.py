@@ -62,8 +62,8 @@ class FileParts:
         """The log is open."""
         self._open = True
 
-    def sealed(self) -> list[SealedPart]:
-        """All parts. Raises ContainerStoppedError."""
+    def sealed(self, above: int) -> list[SealedPart]:
+        """Parts of higher numbers. Raises ContainerStoppedError."""
         self.check_open()
         return [
             SealedPart(
@@ -74,13 +74,13 @@ class FileParts:
                 file.end_position - FILE_HEADER_LENGTH,
                 file.taken_ms,
             )
-            for file in self._folder.sealed_files()
+            for file in self._folder.sealed_files(above)
         ]
 
     async def open(self, number: int) -> ReadHandle:
         """One part. Raises ContainerStoppedError, LedgerNotFoundError."""
         self.check_open()
-        for file in self._folder.sealed_files():
+        for file in self._folder.sealed_files(number - 1):
             if file.number == number:
                 sealed = SealedFile(
                     self._container_id,
@@ -91,13 +91,14 @@ class FileParts:
                     file.end_sequence,
                     file.end_position,
                 )
-                self._folder.pinned[number] = self._folder.pinned.get(number, 0) + 1
+                pinned = self._folder.truncated.pinned
+                pinned[number] = pinned.get(number, 0) + 1
                 return _FileReadHandle(self, sealed)
         raise LedgerNotFoundError(number, self._folder.directory)
 
     def release(self, number: int) -> None:
         """A handle is closed."""
-        pinned = self._folder.pinned
+        pinned = self._folder.truncated.pinned
         pinned[number] -= 1
         if not pinned[number]:
             del pinned[number]
@@ -106,7 +107,7 @@ class FileParts:
 
     def health(self) -> str | None:
         """A sentence, if what is read takes room that truncation would free."""
-        held = self._folder.held_bytes if self._open else 0
+        held = self._folder.truncated.held_bytes if self._open else 0
         return f"{held} bytes of truncated log files are kept, for they are read" if held else None
 
     def check_open(self) -> None:

@@ -6,8 +6,8 @@ the event loop and costs nothing. Rules of this file:
 
 - opening searches for corruption before it changes anything, and then fences. It checks again then,
   for what the old owner may have acknowledged in between, and begins a file of its own;
-- order of a truncation: address durable in the state, then the files before it removed or kept as
-  spares;
+- order of a truncation: second names of the files to retain, address durable in the state, then
+  the files before it removed or kept as spares (truncated_files.py);
 - on a full disk an opening gives up the reserve, then what earlier owners of the log left over, and
   no more.
 """
@@ -39,6 +39,7 @@ from durablelog.file.log_scanner import FIRST_SEQUENCE, LogFile, LogScan, has_gr
 from durablelog.file.log_state import StateFile, lock_log, read_state
 from durablelog.file.room import NoRoomError, Reserve
 from durablelog.file.spare_files import SpareFiles
+from durablelog.file.truncated_files import TruncatedFiles
 from segmentstore.contracts.disk import Disk, DiskFile, make_directories, remove_if_there
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -82,13 +83,13 @@ class LogFolder:
         self._files: list[LogFile] = []
         self._growing = 0
         """The number of the file that frames go to; of a log that is viewed, that would."""
-        self._removable: list[LogFile] = []
-        self.pinned: dict[int, int] = {}
-        """Readers of sealed files, by number: such a file is not removed."""
         self._spares = SpareFiles(directory, disk)
         self.reserve = Reserve(directory, disk, payload_bytes_max)
         self._file_bytes_min = FILE_HEADER_LENGTH + FRAMES_MIN * (
             FRAME_HEADER_LENGTH + payload_bytes_max
+        )
+        self.truncated = TruncatedFiles(
+            directory, disk, self._spares, self.reserve, self._file_bytes_min
         )
         self.found_room = False
         """Whether the opening found the room it searched for."""
@@ -108,8 +109,8 @@ class LogFolder:
 
     @property
     def file_count(self) -> int:
-        """Files that count, those that wait to be removed, and spares."""
-        return len(self._files) + len(self._removable) + len(self._spares)
+        """Files that count, retained ones, those that wait to be removed, and spares."""
+        return len(self._files) + len(self.truncated) + len(self._spares)
 
     def open(self, file_bytes: int, kept: int = 0) -> None:
         """Take ownership and find the end; then make the reserve, and find `kept` bytes of room, as
@@ -149,6 +150,7 @@ class LogFolder:
         self._files = scan.files
         self._growing = scan.tail[2].number if scan.tail is not None else 0
         self._note_times()
+        self.truncated.find(split_address(self.truncation_address)[0])
         self.log_bytes = sum(file.log_bytes for file in self._files)
         self.last_address = self._find_last()
 
@@ -166,6 +168,7 @@ class LogFolder:
 
     def _open(self, file_bytes: int) -> None:
         self._file_bytes_min = min(self._file_bytes_min, file_bytes)
+        self.truncated.spare_bytes_min = self._file_bytes_min
         make_directories(self.disk, self.directory)
         self._lock = lock_log(self.directory, self.disk)
         before, scan = self._scan()
@@ -176,6 +179,7 @@ class LogFolder:
         self.epoch = state.epoch
         self.truncation_address = state.truncation_address
         self._writer = GroupWriter(self.directory, self.disk, self._state, file_bytes, scan)
+        self.truncated.find(split_address(self.truncation_address)[0])
         self._settle(scan, self._begin(self._writer, scan))
         self._clean(scan.others)
 
@@ -190,6 +194,7 @@ class LogFolder:
             # We hold the lock. An owner who lost it without knowing, and misses a file, is the one
             # we are about to fence.
             self.epoch = before.epoch
+            self.truncated.find(split_address(before.truncation_address)[0])
             self._clean([])
 
         for make_room in (self.reserve.give_to_state, self.reserve.give_all, clean):
@@ -342,10 +347,10 @@ class LogFolder:
             result.append(stretch)
         return result
 
-    def truncate(self, address: LogAddress) -> list[LogFile]:
-        """Make `address` the first frame, durably; the files that hold nothing any more.
+    def truncate(self, address: LogAddress, retain_from: int | None) -> list[LogFile]:
+        """Make `address` the first frame, durably; gives the file that it is in as it counts then.
 
-        On the writer thread.
+        Files before it are retained from this number on. On the writer thread.
 
         Raises ValueError (not a frame's address), OSError, and what `check_ours` raises.
         """
@@ -359,6 +364,9 @@ class LogFolder:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
         with self.explained():
             sequence = self._sequence_at(file, position)
+            if retain_from is not None:
+                before = [file for file in self._files if retain_from <= file.number < number]
+                self.truncated.link(before, self.epoch)
             self._state.truncate(address, sequence)
         return [
             LogFile(number, file.path, sequence, file.end_sequence, position, file.end_position)
@@ -372,9 +380,9 @@ class LogFolder:
                 continue
             self.truncation_address = address
             kept: list[LogFile] = []
+            self.truncated.truncated([file for file in self._files if file.number < first.number])
             for file in self._files:
                 if file.number < first.number:
-                    self._removable.append(file)
                     self.log_bytes -= file.log_bytes
                     continue
                 if file.number == first.number:
@@ -384,42 +392,22 @@ class LogFolder:
                 kept.append(file)
             self._files = kept
 
-    def sealed_files(self) -> list[LogFile]:
-        """The files that take no more frames, and have some."""
-        return [
-            file
-            for file in self._files
-            if file.number != self._growing and file.begin_sequence < file.end_sequence
-        ]
-
-    @property
-    def held_bytes(self) -> int:
-        """Of truncated files that are pinned."""
-        return sum(file.log_bytes for file in self._removable if file.number in self.pinned)
-
-    def take_removable(self) -> list[LogFile]:
-        """The files that hold nothing any more, and that nobody reads; the caller discards them."""
-        removable = self._removable
-        self._removable = [file for file in removable if file.number in self.pinned]
-        return [file for file in removable if file.number not in self.pinned]
-
-    def discard(self, files: Sequence[LogFile]) -> None:
-        """Keep what can serve as a spare and unlink the rest.
-
-        What cannot be done now is done by the next opening.
-
-        While there is no reserve all are unlinked: its room comes first.
+    def sealed_files(self, above: int = 0) -> list[LogFile]:
+        """The files that take no more frames, and have some, retained ones too: those of higher
+        numbers. O(these).
         """
-        try:
-            for file in files:
-                if not self.reserve.whole or not self._spares.keep(
-                    file, self.epoch, self._file_bytes_min
-                ):
-                    remove_if_there(self.disk, file.path)
-            if files:
-                self.disk.sync_directory(self.directory)
-        except OSError:
-            pass
+        files: list[LogFile] = []
+        for file in reversed(self._files):
+            if file.number <= above:
+                break
+            if file.number != self._growing and file.begin_sequence < file.end_sequence:
+                files.append(file)
+        files.reverse()
+        return self.truncated.retained(above) + files
+
+    def discard_truncated(self, files: Sequence[LogFile]) -> None:
+        """What `TruncatedFiles.take_removable` gave."""
+        self.truncated.discard(files, self.epoch)
 
     def next_file(
         self, path: str, length: int, stopping: Sequence[bool], *, zeros: bool
@@ -551,7 +539,9 @@ class LogFolder:
         names = [
             name
             for name in self.disk.list_directory(self.directory)
-            if name.endswith(PREPARED_SUFFIX) and maker_epoch(name) <= self.epoch
+            if name.endswith(PREPARED_SUFFIX)
+            and maker_epoch(name) <= self.epoch
+            and not self.truncated.keeps(name)
         ]
         self.remove([os.path.join(self.directory, name) for name in (*log_files, *names)])
 

@@ -36,6 +36,10 @@ FILE_BYTES_MAX: Final = 2**32
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 """Of one frame, where nobody says less."""
 
+_RETAINED: Final = "retained"
+_RETAINED_NAME: Final = re.compile(
+    rf"{_RETAINED}((?:-[0-9a-f]{{1,16}}){{7}}){re.escape(PREPARED_SUFFIX)}"
+)
 _VERSION: Final = 1
 _NUMBER_DIGITS: Final = 16
 _FILE_MAGIC: Final = b"SSLF"
@@ -59,6 +63,21 @@ class FileHeader(NamedTuple):
     """Highest frame sequence that was durable when the file got its name; at least first_sequence -
     1.
     """
+
+
+class RetainedName(NamedTuple):
+    """What the second name of a retained file says of it; a later owner's is higher."""
+
+    maker_epoch: int
+    """Of the owner that gave the name."""
+    number: int
+    epoch: int
+    """Of the owner that began the file."""
+    begin_sequence: int
+    end_sequence: int
+    end_position: int
+    taken_ms: int
+    """When it took its last frame, milliseconds since 1970 UTC."""
 
 
 class LogState(NamedTuple):
@@ -101,14 +120,31 @@ def spare_name(epoch: int, number: int) -> str:
     return f"spare-{epoch:x}-{number:x}{PREPARED_SUFFIX}"
 
 
+def retained_name(known: RetainedName) -> str:
+    """Name of a file that is retained in front of the truncation point.
+
+    Its ending is that of what an opening removes, so that a program that does not know it does so.
+    """
+    return f"{_RETAINED}-{'-'.join(f'{field:x}' for field in known)}{PREPARED_SUFFIX}"
+
+
+def parse_retained_name(name: str) -> RetainedName | None:
+    """What it says; None if it is not one."""
+    if not (match := _RETAINED_NAME.fullmatch(name)):
+        return None
+    return RetainedName(*(int(field, 16) for field in match[1].split("-")[1:]))
+
+
 def maker_epoch(name: str) -> int:
-    """Epoch of the owner that a file being prepared, or a spare one, is of by its name; 0 for all
-    other names.
+    """Epoch of the owner that a file being prepared, a spare or a retained one is of by its name; 0
+    for all other names.
     """
     kind, _, rest = name.partition("-")
     epoch = rest.partition("-")[0]
     return (
-        int(epoch, 16) if kind in {"next", "spare"} and re.fullmatch("[0-9a-f]{1,16}", epoch) else 0
+        int(epoch, 16)
+        if kind in {"next", "spare", _RETAINED} and re.fullmatch("[0-9a-f]{1,16}", epoch)
+        else 0
     )
 
 

@@ -96,6 +96,7 @@ def _fields(record: LogMetadata) -> dict[str, Any]:
         "owner": record.owner._asdict() if record.owner is not None else None,
         "enabled": record.enabled,
         "truncation": address_text(record.truncation_address),
+        "retained": [item.ledger_id for item in record.retained],
         "removing": record.removing,
     }
 
@@ -110,6 +111,9 @@ def _title(record: LogMetadata) -> str:
     parts.append("enabled" if record.enabled else "disabled")
     if record.owner is not None:
         parts.append(f"opened by {record.owner}")
+    if record.retained:
+        size = sum(item.length for item in record.retained)
+        parts.append(f"{len(record.retained)} before that retained, {size:,} bytes")
     if record.removing:
         parts.append(f"removing {', '.join(map(str, record.removing))}")
     return ", ".join(parts)

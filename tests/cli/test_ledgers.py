@@ -57,6 +57,7 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(
         "epoch",
         "enabled",
         "truncation",
+        "retained",
         "removing",
         "ledgers",
         "store_id",

@@ -19,7 +19,6 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
-from tests.contracts.log_parts_contract import LogPartsContract
 from tests.contracts.log_world import (
     PAYLOAD_BYTES_MAX,
     LogWorld,
@@ -28,6 +27,7 @@ from tests.contracts.log_world import (
     read_all,
     read_payloads,
 )
+from tests.contracts.retained_parts_contract import RetainedPartsContract
 
 __all__ = [
     "PAYLOAD_BYTES_MAX",
@@ -44,7 +44,7 @@ def _note(order: list[int], number: int, _future: object) -> None:
     order.append(number)
 
 
-class DurableDataLogContract(LogPartsContract):
+class DurableDataLogContract(RetainedPartsContract):
     world: LogWorld
 
     def test_ranges_of_payloads_are_read_by_place(self) -> None:

@@ -87,7 +87,8 @@ class Deaths:
             return "open.list"
         return (
             "truncate.record"
-            if before.truncation_address != self._record.truncation_address
+            if (before.truncation_address, before.retained)
+            != (self._record.truncation_address, self._record.retained)
             else "roll.list"
         )
 

@@ -115,7 +115,7 @@ BOOKKEEPER: Final = (
         "Truncated ledgers are deleted while the record that forgets them is still on its way.",
         (
             Edit(
-                "durablelog.bookkeeper.bookkeeper_log:BookKeeperLog._truncate",
+                "durablelog.bookkeeper.bookkeeper_log:BookKeeperLog._delete",
                 'await self._waiting("truncation").for_node(lambda: self._keeper.change(edit))',
                 "self._remover.take(edit(self._keeper.record))\n"
                 'await self._waiting("truncation").for_node(lambda: self._keeper.change(edit))',

@@ -138,13 +138,15 @@ class _Ledger:
         self.next_sequence += 1
         return first
 
-    def truncate(self, address: LogAddress) -> None:
-        """Drop what is before the frame at `address`; ValueError if there is none."""
+    def truncate(self, address: LogAddress, retain_from: int | None) -> None:
+        """Drop what is before the frame at `address`, but parts from this number on; ValueError if
+        there is none.
+        """
         place = bisect_left(self.frames, address, key=_address_of)
         if place == len(self.frames) or self.frames[place].address != address:
             raise ValueError(f"{address:#x} is not the address of a frame of this log")
         self.frames = self.frames[place:]
-        self.parts.truncate(address)
+        self.parts.truncate(address, retain_from)
 
     def copy(self, arrived: int) -> _Ledger:
         twin = _Ledger()
@@ -293,19 +295,34 @@ class SimulatedLedgerLog(DurableDataLog):
         frames = self._ledger.frames
         return frames[-1].address if frames else None
 
-    async def truncate(self, address: LogAddress) -> None:
+    async def truncate(self, address: LogAddress, retain_from: int | None = None) -> None:
         frames = self._ledger.frames
         if frames and address <= frames[0].address:
             return
+        await self._reach(f"{address:#x}")
+        self._ledger.truncate(address, retain_from)
+        await self._travel()
+
+    @property
+    def first_retained(self) -> int | None:
+        return self._ledger.parts.first_retained
+
+    async def delete_retained(self, below: int | None = None) -> None:
+        if self.first_retained is None:
+            return
+        await self._reach(f"retained below {below}")
+        self._ledger.parts.delete_retained(below)
+        await self._travel()
+
+    async def _reach(self, detail: str) -> None:
+        """The service is about to delete something of the ledger, which is ours."""
         self._check_failure()
         await self._travel()
         self._check_failure()
-        await self._effect("ledger.truncate", f"{address:#x}")
+        await self._effect("ledger.truncate", detail)
         self._ledger.settle(self._now_us())
         if self._ledger.epoch != self._epoch:
             raise self._not_primary()
-        self._ledger.truncate(address)
-        await self._travel()
 
     async def check_primary(self) -> None:
         await self._travel()
@@ -318,10 +335,10 @@ class SimulatedLedgerLog(DurableDataLog):
     def part_of(self, address: LogAddress) -> int:
         return self._ledger.parts.part_of(address)
 
-    def sealed_parts(self) -> Sequence[SealedPart]:
+    def sealed_parts(self, above: int = 0) -> Sequence[SealedPart]:
         self._check_open()
         self._ledger.settle(self._now_us())
-        return self._ledger.parts.sealed()
+        return self._ledger.parts.sealed(above)
 
     async def open_part(self, number: int) -> ReadHandle:
         self._check_open()
@@ -346,6 +363,7 @@ class SimulatedLedgerLog(DurableDataLog):
             syncs=self._groups,
             log_bytes=self._ledger.next_address - frames[0].address if frames else 0,
             files=len(self._ledger.parts),
+            retained_bytes=self._ledger.parts.retained_bytes,
         )
 
     async def _batches(self, frames: list[LogFrame]) -> AsyncGenerator[Sequence[LogFrame], None]:

@@ -28,6 +28,8 @@ from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
 PATH = "/store/containers/3"
 GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record-2.json"
+GOLDEN_3 = GOLDEN.with_name("bookkeeper-record-3.json")
+"""With a retained ledger."""
 GOLDEN_1 = GOLDEN.with_name("bookkeeper-record.json")
 """Of version 1, which nobody writes any more."""
 
@@ -52,6 +54,28 @@ RECORD = LogMetadata(
     written_by="00000000deadbeef",
     change=41,
 )
+
+RETAINED = replace(
+    RECORD,
+    retained=(
+        LedgerItem(
+            sequence=2,
+            ledger_id=14,
+            epoch=5,
+            replication=Replication(3, 3, 2),
+            last_entry=820,
+            length=1_073_000_120,
+        ),
+    ),
+)
+
+
+def test_golden_with_retained_ledgers_is_of_version_3() -> None:
+    assert encode_record(RETAINED) == GOLDEN_3.read_bytes()
+    assert decode_record(GOLDEN_3.read_bytes(), PATH) == RETAINED
+    assert encode_record(RETAINED.released()) == encode_record(
+        replace(RECORD, removing=(12, 20, 14))
+    ), "a program of version 2 reads it again"
 
 
 def test_golden() -> None:
@@ -96,8 +120,13 @@ def test_what_was_written_is_read_back(record: LogMetadata) -> None:
     assert decode_record(encode_record(record), PATH) == record
 
 
-def _with(change: Callable[[dict[str, Any]], object]) -> bytes:
-    fields = json.loads(encode_record(RECORD))
+def _retaining(*texts: object) -> bytes:
+    """A record with these in the place of its retained ledger."""
+    return _with(lambda fields: fields.update(retained=list(texts)), RETAINED)
+
+
+def _with(change: Callable[[dict[str, Any]], object], record: LogMetadata = RECORD) -> bytes:
+    fields = json.loads(encode_record(record))
     change(fields)
     return json.dumps(fields).encode()
 
@@ -155,6 +184,21 @@ def _with(change: Callable[[dict[str, Any]], object]) -> bytes:
                 0, {**fields["ledgers"][1], "sequence": 1, "ledger_id": 1}
             )
         ),
+        _with(lambda fields: fields.update(version=2), RETAINED),
+        _with(lambda fields: fields.update(version=3)),
+        _with(lambda fields: fields.update(retained={}), RETAINED),
+        _with(lambda fields: fields.update(truncation={"ledger": 0, "entry": 0}), RETAINED),
+        _retaining(14),
+        _retaining("2 14 5 820 1073000120"),
+        _retaining("2 14 5 820 1073000120 3/3/2 "),
+        _retaining("2 14 5 -1 0 3/3/2"),
+        _retaining("0 14 5 820 1073000120 3/3/2"),
+        _retaining("2 14 5 820 1073000120 3/3"),
+        _retaining("4 14 5 820 1073000120 3/3/2"),
+        _retaining("2 17 5 820 1073000120 3/3/2"),
+        _retaining("2 12 5 820 1073000120 3/3/2"),
+        _retaining("2 14 6 820 1073000120 3/3/2"),
+        _retaining("2 14 5 820 10 3/3/2", "1 13 5 820 10 3/3/2"),
     ],
 )
 def test_what_is_no_record_is_refused_and_the_node_is_named(data: bytes) -> None:
@@ -164,8 +208,8 @@ def test_what_is_no_record_is_refused_and_the_node_is_named(data: bytes) -> None
 
 
 def test_a_newer_version_is_refused_as_that_and_not_as_damage() -> None:
-    with pytest.raises(ConfigError, match=f"{PATH} has version 3"):
-        decode_record(b'{"version": 3, "what": "only the future knows"}', PATH)
+    with pytest.raises(ConfigError, match=f"{PATH} has version 4"):
+        decode_record(b'{"version": 4, "what": "only the future knows"}', PATH)
 
 
 def test_a_truncation_takes_the_ledgers_below_and_never_the_last() -> None:
