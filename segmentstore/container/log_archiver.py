@@ -9,7 +9,8 @@ knows what was about to happen. Rules of this file:
   left is deleted by its uid before that;
 - a part is complete when the archive has all of it, data and index, and not before that is logged.
   An unknown outcome of that operation stops the container: nothing is deleted;
-- the log deletes its copy behind `HotCopiesDeleted` alone, which comes a lag after completion;
+- the log is truncated behind what is complete, and retains its copy until `HotCopiesDeleted`, which
+  comes a lag after completion;
 - parts leave the archive from the oldest on: the pointer to the first one moves, then their objects
   are deleted, then the lists that had no others.
 """
@@ -229,16 +230,24 @@ class LogArchiver:
 
         Every frame is in the archive, or at or behind the truncation point: readers of the log's
         past join both. Only a log without room is truncated inside of a part that is not archived,
-        which stays as long as it is not. O(sealed parts).
+        which stays as long as it is not. O(sealed parts that the archive has not).
         """
-        archive, end, short = self._archive, LogAddress(0), self._log.short
-        for part in self._log.sealed_parts():
-            if part.length and part.number > archive.last_number and not short:
-                return LogAddress(part.first + 1)
-            if part.length and part.number > archive.hot_deleted:
-                return part.end
+        last, end, short = self._archive.last_number, LogAddress(0), self._log.short
+        for part in self._log.sealed_parts(max(0, last - 1)):
+            if part.length and part.number > last:
+                return part.end if short else LogAddress(part.first + 1)
             end = part.end
         return None if short else LogAddress(end + 1)
+
+    @property
+    def place_checked(self) -> bool:
+        """This owner has seen that the archive has what the metadata say."""
+        return self._place_checked
+
+    @property
+    def retain_from(self) -> int:
+        """The number from which on the log retains parts in front of its truncation point."""
+        return self._archive.hot_deleted + 1
 
     @property
     def unarchived_bytes(self) -> int:
@@ -362,15 +371,13 @@ class LogArchiver:
         self._place_checked = True
 
     def _count(self) -> None:
-        done = self._archive.last_number
-        self._unarchived_bytes = sum(
-            part.length for part in self._log.sealed_parts() if part.number > done
-        )
+        parts = self._log.sealed_parts(self._archive.last_number)
+        self._unarchived_bytes = sum(part.length for part in parts)
 
     def _candidates(self) -> list[SealedPart]:
         """Sealed parts that the archive has not, oldest first; empty ones count for nothing."""
-        done = self._archive.last_number
-        return [part for part in self._log.sealed_parts() if part.number > done and part.length]
+        parts = self._log.sealed_parts(self._archive.last_number)
+        return [part for part in parts if part.length]
 
     def _due_part(self) -> SealedPart | None:
         """The oldest part, if it is old enough, or if there are too many bytes."""
@@ -457,7 +464,7 @@ class LogArchiver:
     # --- deletions --------------------------------------------------------------------------------
 
     async def _delete_hot_copies(self) -> None:
-        """Let the log delete what the archive has had for the lag."""
+        """Let the log delete what it retained and the archive has had for the lag."""
         archive, lag_s = self._archive, self._config.archive_deletion_lag_s
         last_ms = self._runtime.clock.time_ms() - int(lag_s * 1000)
         seen = self._ages.complete_for(lag_s, archive.count, asyncio.get_running_loop().time())

@@ -1,5 +1,5 @@
-"""LogTruncation: cuts the log of a container behind what Tier 2 holds, and makes room where the
-disk of the log is full.
+"""LogTruncation: cuts the log of a container behind what Tier 2 holds, and deletes retained parts.
+Where the disk of the log is full it makes room.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ class LogTruncation:
     Nothing is truncated before `start` and after `end`. `on_truncated(sequence_number)` is called
     after each truncation, with the checkpoint that the log begins with then; `on_failure(error)` if
     the log cannot say any more what it holds. With an `archiver` the log is truncated only as
-    far as the archive has it.
+    far as the archive has it, and retains parts as long as that says. Without one, and on a full
+    disk, none is retained.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class LogTruncation:
             await asyncio.wait([self._task])
 
     def begin(self) -> None:
-        """Truncate as far as Tier 2 allows, unless that is under way."""
+        """Truncate as far as Tier 2 allows, and delete what is retained no longer, unless that is
+        under way.
+        """
         if self._task is not None or self._processor is None:
             return
-        if self._point() is None:
+        if self._point() is None and not self._deletion_due():
             return
         self._task = own_task(self._truncate(), name=f"truncate-{self._container_id}")
 
@@ -75,6 +78,19 @@ class LogTruncation:
             return None  # most times, and without listing the parts of the log
         bound = self._archiver.truncation_bound() if self._archiver is not None else None
         return self._positions.truncation_point(needed, bound)
+
+    def _retain_from(self) -> int | None:
+        """The first part that is retained; of None none is. A full disk comes first where the
+        archive is known to have what is retained.
+        """
+        archiver = self._archiver
+        if archiver is None or (self._log.short and archiver.place_checked):
+            return None
+        return archiver.retain_from
+
+    def _deletion_due(self) -> bool:
+        first, retain_from = self._log.first_retained, self._retain_from()
+        return first is not None and (retain_from is None or first < retain_from)
 
     async def truncate_now(self) -> None:
         """The same, after what is under way, and wait for the end."""
@@ -118,10 +134,12 @@ class LogTruncation:
 
     async def _truncate(self) -> None:
         try:
+            if self._deletion_due():
+                await self._log.delete_retained(self._retain_from())
             point = self._point()
             if point is not None:
                 sequence_number, address = point
-                await self._log.truncate(address)
+                await self._log.truncate(address, self._retain_from())
                 self._positions.truncated(sequence_number)
                 self._on_truncated(sequence_number)
         except LogFullError as error:

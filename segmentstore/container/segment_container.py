@@ -336,6 +336,7 @@ class SegmentContainer(ContainerUpkeep):
         self._eviction.prepare()
         if self._archiver is not None:
             self._archiver.start()
+        self._truncation.begin()
 
     def confirm_owner(self) -> None:
         """Have it checked now that no other owner has opened the log. Reads wait for that: another

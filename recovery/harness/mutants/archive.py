@@ -12,7 +12,10 @@ from recovery.harness.runs.directed import BUSY
 from recovery.harness.simulation.store_world import ARCHIVE as PLACE
 
 _ARCHIVER: Final = "segmentstore.container.log_archiver:LogArchiver"
-_RULE: Final = "4.2 Order: archived, complete in the log, hot copy deleted, log truncated."
+_TRUNCATION: Final = "segmentstore.container.log_truncation:LogTruncation"
+_FOLDER: Final = "durablelog.file.log_folder:LogFolder"
+_FILES: Final = "durablelog.file.truncated_files:TruncatedFiles"
+_RULE: Final = "4.2 Order: archived, complete in the log, log truncated, lag over, copy deleted."
 _ARCHIVING: Final[Mapping[str, Any]] = {
     **BUSY,
     "archive": PLACE,
@@ -20,13 +23,14 @@ _ARCHIVING: Final[Mapping[str, Any]] = {
     "offload_above_bytes": 0,
     "archive_deletion_lag_s": 0.0,
 }
+_LAGGING: Final[Mapping[str, Any]] = {**_ARCHIVING, "archive_deletion_lag_s": 5.0}
 
 ARCHIVE: Final = (
     Mutant(
         "truncated-before-archived",
         _RULE,
         "The log is truncated as far as Tier 2 allows, whatever the archive has.",
-        (Edit(f"{_ARCHIVER}.truncation_bound", "return part.end", "return None"),),
+        (Edit(f"{_TRUNCATION}._point", "self._archiver.truncation_bound()", "None"),),
         Hunt(workload="appends", settings={**_ARCHIVING, "offload_after_s": 10.0}),
     ),
     Mutant(
@@ -103,7 +107,76 @@ ARCHIVE: Final = (
                 "if part.offloaded_ms < 0:",
             ),
         ),
-        Hunt(workload="appends", settings={**_ARCHIVING, "archive_deletion_lag_s": 5.0}),
+        Hunt(workload="appends", settings=_LAGGING),
+    ),
+    Mutant(
+        "deleted-at-the-truncation",
+        _RULE,
+        "The log retains nothing in front of its truncation point.",
+        (
+            Edit(
+                f"{_TRUNCATION}._truncate",
+                "await self._log.truncate(address, self._retain_from())",
+                "await self._log.truncate(address)",
+            ),
+        ),
+        Hunt(workload="appends", settings=_LAGGING),
+    ),
+    Mutant(
+        "retained-after-the-state",
+        "4.2 Order: what retains a part durable, new truncation address durable, delete.",
+        "Files get the names under which they are retained when the log has left them behind.",
+        (
+            Edit(f"{_FOLDER}.truncate", "self.truncated.link(before, self.epoch)", "pass"),
+            Edit(
+                f"{_FOLDER}.truncate",
+                "self._state.truncate(address, sequence)",
+                "self._state.truncate(address, sequence)\n"
+                "if retain_from is not None:\n"
+                "    self.truncated.link(before, self.epoch)",
+            ),
+        ),
+        Hunt(
+            workload="appends",
+            settings=_LAGGING,
+            cycles=tuple(
+                {"ending": "kill", "dies_after": "state.link", "nth": nth, "dies_at": None}
+                for nth in (2, 3, 4, 5, 6)
+            ),
+        ),
+    ),
+    Mutant(
+        "retained-written-over",
+        "4.2 Nothing is deleted before it is durable elsewhere.",
+        "The first name of a retained file becomes a spare, and the file another one.",
+        (Edit(f"{_FILES}.truncated", "replace(file, rolled=False)", "file"),),
+        Hunt(workload="appends", settings={**_LAGGING, "archive_deletion_lag_s": 600.0}),
+    ),
+    Mutant(
+        "retained-left-behind",
+        "4.3 A crash leaves nothing that is never deleted.",
+        "What is retained stays when its hot copy is deleted.",
+        (
+            Edit(
+                f"{_TRUNCATION}._deletion_due",
+                "return first is not None and (retain_from is None or first < retain_from)",
+                "return False",
+            ),
+        ),
+        Hunt(workload="appends", settings={**_ARCHIVING, "archive_deletion_lag_s": 0.5}),
+    ),
+    Mutant(
+        "retained-and-replayed",
+        "4.2 Reading begins at the truncation point.",
+        "An opening reads what is retained in front of the log.",
+        (
+            Edit(
+                f"{_FOLDER}.stretches",
+                "for file in self._files:",
+                "for file in [*self.truncated.retained(0), *self._files]:",
+            ),
+        ),
+        Hunt(workload="appends", settings=_LAGGING),
     ),
     Mutant(
         "attempt-left-behind",

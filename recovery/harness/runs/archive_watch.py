@@ -1,21 +1,25 @@
 """Archive watch: whether every acknowledged operation is in the log or in the archive at any
 moment.
 
-It stands in the way of what takes operations away, truncations of logs and deletions in the
-archive, and knows what owners committed. Rules of this file:
+It stands in the way of what takes operations away, truncations of logs, deletions of retained parts
+and those in the archive, and knows what owners committed. Rules of this file:
 
 - what the archive has is read from the world's bucket, not through the owner;
 - a part is complete when the log of any owner says so, and expired when the pointer to the first
   part is behind it;
 - the lag is counted from when the part says that it was complete, by the wall clock, and not where
-  that is not true.
+  that is not true;
+- a part whose hot copy the metadata do not call deleted is in the log, or retained, but for full
+  disks. One that they do is not retained, once the log was asked to delete;
+- no owner replays what a truncation that was answered has left behind. One that was overtaken while
+  it opened the log knows less.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 from durablelog.data_frame import header_length_at, parse_header
@@ -57,6 +61,12 @@ class ArchiveWatch:
         self._expired: set[str] = set()
         self._committed: dict[int, set[int]] = {}
         """Sequence numbers of operations by container."""
+        self._begins: dict[int, LogAddress] = {}
+        """Where logs begin, by the last truncation that was answered."""
+        self._epochs: dict[int, int] = {}
+        """Of the latest owners."""
+        self._lacked_room: set[int] = set()
+        """Containers whose disk was full once."""
         self.violations: list[Violation] = []
         self.parts = 0
         """That logs deleted."""
@@ -93,14 +103,21 @@ class ArchiveWatch:
                     self._note(owned, each)
             committed(operations)
 
-        truncate = log.truncate
+        truncate, delete_retained = log.truncate, log.delete_retained
 
-        async def truncated(address: LogAddress) -> None:
-            self._check_truncation(owned, address, lag_ms)
-            await truncate(address)
+        async def truncated(address: LogAddress, retain_from: int | None = None) -> None:
+            self._check_truncation(owned, address)
+            async with self._deleting(owned, lag_ms):
+                await truncate(address, retain_from)
+            self._begins[owned.container_id] = address
+
+        async def deleted(below: int | None = None) -> None:
+            async with self._deleting(owned, lag_ms):
+                await delete_retained(below)
 
         processor._on_commit = noted  # noqa: SLF001
-        log.truncate = truncated
+        log.truncate, log.delete_retained = truncated, deleted
+        self._check_opening(owned)
 
     def _note(self, owned: Any, operation: ArchiveOperation) -> None:
         archive, change = owned.metadata.archive, operation.change
@@ -117,24 +134,61 @@ class ArchiveWatch:
         if data is None or f"{_name(part)}-index" not in self._bucket.objects:
             self._say(f"part {part.number} {when}, and the archive has not all of it")
 
-    def _check_truncation(self, owned: Any, address: LogAddress, lag_ms: int) -> None:
-        present = {
+    def _check_opening(self, owned: Any) -> None:
+        """What an owner found when it opened the log."""
+        log, container_id = owned._log, owned.container_id  # noqa: SLF001
+        if log.epoch < self._epochs.get(container_id, 0):
+            return
+        self._epochs[container_id] = log.epoch
+        replayed = owned._positions._checkpoints[0][1]  # noqa: SLF001
+        if replayed < self._begins.get(container_id, 0):
+            self._say("an opening replays what the log was truncated behind")
+        if container_id in self._lacked_room:
+            return
+        there = {sealed.ledger_id for sealed in log.sealed_parts()}
+        for part in self._present(owned).values():
+            if part.number > owned.metadata.archive.hot_deleted and part.ledger_id not in there:
+                self._say(f"an opening does not find part {part.number}, whose lag is not over")
+
+    def _present(self, owned: Any) -> dict[int, ArchivedPart]:
+        """The parts of a container that became complete, by ledger."""
+        return {
             part.ledger_id: part
             for container_id, part in self._complete.values()
             if container_id == owned.container_id
         }
+
+    def _check_truncation(self, owned: Any, address: LogAddress) -> None:
+        present = self._present(owned)
         for sealed in owned._log.sealed_parts():  # noqa: SLF001
             if not sealed.length or sealed.end > address:
                 continue
-            self.parts += 1
             part = present.get(sealed.ledger_id)
             if part is None:
-                self._say(f"the log deletes part {sealed.number}, which is not in the archive")
-                continue
-            if _name(part) not in self._expired:
-                self._check_part(part, "is deleted from the log")
-            if self._clock_is_true and self._clock.time_ms() - part.offloaded_ms < lag_ms:
-                self._say(f"the log deletes part {sealed.number} before its lag is over")
+                self._say(f"the log leaves part {sealed.number}, which is not in the archive")
+            elif _name(part) not in self._expired:
+                self._check_part(part, "is left by the log")
+
+    @asynccontextmanager
+    async def _deleting(self, owned: Any, lag_ms: int) -> AsyncIterator[None]:
+        """Around what deletes parts of a log."""
+        log, now_ms = owned._log, self._clock.time_ms()  # noqa: SLF001
+        if log.short:
+            self._lacked_room.add(owned.container_id)
+        before = {sealed.ledger_id: sealed for sealed in log.sealed_parts() if sealed.length}
+        yield
+        left = {sealed.ledger_id for sealed in log.sealed_parts()}
+        present = self._present(owned)
+        for ledger_id in before.keys() - left:
+            self.parts += 1
+            part = present.get(ledger_id)
+            if (
+                part is not None
+                and self._clock_is_true
+                and owned.container_id not in self._lacked_room
+                and now_ms - part.offloaded_ms < lag_ms
+            ):
+                self._say(f"the log deletes part {part.number} before its lag is over")
 
     def _check_deletion(self, name: str) -> None:
         data = name.removesuffix("-index")
@@ -150,6 +204,7 @@ class ArchiveWatch:
         if self._is_tidy:
             self._check_leftovers(store)
         for owned in store._parts.containers:  # noqa: SLF001
+            await self._check_retained(owned)
             if owned._archiver is None or self._keeps_few:  # noqa: SLF001
                 continue
             try:
@@ -166,6 +221,22 @@ class ArchiveWatch:
                     f"container {owned.container_id}: {len(lost)} operations are neither in "
                     f"the log nor in the archive, the first is {min(lost)}"
                 )
+
+    async def _check_retained(self, owned: Any) -> None:
+        """What is retained is whole, and not what the metadata call deleted."""
+        log, deleted = owned._log, owned.metadata.archive.hot_deleted  # noqa: SLF001
+        await owned._truncation.truncate_now()  # noqa: SLF001
+        if log.first_retained is not None and log.first_retained <= deleted:
+            self._say(f"part {log.first_retained} is retained, and its hot copy is deleted")
+        for sealed in log.sealed_parts():
+            if sealed.end > self._begins.get(owned.container_id, 0):
+                break
+            try:
+                handle = await log.open_part(sealed.number)
+                await _read(handle, sealed.number, DataFrameReader(), set())
+            except (LedgerNotFoundError, DataCorruptionError) as error:
+                if sealed.number > owned.metadata.archive.hot_deleted:  # it is so meanwhile
+                    self._say(f"retained part {sealed.number}: {error}")
 
     def _check_leftovers(self, store: SegmentStore) -> None:
         known = {name.removesuffix("-index") for name in self._complete}
