@@ -38,6 +38,7 @@ CASES = {
     "metadata_growth": "bench.metadata_growth",
     "long_segments": "bench.long_segments",
     "isolation": "bench.isolation",
+    "slow_tier2": "bench.slow_tier2",
     "log_parts": "bench.log_parts",
     "request_costs": "bench.request_costs",
     "cold_random_reads": "bench.cold_random_reads",

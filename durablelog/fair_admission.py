@@ -10,7 +10,7 @@ set aside until the throttle lets them through. Rules of this file:
   segment are;
 - a merge is of both its segments; a creation stays behind every operation that is set aside, for it
   may need its name;
-- admitted bytes never exceed the room that is left below the bound;
+- admitted bytes of segments that use little never exceed the room that is left below the bound;
 - operations without data are admitted; where the log has no room, only those that release data,
   within a bound;
 - work is for each request: O(1) when it comes, and at most `CHECKS_MAX` requests again at the begin
@@ -89,12 +89,12 @@ class FairAdmission:
             operations += not isinstance(request, tuple)
         self.deferred.extendleft(reversed(kept))
 
-    def sort(self, queue: deque[Request]) -> None:
-        """Take all that waits in `queue`: it is admitted or set aside.
+    def sort(self, queue: deque[Request]) -> int:
+        """Take all that waits in `queue`: it is admitted or set aside. Gives the bytes admitted.
 
         Between `begin` and the end of the pause.
         """
-        counts = self._counts
+        counts, room = self._counts, self._room
         while queue:
             request = queue.popleft()
             segments = _segments(request)
@@ -107,16 +107,23 @@ class FairAdmission:
             self._operations += not isinstance(request, tuple)
             for segment_id in segments:
                 counts[segment_id] = counts.get(segment_id, 0) + 1
+        return room - self._room
 
-    def release(self, length: int) -> None:
+    def release(self, length: float) -> int:
         """The throttle lets a round through: admit the oldest that are set aside, until they have
-        `length` bytes.
+        `length` bytes. Gives the bytes they have.
+
+        Those whose callers were cancelled cost nothing.
         """
-        while self.deferred and length > 0:
+        released = 0
+        while self.deferred and released < length:
             request = self.deferred.popleft()
             self._forget(request)
             self.admitted.append(request)
-            length -= len(request[1]) if isinstance(request, tuple) else 0
+            if isinstance(request, tuple) and not request[2].done():
+                released += len(request[1])
+        self._room -= released
+        return released
 
     def take_all(self) -> list[Request]:
         """Give back everything, and be empty."""

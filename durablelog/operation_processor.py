@@ -81,7 +81,7 @@ class OperationProcessor:
         clock: Clock,
         on_commit: Callable[[Sequence[Operation]], None],
         on_failure: Callable[[BaseException], None],
-        throttle: Callable[[], Throttle],
+        throttle: Callable[[int], Throttle],
         unflushed_of: Callable[[int], int] = lambda _segment_id: 0,
         checkpoints: CheckpointSource | None = None,
         defer: Callable[[AppendRequest], bool] | None = None,
@@ -318,9 +318,9 @@ class OperationProcessor:
 
     def _requests(self) -> deque[Request]:
         """What may be packed next: all that waits; while the throttle holds callers back, what is
-        admitted all the same.
+        admitted all the same, and what its pace allows.
         """
-        fair = self._fair
+        fair, pauses = self._fair, self._pauses
         if self._returned:
             return self._returned
         if fair.admitted:
@@ -328,7 +328,9 @@ class OperationProcessor:
         if not (self._queue or fair.deferred):
             return self._queue
         if self._held_back():
-            fair.sort(self._queue)
+            pauses.exempted(fair.sort(self._queue))
+            if pauses.allowed is not None:
+                pauses.admitted(fair.release(pauses.allowed))
         elif fair.deferred:
             fair.release(self._log.payload_bytes_max)
         else:
@@ -336,20 +338,19 @@ class OperationProcessor:
         return fair.admitted
 
     def _held_back(self) -> bool:
-        """True while the throttle asks callers to wait; it is asked once per frame, not per
-        append.
+        """True while the throttle asks callers to wait, or paces them; it is asked once per frame,
+        not per append.
         """
-        if self._pauses.in_progress:
+        pauses = self._pauses
+        if pauses.in_progress:
             return True
         if self._closing and not (self._log.short and self._log.full):
             # On a full disk callers would take the room that the next owner needs to make room.
             return False
-        throttle = self._pauses.begin()
-        if throttle is None:
-            return False
-        room_bytes = throttle.room_bytes - self._bytes_in_flight
-        self._fair.begin(room_bytes, throttle.fair_bytes, throttle.relief_bytes)
-        return True
+        throttle = pauses.begin(self._bytes_in_flight)
+        if throttle is not None:
+            self._fair.begin(throttle.room_bytes, throttle.fair_bytes, throttle.relief_bytes)
+        return pauses.sorts
 
     def _ship_part_filled(self) -> None:
         frame = self._packer.seal()

@@ -35,7 +35,7 @@ from readindex.places import Places
 from readindex.prefetcher import KnowChunk, Prefetcher
 from readindex.segment_read_index import UNKNOWN, SegmentIndexes, SegmentReadIndex, index_of
 from readindex.spiller import Spiller
-from readindex.statistics import ReadIndexStatistics
+from readindex.statistics import Pressure, ReadIndexStatistics
 from readindex.tail_memory import HARD_BOUND, TailMemory
 from readindex.unflushed_reads import RemovedError, UnflushedReads
 from readindex.waiting_reads import WaitingReads
@@ -371,22 +371,14 @@ class ReadIndex:
         self._fetcher.fetches.report_to(watch)
 
     @property
-    def pressure(self) -> float:
-        """How full the homes of un-flushed bytes are: 0 empty, 1 at the bound, above 1 beyond it.
-
-        For the throttler.
-
-        Those that memory and cache had no room for count as if they were held: more of them only
-        costs more rescans. A tail that grows faster than it is spilled counts against its hard
-        bound, where bytes would be dropped; so do flushed bytes that a slow cache holds there.
-        """
-        config = self._config
-        in_tail = self._tail.bytes_unflushed
-        unflushed = max(self._unflushed_bytes(), in_tail + self._cached.bytes_unflushed)
+    def pressure(self) -> Pressure:
+        """How full memory and cache are of un-flushed bytes. O(1)."""
+        tail, cached, memory_max = self._tail, self._cached, self._config.tail_bytes_max
+        unflushed = max(self._unflushed_bytes(), tail.bytes_unflushed + cached.bytes_unflushed)
         if self._spiller.refused:
-            return unflushed / config.tail_bytes_max
-        bound = config.tail_bytes_max + self._cached.bytes_max
-        return max(unflushed / bound, self._tail.bytes_held / (HARD_BOUND * config.tail_bytes_max))
+            return Pressure(unflushed, memory_max, 0.0)
+        tail_share = tail.bytes_held / (HARD_BOUND * memory_max)
+        return Pressure(unflushed, memory_max + cached.bytes_max, tail_share)
 
     @property
     def crowded(self) -> bool:
@@ -468,7 +460,7 @@ class ReadIndex:
             spilled_bytes=self._cache_manager.spilled_bytes,
             dropped_unflushed_bytes=self._tail.dropped_unflushed_bytes
             + self._cached.dropped_unflushed_bytes,
-            pressure=self.pressure,
+            pressure=self.pressure.share,
         )
 
     def check(self) -> None:

@@ -3,6 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class Pressure(NamedTuple):
+    """How full the residences of un-flushed bytes are, for the throttler.
+
+    Un-flushed bytes that memory and cache had no room for count as if they were held: more of them
+    only costs more rescans. A tail that grows faster than it is spilled counts against its hard
+    bound, where bytes would be dropped; so do flushed bytes that a slow cache holds there.
+    """
+
+    unflushed: int
+    """Un-flushed bytes."""
+    bound: int
+    """Of them, by what memory and cache hold together; by memory while the cache refuses."""
+    tail: float
+    """Share of the hard bound of memory that is used; 0.0 while the cache refuses."""
+
+    @property
+    def share(self) -> float:
+        """0 empty, 1 at the nearest bound, above 1 beyond it."""
+        return max(self.unflushed / self.bound, self.tail)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -75,6 +75,10 @@ class PendingSegments:
         self.busy: set[int] = set()
         self.unflushed_bytes = 0
         """Committed bytes not in Tier 2, those on their way included."""
+        self.settled_bytes = 0
+        """Bytes that have left `unflushed_bytes`: they came to Tier 2, or are not wanted any
+        more.
+        """
         self.sources: dict[int, deque[int]] = {}
         """Target id to the ids merged into it and not linked yet, in offset order: they leave from
         the front.
@@ -316,9 +320,9 @@ class PendingSegments:
         aggregator = self.dirty.get(segment_id)
         if aggregator is not None:
             end = segment.storage_length if segment is not None else None
-            self.unflushed_bytes -= (
-                aggregator.pending_bytes if end is None else aggregator.advance(end)
-            )
+            settled = aggregator.pending_bytes if end is None else aggregator.advance(end)
+            self.unflushed_bytes -= settled
+            self.settled_bytes += settled
             if end is None or not aggregator.pending_bytes:
                 del self.dirty[segment_id]
                 self.ready.pop(segment_id, None)

@@ -274,6 +274,16 @@ class StorageWriter:
         """Committed bytes not in Tier 2, those on their way included."""
         return self._pending.unflushed_bytes
 
+    @property
+    def settled_bytes(self) -> int:
+        """Bytes that have left `unflushed_bytes` since the writer was made."""
+        return self._pending.settled_bytes
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether bytes are on their way, or go as soon as something sees to it."""
+        return self._uploads_in_flight > 0 or self._is_over_target()
+
     def unflushed_bytes_of(self, segment_id: int) -> int:
         """Those of one segment, without what was merged into it. O(1)."""
         aggregator = self._pending.dirty.get(segment_id)

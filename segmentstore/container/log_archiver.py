@@ -254,6 +254,16 @@ class LogArchiver:
         """Bytes of sealed parts that the archive has not, as of the last pass."""
         return self._unarchived_bytes
 
+    @property
+    def offloaded_bytes(self) -> int:
+        """Of parts that came into the archive, by this owner."""
+        return self._offloaded_bytes
+
+    @property
+    def is_offloading(self) -> bool:
+        """Whether so much waits that parts go at once, whatever their age."""
+        return self._unarchived_bytes > self._config.offload_above_bytes
+
     async def offload_prefix(self, before: int | None = None) -> Sequence[OffloadedPart]:
         """Archive the sealed parts all of whose operations are before the sequence number, whatever
         their age; of None all. Gives what became of each, up to the first that failed.

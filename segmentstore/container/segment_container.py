@@ -562,6 +562,7 @@ class SegmentContainer(ContainerUpkeep):
 
     def _throttle_changed(self) -> None:
         if self._processor is not None:
+            self._throttle.observe()
             self._processor.throttle_changed()
 
     async def _refill(self, wanted: Mapping[int, int]) -> None:

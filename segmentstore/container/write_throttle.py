@@ -4,14 +4,24 @@ read index have to carry.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
+from typing import Final
 
+from durablelog.drain_pace import DrainMeter
 from durablelog.durable_data_log import DurableDataLog
-from durablelog.throttler import Load, Throttle, throttle
+from durablelog.throttler import DrainingBytes, Load, Throttle, throttle
 from readindex.read_index import ReadIndex
+from readindex.statistics import Pressure
 from segmentstore.config import StoreConfig
 from segmentstore.container.log_archiver import LogArchiver
 from storagewriter.storage_writer import StorageWriter
+
+FAIR_PART: Final = 8
+"""A segment uses little up to this part of the mean of un-flushed bytes.
+
+More of it would go past the pace: what a flush has just emptied uses little too.
+"""
 
 
 class WriteThrottle:
@@ -30,39 +40,64 @@ class WriteThrottle:
         self._writer = writer
         self._config = config
         self._archiver = archiver
+        self._flushes = DrainMeter()
+        self._offloads = DrainMeter()
 
-    def current(self) -> Throttle:
-        """The delay as of now, and what may be written all the same.
+    def observe(self) -> None:
+        """Measure what Tier 2 and the archive take: to be called whenever they may have taken
+        some. O(1).
+        """
+        now, writer = asyncio.get_running_loop().time(), self._writer
+        self._flushes.observe(now, writer.settled_bytes, works=writer.is_flushing)
+        archiver = self._archiver
+        if archiver is not None:
+            self._offloads.observe(now, archiver.offloaded_bytes, works=archiver.is_offloading)
+
+    def current(self, on_its_way: int) -> Throttle:
+        """The delay or the pace as of now, and what may be written all the same, while so many
+        bytes are on their way to the log.
 
         Where a flush relieves it, one is begun.
         """
-        log, writer, config = self._log, self._writer, self._config
-        unarchived = self._archiver.unarchived_bytes if self._archiver is not None else 0
-        asked = throttle(
-            Load(
-                cache=self._index.pressure,
-                unflushed=writer.unflushed_bytes / config.unflushed_bytes_max,
-                log=1.0 if log.full else 0.0,
-                archive=unarchived / config.unflushed_bytes_max,
-            )
-        )
-        if not asked.delay_s:
+        self.observe()
+        log, pressure = self._log, self._index.pressure
+        load = Load(pressure.tail, float(log.full), self._backlogs(pressure, on_its_way))
+        asked = throttle(load)
+        if not asked.source:
             return asked
         if log.full and not log.short:
             return asked  # for the moment until the next file is there: no flush helps
         # Writers must never wait for bytes that nobody moves: a cache may refuse long before the
         # targets.
-        writer.request_flush()
+        self._writer.request_flush()
         if log.full:
             # What room is left in the log is not for callers.
             return replace(asked, relief_bytes=log.relief_bytes)
-        if asked.source == "archive":
+        return self._with_room(asked, pressure, on_its_way)
+
+    def _backlogs(self, pressure: Pressure, on_its_way: int) -> list[DrainingBytes]:
+        now, bound_max = asyncio.get_running_loop().time(), self._config.unflushed_bytes_max
+        level, drain = self._writer.unflushed_bytes + on_its_way, self._flushes.drain(now)
+        held = pressure.unflushed + on_its_way
+        backlogs = [
+            DrainingBytes("unflushed", level, bound_max, drain),
+            DrainingBytes("cache", held, pressure.bound, drain),
+        ]
+        archiver = self._archiver
+        if archiver is not None:
+            level = archiver.unarchived_bytes + on_its_way
+            backlogs.append(DrainingBytes("archive", level, bound_max, self._offloads.drain(now)))
+        return backlogs
+
+    def _with_room(self, asked: Throttle, pressure: Pressure, on_its_way: int) -> Throttle:
+        bound_max, archiver = self._config.unflushed_bytes_max, self._archiver
+        if asked.source == "archive" and archiver is not None:
             # No flush helps, and no segment uses less of the log than another one.
-            return replace(asked, room_bytes=config.unflushed_bytes_max - unarchived)
-        unflushed = writer.unflushed_bytes
+            room = bound_max - archiver.unarchived_bytes
+            return replace(asked, room_bytes=room - on_its_way)
+        unflushed = self._writer.unflushed_bytes
         # The cache may refuse.
-        room_held = int(config.read_index.tail_bytes_max * (1.0 - self._index.pressure))
-        room = min(config.unflushed_bytes_max - unflushed, room_held)
-        # Half the mean: of segments that use about the same none goes before the others.
-        fair = unflushed // (2 * max(1, writer.pending_segments))
+        room_held = int(self._config.read_index.tail_bytes_max * (1.0 - pressure.share))
+        room = min(bound_max - unflushed, room_held) - on_its_way
+        fair = unflushed // (FAIR_PART * max(1, self._writer.pending_segments))
         return replace(asked, room_bytes=room, fair_bytes=fair)

@@ -106,7 +106,7 @@ async def opened(sync_s: float, *, parallel: bool = False) -> Store:
         clock=LoopClock(),
         on_commit=lambda _operations: None,
         on_failure=lambda _error: None,
-        throttle=lambda: NO_THROTTLE,
+        throttle=lambda _on_its_way: NO_THROTTLE,
     )
     log.settle, log.on_settled = log.on_settled, lambda: None
     await processor.checkpoint()

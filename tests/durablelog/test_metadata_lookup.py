@@ -295,7 +295,7 @@ def test_a_checkpoint_does_not_wait_for_a_queue_that_does() -> None:
 def test_a_throttle_and_a_lookup_together_hold_nothing_for_ever(*, full: bool) -> None:
     async def scenario() -> None:
         present = NO_THROTTLE
-        bench = Bench(throttle=lambda: present)
+        bench = Bench(throttle=lambda _on_its_way: present)
         catalog, segment_id = await begun(bench)
         catalog.gate.set()
         present = Throttle(delay_s=0.5, source="cache", full=full)

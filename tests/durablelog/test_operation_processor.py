@@ -54,7 +54,7 @@ class Bench:
     def __init__(
         self,
         *,
-        throttle: Callable[[], Throttle] = lambda: NO_THROTTLE,
+        throttle: Callable[[int], Throttle] = lambda _on_its_way: NO_THROTTLE,
         frame: int = 200,
         **config: int,
     ) -> None:
@@ -236,7 +236,7 @@ def test_checkpoints_come_by_count_and_by_bytes_and_are_truncation_points() -> N
 def test_throttling_delays_callers_but_not_the_engine_and_closing_works_under_it() -> None:
     async def scenario() -> None:
         present = NO_THROTTLE
-        bench = Bench(throttle=lambda: present)
+        bench = Bench(throttle=lambda _on_its_way: present)
         segment_id = await bench.start()
         present = FULL
         held = bench.processor.append(segment_id, b"held")
@@ -277,7 +277,7 @@ class FullLog(MemoryDataLog):
 def test_a_close_takes_no_room_for_callers_on_a_full_disk(*, room_comes: bool) -> None:
     async def scenario() -> None:
         present = NO_THROTTLE
-        bench = Bench(throttle=lambda: present)
+        bench = Bench(throttle=lambda _on_its_way: present)
         bench.log = log = FullLog(bench.store, 0, payload_bytes_max=200)
         segment_id = await bench.start()
         log.full_now, present = True, Throttle(delay_s=1.0, source="log", full=True, relief_bytes=0)
@@ -300,14 +300,69 @@ def test_a_close_takes_no_room_for_callers_on_a_full_disk(*, room_comes: bool) -
 
 def test_a_partial_throttle_lets_work_through_slowly() -> None:
     async def scenario() -> None:
-        half = throttle(Load(cache=0.0, unflushed=0.8125))
-        assert (half.delay_s, half.source, half.full) == (0.5, "unflushed", False)
-        bench = Bench(throttle=lambda: half)
+        half = throttle(Load(cache=0.8125))
+        assert (half.delay_s, half.source, half.full) == (0.5, "cache", False)
+        bench = Bench(throttle=lambda _on_its_way: half)
         segment_id = await bench.start()
         started = asyncio.get_running_loop().time()
         for _ in range(10):
             await bench.processor.append(segment_id, b"x")
         assert 4 <= asyncio.get_running_loop().time() - started <= 6
+
+    run_virtual(scenario())
+
+
+def paced(bytes_per_s: float) -> Throttle:
+    return Throttle(delay_s=0.0, source="unflushed", full=False, bytes_per_s=bytes_per_s)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "pace"])
+def test_a_pace_admits_its_bytes_and_those_whose_callers_have_left_take_none(*, ends: str) -> None:
+    async def scenario() -> None:
+        present = paced(1000.0)
+        bench = Bench(throttle=lambda _on_its_way: present)
+        segment_id = await bench.start()
+        loop = asyncio.get_running_loop()
+        begun, times = loop.time(), []
+        first = bench.processor.append(segment_id, bytes(50))
+        await first
+        assert loop.time() - begun < 0.01, "a caller alone does not wait"
+        futures = [bench.processor.append(segment_id, bytes(50)) for _ in range(100)]
+        for future in futures:
+            future.add_done_callback(lambda _: times.append(loop.time() - begun))
+        await asyncio.sleep(1.005)  # between two rounds
+        assert bench.processor.statistics().throttled_by == "unflushed"
+        assert 20 <= sum(future.done() for future in futures) <= 23
+        if ends == "pace":
+            present = NO_THROTTLE
+            bench.processor.throttle_changed()
+            await futures[-1]
+            assert loop.time() - begun < 1.01
+            return
+        for future in futures[25:95]:
+            future.cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+        assert loop.time() - begun < 2, "they would have taken 3.5 s"
+        assert times == sorted(times)
+        assert bench.metadata.segments[segment_id].length == 31 * 50
+
+    run_virtual(scenario())
+
+
+def test_an_append_of_more_than_a_round_goes_whole_and_the_next_one_waits_for_it() -> None:
+    async def scenario() -> None:
+        bench = Bench(throttle=lambda _on_its_way: paced(100.0))
+        segment_id = await bench.start()
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        futures = [bench.processor.append(segment_id, bytes(500)) for _ in range(3)]
+        assert await futures[0] == 0
+        assert loop.time() - begun < 0.1
+        await futures[1]
+        assert 4.8 < loop.time() - begun < 5.1
+        await bench.processor.close()
+        assert await futures[2] == 1000
+        assert loop.time() - begun < 5.2, "a close waits for no pace"
 
     run_virtual(scenario())
 
@@ -336,14 +391,3 @@ def test_a_cancelled_append_that_was_not_taken_is_not_added() -> None:
         assert await three == 1
 
     run_virtual(scenario())
-
-
-def test_the_largest_source_of_throttling_wins() -> None:
-    assert throttle(Load(cache=0.5, unflushed=0.7)) == NO_THROTTLE
-    assert throttle(Load(cache=0.8, unflushed=0.9)).source == "unflushed"
-    waiting = throttle(Load(cache=0.0, unflushed=0.8, archive=0.85))
-    assert (waiting.source, waiting.full) == ("archive", False)
-    assert throttle(Load(cache=0.0, unflushed=0.0, archive=0.9)).full
-    assert throttle(Load(cache=2.0, unflushed=0.9)) == Throttle(
-        delay_s=1.0, source="cache", full=True
-    )

@@ -211,7 +211,7 @@ def test_a_caller_that_does_not_wait_takes_no_room_of_one_that_does() -> None:
 def test_a_throttle_that_eases_gives_room() -> None:
     async def scenario() -> None:
         now = [NO_THROTTLE]
-        bench = Bench(throttle=lambda: now[0], queue_bytes_max=900)
+        bench = Bench(throttle=lambda _on_its_way: now[0], queue_bytes_max=900)
         segment_id = await bench.start()
         now[0] = FULL
         held = [bench.processor.append(segment_id, bytes(190)) for _ in range(2)]

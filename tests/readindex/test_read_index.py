@@ -410,14 +410,14 @@ async def test_a_smaller_share_of_the_cache_drops_the_oldest_and_a_larger_one_ta
             await world.index.wait_trimmed()
 
     await append_all()
-    held, pressure = world.index.statistics().cached_bytes, world.index.pressure
+    held, pressure = world.index.statistics().cached_bytes, world.index.pressure.share
     assert held > 32
     assert world.index.resize_cache(32) is False
     world.index.check()
     numbers = world.index.statistics()
     assert numbers.cached_bytes <= 32
     assert numbers.dropped_unflushed_bytes == held - numbers.cached_bytes
-    assert world.index.pressure > pressure
+    assert world.index.pressure.share > pressure
     # Tier 1 has what was dropped.
     assert await world.unflushed(s, 0, 160) == data
     assert world.index.resize_cache(held) is False
@@ -432,7 +432,7 @@ async def test_a_refused_spill_keeps_memory_until_twice_the_bound(world: World, 
         world.append(s, bytes(4))
         await asyncio.sleep(0)
     assert world.index.statistics().tail_bytes == 120
-    assert world.index.pressure > 1
+    assert world.index.pressure.share > 1
     for _ in range(30):
         world.append(s, bytes(4))
     numbers = world.index.statistics()
@@ -490,9 +490,9 @@ def test_flushed_bytes_that_a_slow_cache_holds_in_memory_count_as_pressure() -> 
         world.index.check()
         assert world.index.statistics().tail_bytes_unflushed == 0
         spilling = 32
-        assert world.index.pressure == spilling / (2 * TINY.tail_bytes_max)
+        assert world.index.pressure.share == spilling / (2 * TINY.tail_bytes_max)
         await world.index.wait_trimmed()
-        assert world.index.pressure == 0
+        assert world.index.pressure.share == 0
         world.index.check()
         await world.index.close()
 
@@ -503,7 +503,7 @@ def test_flushed_bytes_that_a_slow_cache_holds_in_memory_count_as_pressure() -> 
 async def test_flushed_bytes_are_dropped_and_not_spilled(world: World, s: int) -> None:
     world.append(s, bytes(60))
     world.flush(s)
-    assert world.index.pressure == 0
+    assert world.index.pressure.share == 0
     world.append(s, bytes(60))
     assert world.index.statistics().tail_bytes == 60
     await world.index.wait_trimmed()

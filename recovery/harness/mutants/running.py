@@ -53,6 +53,19 @@ RUNNING: Final = (
         Hunt(workload="tier2", settings=_FULL),
     ),
     Mutant(
+        "paced-in-another-order",
+        "4.5 Throttling delays appends, and of one segment in the order of their calls.",
+        "At the pace of Tier 2 the youngest of the appends that wait goes first.",
+        (
+            Edit(
+                "durablelog.fair_admission:FairAdmission.release",
+                "self.deferred.popleft()",
+                "self.deferred.pop()",
+            ),
+        ),
+        Hunt(workload="tier2", settings=_FULL),
+    ),
+    Mutant(
         "writer-ends-unnoticed",
         "4.5 Whatever the embedding program does (cancels every task), answers stay "
         "true, and the store closes.",
