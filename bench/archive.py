@@ -32,11 +32,8 @@ from bench.s3_service import (
 from bench.workspace import require_free_bytes, subfolder
 from segmentstore.contracts.ledgers import LedgerEntry, LedgerMetadata, ReadHandle
 from segmentstore.contracts.runtime import Runtime
-from tier2.archive.object_ledger_offloader import (
-    BLOCK_BYTES_DEFAULT,
-    READ_BYTES_DEFAULT,
-    ObjectLedgerOffloader,
-)
+from tier2.archive.archive_config import BLOCK_BYTES_DEFAULT
+from tier2.archive.object_ledger_offloader import READ_BYTES_DEFAULT, ObjectLedgerOffloader
 from tier2.archive.range_reads import RANGES_MAX
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage

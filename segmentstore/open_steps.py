@@ -44,7 +44,6 @@ from segmentstore.tier2_watch import has_objects, losses_of, scrub_of, watch_rea
 from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from tier2.archive.archive_place import ArchivePlace
-from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.locations import is_same_place
 from tier2.store_markers import StoreMarkers
 
@@ -163,6 +162,9 @@ def _open_archive(requested: Requested, tier2: str, config: StoreConfig) -> Arch
     settings = config.archiving
     if not settings.archive:
         return None
+    # Not at the top: only a store with an archive pays for it.
+    from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader  # noqa: PLC0415
+
     try:
         if is_same_place(settings.archive, tier2):
             raise ConfigError("archive", "it must be another place than tier2")

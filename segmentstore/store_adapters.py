@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients, open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.catalog.key_store import KeyStore
 from durablelog.catalog.key_store_records import KeyStoreIdentity
@@ -22,6 +21,9 @@ from segmentstore.store_folder import catalog_directory
 from segmentstore.tier1 import make_log_factory
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
+
+if TYPE_CHECKING:
+    from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
 
 
 class StoreAdapters(Protocol):
@@ -73,6 +75,8 @@ class DefaultAdapters:
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime
     ) -> BookKeeperClients:
         """Connect to the services of a store on BookKeeper. Raises as `open_clients`."""
+        from durablelog.bookkeeper.bookkeeper_clients import open_clients  # noqa: PLC0415
+
         return await open_clients(location, environment, runtime)
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:

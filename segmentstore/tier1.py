@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
-from durablelog.bookkeeper.bookkeeper_clients import OpenClients, open_clients
 from durablelog.bookkeeper.bookkeeper_location import is_bookkeeper_url
 from durablelog.durable_data_log_factory import DurableDataLogFactory, LogOptions
 from durablelog.file.file_log_factory import FileLogFactory
@@ -17,6 +17,9 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import redacted
 from segmentstore.store_folder import logs_folder
 
+if TYPE_CHECKING:
+    from durablelog.bookkeeper.bookkeeper_clients import OpenClients
+
 
 def make_log_factory(
     tier1: str,
@@ -25,20 +28,22 @@ def make_log_factory(
     runtime: Runtime,
     *,
     memory: MemoryLogStore | None = None,
-    connect: OpenClients = open_clients,
+    connect: OpenClients | None = None,
 ) -> DurableDataLogFactory:
     """Tier 1 of the store in a folder, not opened yet.
 
     `environment` may hold secrets of services, `memory` has the logs of a store in memory, and
-    `connect` connects to BookKeeper. Raises ConfigError: the setting names nothing.
+    `connect` connects to BookKeeper, as `open_clients` does. Raises ConfigError: the setting names
+    nothing.
     """
     if is_bookkeeper_url(tier1):
         # Not at the top: only who uses it pays for it.
+        from durablelog.bookkeeper.bookkeeper_clients import open_clients  # noqa: PLC0415
         from durablelog.bookkeeper.bookkeeper_log_factory import (  # noqa: PLC0415
             BookKeeperLogFactory,
         )
 
-        return BookKeeperLogFactory(tier1, environment, runtime, connect=connect)
+        return BookKeeperLogFactory(tier1, environment, runtime, connect=connect or open_clients)
     if tier1 == "file":
         return FileLogFactory(logs_folder(os.path.abspath(location)), runtime)
     if tier1 == "memory":

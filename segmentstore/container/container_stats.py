@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.operation_processor import OperationProcessor
 from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport
 from segmentstore.container.active_segments import ActiveSegments
-from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.stats_types import (
@@ -25,6 +24,9 @@ from segmentstore.stats_types import (
     StorageWriterStats,
 )
 from storagewriter.storage_writer import StorageWriter
+
+if TYPE_CHECKING:
+    from segmentstore.container.log_archiver import LogArchiver
 
 
 def container_stats(

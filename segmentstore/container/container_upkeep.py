@@ -8,12 +8,12 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing, suppress
+from typing import TYPE_CHECKING
 
 from durablelog.catalog.key_store import KeySnapshot
 from durablelog.durable_data_log import DurableDataLog
 from readindex.block_source import FetchWatch
 from segmentstore.config import StoreConfig
-from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.container.log_listing import LogListing
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
@@ -27,6 +27,9 @@ from storagewriter.garbage_pass import GarbagePass
 from storagewriter.storage_writer import StorageWriter
 from tier2.archive.ledger_offloader import ArchiveDisabledError
 from tier2.object_storage import StorageUnavailableError
+
+if TYPE_CHECKING:
+    from segmentstore.container.log_archiver import LogArchiver
 
 
 class ContainerUpkeep(SegmentCalls):

@@ -7,13 +7,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
 from durablelog.log_positions import LogPositions
 from durablelog.operation_processor import OperationProcessor
-from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.contracts.owned_tasks import own_task
 from storagewriter.storage_writer import StorageWriter
+
+if TYPE_CHECKING:
+    from segmentstore.container.log_archiver import LogArchiver
 
 _log = logging.getLogger(__name__)
 

@@ -43,7 +43,6 @@ from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.container_upkeep import ContainerUpkeep
 from segmentstore.container.eviction import Eviction
-from segmentstore.container.log_archiver import LogArchiver
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
 from segmentstore.container.metadata_checkpoints import (
@@ -221,8 +220,10 @@ class SegmentContainer(ContainerUpkeep):
             self._writer,
             source.check_primary,
         )
-        self._archiver: LogArchiver | None = None
+        self._archiver = None
         if archive is not None:
+            from segmentstore.container.log_archiver import LogArchiver  # noqa: PLC0415
+
             self._archiver = LogArchiver(
                 source,
                 log,

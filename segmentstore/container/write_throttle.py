@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from durablelog.drain_pace import DrainMeter
 from durablelog.durable_data_log import DurableDataLog
@@ -14,8 +14,10 @@ from durablelog.throttler import DrainingBytes, Load, Throttle, throttle
 from readindex.read_index import ReadIndex
 from readindex.statistics import Pressure
 from segmentstore.config import StoreConfig
-from segmentstore.container.log_archiver import LogArchiver
 from storagewriter.storage_writer import StorageWriter
+
+if TYPE_CHECKING:
+    from segmentstore.container.log_archiver import LogArchiver
 
 FAIR_PART: Final = 8
 """A segment uses little up to this part of the mean of un-flushed bytes.

@@ -535,3 +535,29 @@ def test_importing_the_package_loads_no_engine() -> None:
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, check=True, timeout=120
     )
     assert result.stdout == b"[]\n"
+
+
+def test_opening_a_store_on_files_loads_nothing_that_only_others_need(tmp_path: Path) -> None:
+    program = (
+        "import asyncio, sys, segmentstore\n"
+        "async def main():\n"
+        "    async with segmentstore.open(sys.argv[1]) as store:\n"
+        "        await store.create_segment('x')\n"
+        "        await store.append('x', b'data')\n"
+        "asyncio.run(main())\n"
+        "others = ('boto3', 'botocore', 'kazoo', 'pyarrow', 'pyspark', 'py4j', 'typer', 'rich', "
+        "'prometheus_client', 'durablelog.bookkeeper.bookkeeper_clients', "
+        "'durablelog.bookkeeper.bookkeeper_log_factory', 'durablelog.bookkeeper.gateway', "
+        "'segmentstore.cluster', 'segmentstore.container.log_archiver', 'segmentstore.controller', "
+        "'segmentstore.tables', 'tier2.archive.object_ledger_offloader', 'tier2.catalog', "
+        "'tier2.s3.s3_object_storage', 'tier2.spark')\n"
+        "print(sorted(set(others) & set(sys.modules)))\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "s")],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=240,
+    )
+    assert result.stdout == b"[]\n"

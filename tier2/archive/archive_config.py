@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from segmentstore.contracts.byte_sizes import GIB, MIB
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.settings import seconds, setting, whole
-from tier2.archive.object_ledger_offloader import (
-    BLOCK_BYTES_DEFAULT,
-    BLOCK_BYTES_MAX,
-    BLOCK_BYTES_MIN,
-)
+
+BLOCK_BYTES_DEFAULT: Final = 72 * MIB
+"""Pulsar's 64 MiB, and room for the headers of entries: a log file of 64 MiB is one block."""
+BLOCK_BYTES_MIN: Final = 5 * MIB
+BLOCK_BYTES_MAX: Final = 2 * GIB - MIB
+"""Pulsar's reader counts a block's bytes in 31 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

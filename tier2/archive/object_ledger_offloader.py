@@ -18,13 +18,14 @@ from contextlib import aclosing
 from functools import partial
 from typing import Final
 
-from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
+from segmentstore.contracts.byte_sizes import KIB, MIB
 from segmentstore.contracts.errors import (
     DataCorruptionError,
     InvalidArgumentError,
     TierUnavailableError,
 )
 from segmentstore.contracts.ledgers import LedgerNotFoundError, ReadHandle
+from tier2.archive.archive_config import BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX
 from tier2.archive.archive_errors import ARCHIVE_TIER, archive_errors
 from tier2.archive.archive_format_error import ArchiveFormatError
 from tier2.archive.archive_names import (
@@ -51,11 +52,6 @@ from tier2.object_storage import (
     check_metadata,
 )
 
-BLOCK_BYTES_DEFAULT: Final = 72 * MIB
-"""Pulsar's 64 MiB, and room for the headers of entries: a log file of 64 MiB is one block."""
-BLOCK_BYTES_MIN: Final = 5 * MIB
-BLOCK_BYTES_MAX: Final = 2 * GIB - MIB
-"""Pulsar's reader counts a block's bytes in 31 bits."""
 READ_BYTES_DEFAULT: Final = MIB
 MAPPING_BYTES_DEFAULT: Final = 256 * KIB
 INDEX_BYTES_MAX: Final = 64 * MIB
