@@ -80,7 +80,7 @@ OWNERS: Final = (
         ),
         # Longer files: what a sleeping owner has on its way must fit the file that it has.
         Hunt(
-            settings={**BUSY, "log_file_bytes": 20_880},
+            settings={**BUSY, "log_file_bytes": 30_000},
             cycles=_TAKEOVERS,
             seeds_max=120,
         ),
