@@ -38,7 +38,8 @@ With the lower bounds `s3` and `harness` too, which brings `arrow`; Spark's neve
 """
 PACKAGES = {"segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery"}
 NOT_FOR_USERS = re.compile(
-    r"(^|/)(bench|tests|examples|mutants|services|main_job\w*\.py|spark_demo\.py)(/|$)"
+    r"(^|/)(bench|tests|clusters|examples|mutants|services"
+    r"|archive_kills\.py|main_job\w*\.py|spark_demo\.py)(/|$)"
 )
 TIMEOUT_S = 600
 
