@@ -202,7 +202,10 @@ CLUSTERS: Final = (
         _SERVED,
         "A host that ZooKeeper did not answer follows the map no more.",
         (Edit(f"{_HOST}._follow", "again_s = loop.time() + backoff.next_s()", "return"),),
-        ClusterHunt(faults=("host.zookeeper-away", "host.killed", "host.cut-off", "host.killed")),
+        ClusterHunt(
+            faults=("host.zookeeper-away", "host.killed", "host.cut-off", "host.killed"),
+            rates={"node.read.failed": 0.1},
+        ),
     ),
     Mutant(
         "failure-not-reported",

@@ -241,9 +241,10 @@ class ClusterWatch:
                 report is None
                 and was is not None
                 and was.state is ReportedState.RUNNING
-                and status.state is HostState.STOPPING
+                and status.state in {HostState.STOPPING, HostState.FAILED}
             ):
-                self._disorder("reports", f"{path} does not have {number} any more, which stops")
+                detail = f"{path} does not have {number} any more, which is {status.state.value}"
+                self._disorder("reports", detail)
 
     def _disorder(self, kind: str, detail: str) -> None:
         self._record.disorders.append(Disorder(kind, detail))
