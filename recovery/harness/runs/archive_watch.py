@@ -80,6 +80,8 @@ class ArchiveWatch:
         for owned in parts.containers:
             for part in owned.metadata.archive.tail:
                 self._complete.setdefault(_name(part), (owned.container_id, part))
+            # The owner before may have died between the log and its commit.
+            self._note_expired(owned)
             self._attach(owned, lag_ms)
         delete = parts.archive.storage.delete
 
@@ -126,8 +128,12 @@ class ArchiveWatch:
             self._complete[_name(part)] = (owned.container_id, part)
             self._check_part(part, "became complete")
         elif isinstance(change, FirstPartMoved):
-            numbers = archive.tail[: max(0, archive.first - (archive.count - len(archive.tail)))]
-            self._expired.update(map(_name, numbers))
+            self._note_expired(owned)
+
+    def _note_expired(self, owned: Any) -> None:
+        archive = owned.metadata.archive
+        expired = archive.tail[: max(0, archive.first - (archive.count - len(archive.tail)))]
+        self._expired.update(map(_name, expired))
 
     def _check_part(self, part: ArchivedPart, when: str) -> None:
         data = self._bucket.objects.get(_name(part))
