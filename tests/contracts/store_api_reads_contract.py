@@ -244,11 +244,12 @@ class StoreReadsContract(StoreApiWorld):
                     # The last one may lie in the middle of an operation: none ends in it then.
                     last = max(part.last_sequence for part in report.parts)
                     assert report.first_not_archived > last >= 100
+                # Behind the first pass of the archiver, which ends with hot copies to be deleted.
+                (again,) = await store.offload_prefix(before=2, container=0)
+                assert again.parts == ()
                 parts = [each async for each in store.list_archived_parts()]
                 assert [part.number for part in parts] == [part.number for part in report.parts]
                 assert parts == [each async for each in embedded.list_archived_parts()]
-                (again,) = await store.offload_prefix(before=2, container=0)
-                assert again.parts == ()
                 # A part that is complete is the log's to delete with the next step of the archiver.
                 last = parts[0].last_sequence if parts else 5
                 removed = await store.remove_archived_parts(last + 1, 0)
