@@ -46,7 +46,9 @@ class StoreListingsContract(StoreApiWorld):
                 first = of_one[0].sequence
                 assert [each.sequence - first for each in of_one] == list(range(len(of_one)))
                 assert of_one == sorted(of_one, key=lambda each: each.address)
-                assert len({each.epoch for each in of_one}) == 1
+                # A cluster may have moved a container while its hosts joined.
+                epochs = [each.epoch for each in of_one]
+                assert epochs == sorted(epochs)
             assert len(frames) > 20
             assert all(self.place_in(each.address) in each.place for each in frames)
 
