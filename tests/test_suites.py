@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import random
 import re
 import subprocess
@@ -16,13 +17,14 @@ import pytest
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import SLOWEST, told
 from tests.support.shards import Shard, fits, pack, rotation
+from tests.support.source_trees import parsed
 from tests.support.suites import ALL_SIZES, IN_TEST, IN_TEST_ALL, size, slow
 
 ROOT = Path(__file__).resolve().parent.parent
 PROJECT = {
     "conftest.py": """
         from tests.support.run_order import Group, arrange
-from tests.support.run_report import RunReport
+        from tests.support.run_report import RunReport
 
         def pytest_addoption(parser):
             parser.addoption("--shares", action="store_true")
@@ -142,7 +144,7 @@ def test_no_test_is_where_pytest_does_not_search() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name.startswith("test_"):
             continue
-        for node in ast.parse(path.read_bytes()).body:
+        for node in parsed(path.read_bytes()).body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 hidden += [f"{path.relative_to(ROOT)}: {node.name}"] * bool(
                     re.match(r"test_|Test", node.name)
@@ -273,3 +275,32 @@ def test_what_took_no_part_is_reported_with_workers_too(
     assert head.startswith("the 5 slowest tests of 5, and ")
     (share_line,) = (line for line in lines if line.endswith("5 tests  rooms"))
     assert share_line.startswith("  100.0 %")
+
+
+# --- sources that tests read ----------------------------------------------------------------------
+
+
+class ParsesWhenCollected:
+    """Garbage like a future whose error nobody awaited: it is logged with its traceback."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+    def __del__(self) -> None:
+        ast.literal_eval("(1, 2)")
+
+
+def test_a_source_is_parsed_beside_garbage_that_parses() -> None:
+    source = (ROOT / "segmentstore" / "contracts" / "errors.py").read_bytes()
+    thresholds, was_enabled = gc.get_threshold(), gc.isenabled()
+    gc.set_threshold(50, 2, 2)
+    gc.enable()
+    try:
+        for _ in range(20):
+            kept = [ParsesWhenCollected() for _ in range(3)]
+            del kept
+            assert parsed(source).body
+    finally:
+        gc.set_threshold(*thresholds)
+        if not was_enabled:
+            gc.disable()

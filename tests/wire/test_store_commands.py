@@ -54,6 +54,7 @@ from segmentstore.wire.store_commands import (
     UpdateAttributes,
 )
 from segmentstore.wire.store_formats import STORE_COMMANDS, STORE_REPLIES, STORE_REQUESTS
+from tests.support.source_trees import parsed
 from tests.wire.frames import decode_frame, same, values
 
 WRITER = bytes.fromhex("112233445566778899aabbccddeeff00")
@@ -110,7 +111,7 @@ commands: st.SearchStrategy[Command] = st.sampled_from(list(STORE_COMMANDS.value
 def test_every_class_of_a_command_has_a_type_id() -> None:
     defined = {
         node.name
-        for node in ast.parse(inspect.getsource(store_commands)).body
+        for node in parsed(inspect.getsource(store_commands)).body
         if isinstance(node, ast.ClassDef)
     }
     parts = {"EventToAppend", "SegmentEntry", "AttributeEntry"}
