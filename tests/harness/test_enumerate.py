@@ -119,9 +119,9 @@ def test_a_put_that_is_on_its_way_takes_effect_or_not_or_during_the_recovery() -
         each
         for each in recording.instants
         if each.after == "object.put"
-        and len({len(bucket.objects) for bucket in each.bucket.outcomes()}) > 1
+        and len({len(bucket.objects) for bucket in each.outside.bucket.outcomes()}) > 1
     )
-    none, landed, late = instant.bucket.outcomes()
+    none, landed, late = instant.outside.bucket.outcomes()
     assert len(landed.objects) == len(none.objects) + 1 == len(late.objects) + 1
     assert (none.in_flight(), landed.in_flight(), late.in_flight()) == (0, 0, 1)
     assert len({bucket.key() for bucket in (none, landed, late)}) == 3

@@ -58,6 +58,8 @@ CAPS: Final[Mapping[str, Sequence[int]]] = {
     "spare": (64, 64, 12),
     "snapshots": (12, 12, 4),
     "idle": (12, 12, 4, 4),
+    "archive": (12, 12, 4),
+    "expiry": (12, 12, 4),
 }
 """Outcomes tried of one power cut, by the stage and the number of operations (more: the last one).
 
@@ -304,7 +306,7 @@ class _Group:
         evaluated: dict[tuple[str, int, int], None] = {}
         for number, instant in enumerate(recording.instants):
             result.points += 1
-            result.sampled += instant.image.outcome_count(cap) > cap
+            result.sampled += instant.outside.image.outcome_count(cap) > cap
             for state in states(instant, cap):
                 key = (state.key, instant.calls, instant.stamp)
                 if key in evaluated:

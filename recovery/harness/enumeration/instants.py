@@ -86,6 +86,24 @@ class CopiedBucket(SimulatedBucket):
 
 
 @dataclass(slots=True)
+class Outside:
+    """What outlives a process: the disk, Tier 2, and the archive of the logs."""
+
+    image: DiskImage
+    bucket: CopiedBucket
+    archive: CopiedBucket
+
+    def copy(self) -> Outside:
+        """As it is now, with the same changes on their way."""
+        return Outside(self.image.copy(), self.bucket.twin(), self.archive.twin())
+
+    def settle_all(self) -> None:
+        """Apply whatever is on its way to the buckets."""
+        self.bucket.settle_all()
+        self.archive.settle_all()
+
+
+@dataclass(slots=True)
 class Instant:
     """What is outside at one instant, and how far the history was."""
 
@@ -93,8 +111,7 @@ class Instant:
     """The effect that was about to happen; empty at the end."""
     after: str
     """The effect that happened last; empty if there was none."""
-    image: DiskImage
-    bucket: CopiedBucket
+    outside: Outside
     process: str
     calls: int
     stamp: int
@@ -107,12 +124,11 @@ class State:
     """What one crash leaves."""
 
     name: str
-    """Within its instant: "kill" or the number of the power cut's outcome, a dot, the number of the
-    bucket's.
+    """Within its instant: "kill" or the number of the power cut's outcome, a dot, the number of
+    the buckets'.
     """
     key: str
-    image: DiskImage
-    bucket: CopiedBucket
+    outside: Outside
     killed: bool
     pending: bool
     """Killed, and not all that is seen is durable."""
@@ -203,14 +219,14 @@ class Camera:
         """The instant before an effect of this kind; the end, if it is none."""
         world, history = self._world, self._history
         assert isinstance(world.bucket, CopiedBucket)
-        world.bucket.settle(world.time.now_us)
-        image, bucket = world.image.copy(), world.bucket.twin()
+        assert isinstance(world.archive, CopiedBucket)
+        for service in (world.bucket, world.archive):
+            service.settle(world.time.now_us)
         self.instants.append(
             Instant(
                 kind,
                 process.last_effect,
-                image,
-                bucket,
+                Outside(world.image.copy(), world.bucket.twin(), world.archive.twin()),
                 process.name,
                 len(history.calls),
                 history.stamp,
@@ -221,11 +237,10 @@ class Camera:
 
 def states(instant: Instant, cap: int) -> Iterator[State]:
     """Every state, with at most `cap` outcomes of the power cut: then a sample, always the same."""
-    for number, image in enumerate(
-        instant.image.outcomes(cap, random.Random(f"outcomes/{instant.before}"))
-    ):
+    rng = random.Random(f"outcomes/{instant.before}")
+    for number, image in enumerate(instant.outside.image.outcomes(cap, rng)):
         yield from _with_buckets(f"{number}", instant, image)
-    image = instant.image.copy()
+    image = instant.outside.image.copy()
     image.release_locks(instant.process)
     yield from _with_buckets("kill", instant, image, killed=True)
 
@@ -235,8 +250,10 @@ def _with_buckets(
 ) -> Iterator[State]:
     pending = killed and image.outcome_count(1) > 1
     seen = f"{image.fingerprint()} {'pending' if pending else ''}"
-    for number, bucket in enumerate(instant.bucket.outcomes()):
-        yield State(f"{name}.{number}", f"{seen} {bucket.key()}", image, bucket, killed, pending)
+    both = itertools.product(instant.outside.bucket.outcomes(), instant.outside.archive.outcomes())
+    for number, (bucket, archive) in enumerate(both):
+        key = f"{seen} {bucket.key()} {archive.key()}"
+        yield State(f"{name}.{number}", key, Outside(image, bucket, archive), killed, pending)
 
 
 def _call_at(call: Call, stamp: int) -> Call:

@@ -14,11 +14,14 @@ Rules of this file:
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import zlib
 from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
+from durablelog.metadata_updater import SEQUENCE_GAP
+from recovery.harness.archived_operations import objects_of_no_part, operations_in_parts
 from recovery.harness.checkers.all_checks import check_history
 from recovery.harness.enumeration.instants import (
     RECOVERED_AT_US,
@@ -34,7 +37,12 @@ from recovery.harness.observer import observe
 from recovery.harness.recorder import RecordedStore
 from recovery.harness.seen_tiers import SeenTiers
 from recovery.harness.simulation.power_cut import Nothing
-from recovery.harness.simulation.store_world import LOCATION, StoreWorld, stopped_catalogs
+from recovery.harness.simulation.store_world import (
+    ARCHIVE,
+    LOCATION,
+    StoreWorld,
+    stopped_catalogs,
+)
 from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.tier_observer import file_probe, observe_tiers
 from recovery.store_check import check_store
@@ -122,8 +130,7 @@ class StateRecovery:
         self._world = make_world(
             state.key,
             stage,
-            state.image.copy(),
-            state.bucket.twin(),
+            state.outside.copy(),
             RECOVERED_AT_US,
             keep_trace=keep_trace,
         )
@@ -204,7 +211,35 @@ class StateRecovery:
             self._opening_us = world.time.now_us - begun_us
         self._openings += 1
         await observe(self._store, history, process_run.number, again=again, findings=findings)
+        await self._check_archive()
         self._moves = self._moves.plus(moves_of(self._store))
+
+    async def _check_archive(self) -> None:
+        """Archive and log have every operation, from the first part that is kept on, and the
+        archive nothing else.
+        """
+        store, world = self._store, self._world
+        if world.settings.get("archive") != ARCHIVE:
+            return
+        for report in await store.offload_prefix():
+            for part in report.parts:
+                if part.failure is not None:
+                    self._say(f"part {part.number} is not archived: {part.failure}")
+        for owned in store._parts.containers:  # noqa: SLF001
+            found = sorted(await operations_in_parts(store, owned))
+            first = found[0] if owned.metadata.archive.first else SEQUENCE_GAP + 1
+            self._unforeseen += [
+                Violation("archive", f"of the operations behind {before} {after} is the first")
+                for before, after in itertools.pairwise([first - 1, *found])
+                if after - before not in {1, SEQUENCE_GAP + 1}
+            ]
+        if self._state.outside.archive.in_flight():
+            return  # What lands behind the deletion of an attempt stays.
+        for name in objects_of_no_part(store, world.archive.objects):
+            self._say(f"{name} is of no part, and of no attempt that the log knows")
+
+    def _say(self, detail: str) -> None:
+        self._unforeseen.append(Violation("archive", detail))
 
     async def _work(self, process: SimulatedProcess) -> None:
         """What is not refused is durable, and all is observed at the end."""
@@ -236,9 +271,7 @@ class StateRecovery:
         observed.
         """
         state = self._state
-        world = make_world(
-            state.key, self._stage, state.image.copy(), state.bucket.twin(), RECOVERED_AT_US
-        )
+        world = make_world(state.key, self._stage, state.outside.copy(), RECOVERED_AT_US)
         process = world.process("check")
         try:
             return world.run_task(process, _check(world, process, self._history))

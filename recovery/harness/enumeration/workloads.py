@@ -31,6 +31,7 @@ from uuid import UUID
 from recovery.harness.enumeration.instants import (
     Camera,
     CopiedBucket,
+    Outside,
     Recording,
     SegmentMoves,
     moves_of,
@@ -38,7 +39,7 @@ from recovery.harness.enumeration.instants import (
 from recovery.harness.history import History, ProcessRun, Update
 from recovery.harness.recorder import RecordedStore, RecordedWriter
 from recovery.harness.simulation.disk_image import DiskImage
-from recovery.harness.simulation.store_world import StoreWorld
+from recovery.harness.simulation.store_world import ARCHIVE, StoreWorld
 from recovery.harness.simulation.world import SimulatedProcess
 from segmentstore.contracts.errors import SegmentError
 
@@ -190,6 +191,10 @@ async def _all_answered(asked: Iterable[Awaitable[object]]) -> None:
             raise answer
 
 
+async def _offload(actor: Actor) -> None:
+    await actor.recorded.store.offload_prefix()
+
+
 OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
     "append": _append,
     "batch": _batch,
@@ -220,6 +225,10 @@ the other segments, for which those in memory leave. Then a flush, a checkpoint,
 changed leaves, too. Appends at once to more segments than may be in memory; and events at once of a
 session that stays open while its segment leaves.
 """
+ARCHIVE_OPERATIONS: Final[Mapping[str, Callable[[Actor], Awaitable[None]]]] = {
+    "offload": _offload,
+}
+"""Where the log is archived: a wait until all sealed parts are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,10 +262,28 @@ STAGES: Final[Mapping[str, StartingStage]] = {
         own=IDLE_OPERATIONS,
         others=OTHERS,
     ),
+    "archive": StartingStage(
+        "object",
+        settings={"archive": ARCHIVE, "archive_deletion_lag_s": 0.5, "offload_after_s": 1000.0},
+        warm=("roll", "flush", "checkpoint", "roll"),
+        own=ARCHIVE_OPERATIONS,
+    ),
+    "expiry": StartingStage(
+        "object",
+        settings={
+            "archive": ARCHIVE,
+            "archive_deletion_lag_s": 0.0,
+            "offload_above_bytes": 10_000,
+            "archive_retention_bytes": 11_000,
+        },
+        warm=("roll", "roll", "flush", "checkpoint"),
+        own=ARCHIVE_OPERATIONS,
+    ),
 }
 """Nothing; objects in an object storage; objects as files; a log that keeps truncated files for use
 again; and checkpoints that name snapshots of the metadata. Then idle segments: the catalog alone
-has all but four. To these no operation but `crowd` writes.
+has all but four. To these no operation but `crowd` writes. And logs that are archived: when asked,
+with hot copies that are retained for a while; or by themselves, with parts that expire.
 """
 
 
@@ -293,9 +320,11 @@ class EnumeratedWorkload:
 PAIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "files": ("batch", "merge", "delete", "flush", "checkpoint"),
     "snapshots": ("append", "merge", "delete", "flush", "checkpoint"),
+    "archive": ("append", "flush", "checkpoint", "roll", "offload"),
+    "expiry": ("flush", "checkpoint", "roll", "offload"),
 }
-"""Those whose pairs are tried where objects are files, and where checkpoints name snapshots: the
-rest does nothing else to Tier 2, or to the metadata.
+"""Those whose pairs are tried where objects are files, where checkpoints name snapshots, and where
+logs are archived: the rest does nothing else to Tier 2, to the metadata, or to parts of the log.
 """
 CHAINS: Final[Sequence[Sequence[tuple[str, ...]]]] = (
     (
@@ -334,6 +363,8 @@ def workloads(
             for chosen in itertools.product(*chain):
                 if operations is None or set(chosen) <= set(operations):
                     yield EnumeratedWorkload("idle", chosen)
+    for stage in ("archive", "expiry"):
+        yield from _of_stage(stage, min(depth, 2), operations)
 
 
 def _of_stage(
@@ -357,8 +388,7 @@ class Base:
     Workloads share it and leave it as it is.
     """
 
-    image: DiskImage
-    bucket: CopiedBucket
+    outside: Outside
     now_us: int
     history: History
 
@@ -366,8 +396,8 @@ class Base:
 def record(workload: EnumeratedWorkload, base: Base, *, keep_trace: bool = False) -> Recording:
     """Run a workload once, on its prepared stage. Some 10 ms."""
     stage = workload.stage
-    image, bucket = base.image.copy(), base.bucket.twin()
-    world = make_world(f"short/{stage}", stage, image, bucket, base.now_us, keep_trace=keep_trace)
+    outside = base.outside.copy()
+    world = make_world(f"short/{stage}", stage, outside, base.now_us, keep_trace=keep_trace)
     history = History(
         list(base.history.calls), list(base.history.process_runs), [], [], base.history.stamp
     )
@@ -383,25 +413,24 @@ def prepare(stage: str) -> Base:
     """What workloads of a stage begin with: segments whose bytes lie in Tier 2, in the log, and in
     both, or all in Tier 2 and the catalog; closed.
     """
-    history, bucket = History(), CopiedBucket()
+    history, outside = History(), Outside(DiskImage(), CopiedBucket(), CopiedBucket())
     if not STAGES[stage].prepared:
-        return Base(DiskImage(), bucket, 0, history)
-    world = make_world(f"short/{stage}", stage, DiskImage(), bucket, 0)
+        return Base(outside, 0, history)
+    world = make_world(f"short/{stage}", stage, outside, 0)
     process = world.process("maker")
     world.run_task(process, _prepare(world, process, history, STAGES[stage].others))
     world.kill(process)
-    bucket.settle_all()
-    return Base(world.image, bucket, world.time.now_us, history)
+    outside.settle_all()
+    return Base(outside, world.time.now_us, history)
 
 
-def make_world(
-    seed: str, stage: str, image: DiskImage, bucket: CopiedBucket, now_us: int, **options: Any
-) -> StoreWorld:
+def make_world(seed: str, stage: str, outside: Outside, now_us: int, **options: Any) -> StoreWorld:
     """A calm world of a stage, that goes on from what is given."""
     start = STAGES[stage]
     settings = {**SETTINGS, **start.settings}
     world = StoreWorld(seed, settings=settings, tier2=start.tier2, **options)
-    world.image, world.bucket, world.time.now_us = image, bucket, now_us
+    world.image, world.bucket, world.archive = outside.image, outside.bucket, outside.archive
+    world.time.now_us = now_us
     return world
 
 

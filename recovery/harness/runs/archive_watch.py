@@ -17,23 +17,26 @@ and those in the archive, and knows what owners committed. Rules of this file:
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from durablelog.data_frame import header_length_at, parse_header
 from durablelog.data_frame_reader import DataFrameReader
-from durablelog.durable_data_log import LogAddress, LogFrame
-from durablelog.operation_codec import decode_operation
+from durablelog.durable_data_log import LogAddress
 from durablelog.operations import ArchiveOperation, Operation
+from recovery.harness.archived_operations import (
+    data_name,
+    objects_of_no_part,
+    operations_in_parts,
+    operations_of,
+)
 from recovery.harness.history import Violation
 from recovery.harness.runs.plan import Plan
 from recovery.harness.simulation.store_world import StoreWorld
 from segmentstore.contracts.archive_metadata import FirstPartMoved, OffloadCompleted
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.ledgers import LedgerNotFoundError, ReadHandle
+from segmentstore.contracts.ledgers import LedgerNotFoundError
 from segmentstore.service import SegmentStore
 
 NAME: Final = "archive"
@@ -79,7 +82,7 @@ class ArchiveWatch:
         lag_ms = int(parts.config.archiving.archive_deletion_lag_s * 1000)
         for owned in parts.containers:
             for part in owned.metadata.archive.tail:
-                self._complete.setdefault(_name(part), (owned.container_id, part))
+                self._complete.setdefault(data_name(part), (owned.container_id, part))
             # The owner before may have died between the log and its commit.
             self._note_expired(owned)
             self._attach(owned, lag_ms)
@@ -125,7 +128,7 @@ class ArchiveWatch:
         archive, change = owned.metadata.archive, operation.change
         if isinstance(change, OffloadCompleted):
             part = archive.tail[-1]
-            self._complete[_name(part)] = (owned.container_id, part)
+            self._complete[data_name(part)] = (owned.container_id, part)
             self._check_part(part, "became complete")
         elif isinstance(change, FirstPartMoved):
             self._note_expired(owned)
@@ -133,11 +136,11 @@ class ArchiveWatch:
     def _note_expired(self, owned: Any) -> None:
         archive = owned.metadata.archive
         expired = archive.tail[: max(0, archive.first - (archive.count - len(archive.tail)))]
-        self._expired.update(map(_name, expired))
+        self._expired.update(map(data_name, expired))
 
     def _check_part(self, part: ArchivedPart, when: str) -> None:
-        data = self._bucket.objects.get(_name(part))
-        if data is None or f"{_name(part)}-index" not in self._bucket.objects:
+        data = self._bucket.objects.get(data_name(part))
+        if data is None or f"{data_name(part)}-index" not in self._bucket.objects:
             self._say(f"part {part.number} {when}, and the archive has not all of it")
 
     def _check_opening(self, owned: Any) -> None:
@@ -172,7 +175,7 @@ class ArchiveWatch:
             part = present.get(sealed.ledger_id)
             if part is None:
                 self._say(f"the log leaves part {sealed.number}, which is not in the archive")
-            elif _name(part) not in self._expired:
+            elif data_name(part) not in self._expired:
                 self._check_part(part, "is left by the log")
 
     @asynccontextmanager
@@ -214,7 +217,7 @@ class ArchiveWatch:
             if owned._archiver is None or self._keeps_few:  # noqa: SLF001
                 continue
             try:
-                found = await _archived(store, owned)
+                found = await operations_in_parts(store, owned)
             except (LedgerNotFoundError, DataCorruptionError) as error:
                 self._say(f"container {owned.container_id}: {error}")
                 continue
@@ -239,57 +242,15 @@ class ArchiveWatch:
                 break
             try:
                 handle = await log.open_part(sealed.number)
-                await _read(handle, sealed.number, DataFrameReader(), set())
+                await operations_of(handle, sealed.number, DataFrameReader())
             except (LedgerNotFoundError, DataCorruptionError) as error:
                 if sealed.number > owned.metadata.archive.hot_deleted:  # it is so meanwhile
                     self._say(f"retained part {sealed.number}: {error}")
 
     def _check_leftovers(self, store: SegmentStore) -> None:
         known = {name.removesuffix("-index") for name in self._complete}
-        for owned in store._parts.containers:  # noqa: SLF001
-            archive = owned.metadata.archive
-            known |= {_name(part) for part in archive.tail}
-            if archive.attempt is not None:
-                known.add(_name(archive.attempt))
-        for name in self._bucket.objects:
-            if "-ledger-" in name and name.removesuffix("-index") not in known:
-                self._say(f"{name} is of no part, and of no attempt that the log knows")
+        for name in objects_of_no_part(store, self._bucket.objects, known):
+            self._say(f"{name} is of no part, and of no attempt that the log knows")
 
     def _say(self, detail: str) -> None:
         self.violations.append(Violation(NAME, detail))
-
-
-async def _archived(store: SegmentStore, owned: Any) -> set[int]:
-    """The sequence numbers of the operations in a container's archive, and in the sealed parts of
-    its log that are not there yet, whole.
-    """
-    place = store._parts.archive  # noqa: SLF001
-    assert place is not None
-    reader, found, log = DataFrameReader(), set[int](), owned._log  # noqa: SLF001
-    async with aclosing(owned._archiver.lists.parts()) as parts:  # noqa: SLF001
-        async for _, part in parts:
-            handle = await place.offloader.read_offloaded(part.ledger_id, part.uid)
-            await _read(handle, part.number, reader, found)
-    for sealed in log.sealed_parts():
-        if sealed.length and sealed.number > owned.metadata.archive.last_number:
-            await _read(await log.open_part(sealed.number), sealed.number, reader, found)
-    return found
-
-
-async def _read(handle: ReadHandle, number: int, reader: DataFrameReader, found: set[int]) -> None:
-    async with aclosing(handle.read(0, handle.last_entry)) as batches:
-        async for batch in batches:
-            for entry_id, data in batch:
-                header = parse_header(data, 0)
-                assert header is not None
-                address = LogAddress(number << 32 | entry_id)
-                payload = data[header_length_at(data, 0) :]
-                for record in reader.feed(
-                    LogFrame(address, header.sequence, header.epoch, payload)
-                ):
-                    found.add(decode_operation(record.data).sequence_number)
-    await handle.close()
-
-
-def _name(part: ArchivedPart) -> str:
-    return f"{uuid.UUID(bytes=part.uid)}-ledger-{part.ledger_id}"
