@@ -324,7 +324,7 @@ PAIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "expiry": ("flush", "checkpoint", "roll", "offload"),
 }
 """Those whose pairs are tried where objects are files, where checkpoints name snapshots, and where
-logs are archived: the rest does nothing else to Tier 2, to the metadata, or to parts of the log.
+logs are archived. The rest does nothing else to Tier 2, to the metadata, or to parts of the log.
 """
 CHAINS: Final[Sequence[Sequence[tuple[str, ...]]]] = (
     (
