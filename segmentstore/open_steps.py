@@ -160,15 +160,15 @@ async def _open_tiers(
 
 def _open_archive(requested: Requested, tier2: str, config: StoreConfig) -> ArchivePlace | None:
     settings = config.archiving
-    if not settings.archive:
+    if not settings.place:
         return None
     # Not at the top: only a store with an archive pays for it.
     from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader  # noqa: PLC0415
 
     try:
-        if is_same_place(settings.archive, tier2):
+        if is_same_place(settings.place, tier2):
             raise ConfigError("archive", "it must be another place than tier2")
-        storage = requested.adapters.storage(settings.archive, requested.runtime)
+        storage = requested.adapters.storage(settings.place, requested.runtime)
     except ConfigError as error:
         raise ConfigError("archive", error.reason) from error
     try:
@@ -239,9 +239,11 @@ async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
     await parts.cache.open()
     await registry.start_all(config.served)
     if parts.archive is None and any(each.metadata.archive.kept for each in parts.containers):
+        kept = config.archiving.keeps_log
         _log.warning(
-            "%s: `archive` is not set: its log is deleted, and not archived as before",
+            "%s: `archive` is not set: %s",
             parts.location,
+            "the log keeps what its archive has not" if kept else "the log is deleted",
         )
     # From here on an empty log may be a lost one.
     maker.created = False

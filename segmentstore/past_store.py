@@ -129,7 +129,7 @@ async def open_past(
         catalogs = StoppedCatalogs(
             partial(catalog_directory, location), file.store_id, runtime, RocksDbKeyStore
         )
-        made = _Making(file.store_id, storage, config.archiving.archive, runtime, undo)
+        made = _Making(file.store_id, storage, config.archiving.place, runtime, undo)
         for container_id in containers if containers is not None else range(config.containers):
 
             async def load(

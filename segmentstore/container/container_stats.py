@@ -26,6 +26,7 @@ from segmentstore.stats_types import (
 from storagewriter.storage_writer import StorageWriter
 
 if TYPE_CHECKING:
+    from segmentstore.container.archive_hold import ArchiveHold
     from segmentstore.container.log_archiver import LogArchiver
 
 
@@ -72,7 +73,7 @@ def container_health(
     copies: str | None,
     room: str | None,
     processor: OperationProcessor | None,
-    archiver: LogArchiver | None,
+    hold: ArchiveHold | None,
 ) -> dict[str, str | None]:
     """What is wrong with each part, a sentence; None while it is well. O(1).
 
@@ -87,6 +88,6 @@ def container_health(
         "active_segments": room,
         "processor": f"writers are held back by {throttled_by}" if throttled_by else None,
     }
-    if archiver is not None:
-        found["archive"] = archiver.health()
+    if hold is not None and hold.holds:
+        found["archive"] = hold.health()
     return found

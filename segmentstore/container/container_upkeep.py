@@ -14,6 +14,7 @@ from durablelog.catalog.key_store import KeySnapshot
 from durablelog.durable_data_log import DurableDataLog
 from readindex.block_source import FetchWatch
 from segmentstore.config import StoreConfig
+from segmentstore.container.container_load import ContainerLoad
 from segmentstore.container.log_listing import LogListing
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
@@ -65,6 +66,15 @@ class ContainerUpkeep(SegmentCalls):
             self._updater.changes,
             self._catalog,
             self._running,
+        )
+
+    def load(self) -> ContainerLoad:
+        """How much it has to do. O(1)."""
+        return ContainerLoad(
+            bytes_appended=self._log.statistics().bytes_appended,
+            bytes_read=self.bytes_read,
+            unflushed_bytes=self._writer.statistics().unflushed_bytes,
+            active_segments=len(self.segments),
         )
 
     async def flush(self, name: str | None = None) -> None:

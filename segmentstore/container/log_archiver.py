@@ -25,16 +25,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from durablelog.durable_data_log import DurableDataLog, LogAddress, SealedPart
+from durablelog.durable_data_log import DurableDataLog, SealedPart
 from durablelog.log_positions import LogPositions
 from durablelog.operations import ArchiveOperation
+from segmentstore.container.archive_hold import ArchiveHold
 from segmentstore.container.archive_reading import ArchiveReading
 from segmentstore.container.hot_copy_ages import HotCopyAges
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.archive_metadata import (
     LIST_PARTS,
     ArchiveChange,
-    ArchiveMetadata,
     FirstPartMoved,
     HotCopiesDeleted,
     OffloadBegun,
@@ -57,7 +57,6 @@ from segmentstore.contracts.ledgers import (
     LedgerNotFoundError,
     ReadHandle,
 )
-from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.reports import OffloadedPart
 from segmentstore.contracts.runtime import Runtime
@@ -152,7 +151,7 @@ class _RemovalRequest(_Request):
         self.end(None)
 
 
-class LogArchiver:
+class LogArchiver(ArchiveHold):
     """Of one container, after its start; everything on its event loop.
 
     `on_deletable()` is called when the log may delete more than before, or writers need no longer
@@ -171,9 +170,8 @@ class LogArchiver:
         on_deletable: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
+        super().__init__(source.metadata, log, positions)
         self._source = source
-        self._log = log
-        self._positions = positions
         self._offloader = place.offloader
         self._limiter = place.limiter
         self.lists = ArchivedPartsLists(
@@ -194,7 +192,6 @@ class LogArchiver:
         self._ages = HotCopyAges()
         self._place_checked = False
         self._ended = False
-        self._unarchived_bytes = 0
         self._offloaded = self._offloaded_bytes = 0
 
     # --- life -------------------------------------------------------------------------------------
@@ -225,34 +222,15 @@ class LogArchiver:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def truncation_bound(self) -> LogAddress | None:
-        """The log must not be truncated to this address or behind it; None: it may, anywhere.
-
-        Every frame is in the archive, or at or behind the truncation point: readers of the log's
-        past join both. Only a log without room is truncated inside of a part that is not archived,
-        which stays as long as it is not. O(sealed parts that the archive has not).
-        """
-        last, end, short = self._archive.last_number, LogAddress(0), self._log.short
-        for part in self._log.sealed_parts(max(0, last - 1)):
-            if part.length and part.number > last:
-                return part.end if short else LogAddress(part.first + 1)
-            end = part.end
-        return None if short else LogAddress(end + 1)
+    @property
+    def holds(self) -> bool:
+        """From the first part on: all of the log goes to the archive."""
+        return True
 
     @property
-    def place_checked(self) -> bool:
+    def frees_on_full_disk(self) -> bool:
         """This owner has seen that the archive has what the metadata say."""
         return self._place_checked
-
-    @property
-    def retain_from(self) -> int:
-        """The number from which on the log retains parts in front of its truncation point."""
-        return self._archive.hot_deleted + 1
-
-    @property
-    def unarchived_bytes(self) -> int:
-        """Bytes of sealed parts that the archive has not, as of the last pass."""
-        return self._unarchived_bytes
 
     @property
     def offloaded_bytes(self) -> int:
@@ -313,14 +291,6 @@ class LogArchiver:
 
     # --- passes -----------------------------------------------------------------------------------
 
-    @property
-    def _archive(self) -> ArchiveMetadata:
-        return self._source.metadata.archive
-
-    @property
-    def _metadata(self) -> ContainerMetadata:
-        return self._source.metadata
-
     async def _run(self) -> None:
         while True:
             self._wake.clear()
@@ -379,10 +349,6 @@ class LogArchiver:
                 ) from error
             await handle.close()
         self._place_checked = True
-
-    def _count(self) -> None:
-        parts = self._log.sealed_parts(self._archive.last_number)
-        self._unarchived_bytes = sum(part.length for part in parts)
 
     def _candidates(self) -> list[SealedPart]:
         """Sealed parts that the archive has not, oldest first; empty ones count for nothing."""

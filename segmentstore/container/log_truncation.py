@@ -16,7 +16,7 @@ from segmentstore.contracts.owned_tasks import own_task
 from storagewriter.storage_writer import StorageWriter
 
 if TYPE_CHECKING:
-    from segmentstore.container.log_archiver import LogArchiver
+    from segmentstore.container.archive_hold import ArchiveHold
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class LogTruncation:
 
     Nothing is truncated before `start` and after `end`. `on_truncated(sequence_number)` is called
     after each truncation, with the checkpoint that the log begins with then; `on_failure(error)` if
-    the log cannot say any more what it holds. With an `archiver` the log is truncated only as
+    the log cannot say any more what it holds. With an archive's `hold` the log is truncated only as
     far as the archive has it, and retains parts as long as that says. Without one, and on a full
     disk, none is retained.
     """
@@ -39,7 +39,7 @@ class LogTruncation:
         writer: StorageWriter,
         on_truncated: Callable[[int], None],
         on_failure: Callable[[BaseException], None],
-        archiver: LogArchiver | None,
+        hold: ArchiveHold | None,
     ) -> None:
         self._container_id = container_id
         self._log = log
@@ -47,7 +47,7 @@ class LogTruncation:
         self._writer = writer
         self._on_truncated = on_truncated
         self._on_failure = on_failure
-        self._archiver = archiver
+        self._hold = hold
         self._processor: OperationProcessor | None = None
         self._task: asyncio.Task[None] | None = None
         self._freed_room = False
@@ -79,17 +79,17 @@ class LogTruncation:
         needed = self._writer.first_unflushed_sequence()
         if self._positions.truncation_point(needed) is None:
             return None  # most times, and without listing the parts of the log
-        bound = self._archiver.truncation_bound() if self._archiver is not None else None
+        bound = self._hold.truncation_bound() if self._hold is not None else None
         return self._positions.truncation_point(needed, bound)
 
     def _retain_from(self) -> int | None:
         """The first part that is retained; of None none is. A full disk comes first where the
         archive is known to have what is retained.
         """
-        archiver = self._archiver
-        if archiver is None or (self._log.short and archiver.place_checked):
+        hold = self._hold
+        if hold is None or (self._log.short and hold.frees_on_full_disk):
             return None
-        return archiver.retain_from
+        return hold.retain_from
 
     def _deletion_due(self) -> bool:
         first, retain_from = self._log.first_retained, self._retain_from()

@@ -37,8 +37,8 @@ from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport, recover
 from segmentstore.config import StoreConfig
 from segmentstore.container.active_segments import ActiveSegments
+from segmentstore.container.archive_hold import ArchiveHold
 from segmentstore.container.commit_dispatch import CommitDispatch
-from segmentstore.container.container_load import ContainerLoad
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
 from segmentstore.container.container_upkeep import ContainerUpkeep
@@ -221,10 +221,13 @@ class SegmentContainer(ContainerUpkeep):
             source.check_primary,
         )
         self._archiver = None
+        self._hold = None
+        if config.archiving.keeps_log:
+            self._hold = ArchiveHold(self.metadata, log, self._positions)
         if archive is not None:
             from segmentstore.container.log_archiver import LogArchiver  # noqa: PLC0415
 
-            self._archiver = LogArchiver(
+            self._hold = self._archiver = LogArchiver(
                 source,
                 log,
                 self._positions,
@@ -241,7 +244,7 @@ class SegmentContainer(ContainerUpkeep):
             self._writer,
             self._checkpoints.truncated,
             self._failed,
-            self._archiver,
+            self._hold,
         )
         log.on_room = self._truncation.room_changed
         self._dispatch = CommitDispatch(
@@ -251,7 +254,7 @@ class SegmentContainer(ContainerUpkeep):
             self._eviction,
             self._truncation.begin,
         )
-        self._throttle = WriteThrottle(log, self._read_index, self._writer, config, self._archiver)
+        self._throttle = WriteThrottle(log, self._read_index, self._writer, config, self._hold)
         self._processor: OperationProcessor | None = None
         self._stopping: asyncio.Task[None] | None = None
 
@@ -335,8 +338,8 @@ class SegmentContainer(ContainerUpkeep):
         self._truncation.start(processor)
         self._writer.start()
         self._eviction.prepare()
-        if self._archiver is not None:
-            self._archiver.start()
+        if self._hold is not None:
+            self._hold.start()
         self._truncation.begin()
 
     def confirm_owner(self) -> None:
@@ -492,15 +495,6 @@ class SegmentContainer(ContainerUpkeep):
             self._archiver,
         )
 
-    def load(self) -> ContainerLoad:
-        """How much it has to do. O(1)."""
-        return ContainerLoad(
-            bytes_appended=self._log.statistics().bytes_appended,
-            bytes_read=self.bytes_read,
-            unflushed_bytes=self._writer.statistics().unflushed_bytes,
-            active_segments=len(self.segments),
-        )
-
     def health(self) -> dict[str, str | None]:
         """What is wrong with each part, a sentence; None while it is well. O(1).
 
@@ -514,7 +508,7 @@ class SegmentContainer(ContainerUpkeep):
             self._checkpoints.health(),
             self._eviction.describe(),
             processor,
-            self._archiver,
+            self._hold,
         )
 
     # --- what flows -------------------------------------------------------------------------------

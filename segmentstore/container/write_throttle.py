@@ -17,7 +17,7 @@ from segmentstore.config import StoreConfig
 from storagewriter.storage_writer import StorageWriter
 
 if TYPE_CHECKING:
-    from segmentstore.container.log_archiver import LogArchiver
+    from segmentstore.container.archive_hold import ArchiveHold
 
 FAIR_PART: Final = 8
 """A segment uses little up to this part of the mean of un-flushed bytes.
@@ -35,13 +35,13 @@ class WriteThrottle:
         read_index: ReadIndex,
         writer: StorageWriter,
         config: StoreConfig,
-        archiver: LogArchiver | None,
+        hold: ArchiveHold | None,
     ) -> None:
         self._log = log
         self._index = read_index
         self._writer = writer
         self._config = config
-        self._archiver = archiver
+        self._hold = hold
         self._flushes = DrainMeter()
         self._offloads = DrainMeter()
 
@@ -51,9 +51,9 @@ class WriteThrottle:
         """
         now, writer = asyncio.get_running_loop().time(), self._writer
         self._flushes.observe(now, writer.settled_bytes, works=writer.is_flushing)
-        archiver = self._archiver
-        if archiver is not None:
-            self._offloads.observe(now, archiver.offloaded_bytes, works=archiver.is_offloading)
+        hold = self._hold
+        if hold is not None:
+            self._offloads.observe(now, hold.offloaded_bytes, works=hold.is_offloading)
 
     def current(self, on_its_way: int) -> Throttle:
         """The delay or the pace as of now, and what may be written all the same, while so many
@@ -85,17 +85,17 @@ class WriteThrottle:
             DrainingBytes("unflushed", level, bound_max, drain),
             DrainingBytes("cache", held, pressure.bound, drain),
         ]
-        archiver = self._archiver
-        if archiver is not None:
-            level = archiver.unarchived_bytes + on_its_way
+        hold = self._hold
+        if hold is not None and hold.holds:
+            level = hold.unarchived_bytes + on_its_way
             backlogs.append(DrainingBytes("archive", level, bound_max, self._offloads.drain(now)))
         return backlogs
 
     def _with_room(self, asked: Throttle, pressure: Pressure, on_its_way: int) -> Throttle:
-        bound_max, archiver = self._config.unflushed_bytes_max, self._archiver
-        if asked.source == "archive" and archiver is not None:
+        bound_max, hold = self._config.unflushed_bytes_max, self._hold
+        if asked.source == "archive" and hold is not None:
             # No flush helps, and no segment uses less of the log than another one.
-            room = bound_max - archiver.unarchived_bytes
+            room = bound_max - hold.unarchived_bytes
             return replace(asked, room_bytes=room - on_its_way)
         unflushed = self._writer.unflushed_bytes
         # The cache may refuse.

@@ -11,7 +11,7 @@ import pytest
 from recovery.harness.enumeration.driver import EnumerationResult, enumerate_group
 from recovery.harness.enumeration.instants import Instant
 from recovery.harness.enumeration.workloads import Base, EnumeratedWorkload, prepare, record
-from segmentstore.container.log_archiver import LogArchiver
+from segmentstore.container.archive_hold import ArchiveHold
 from segmentstore.container.log_truncation import LogTruncation
 from tests.support.suites import sized
 from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
@@ -90,7 +90,7 @@ def test_a_log_that_is_truncated_in_front_of_its_archive_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     base = prepare("expiry")
-    monkeypatch.setattr(LogArchiver, "truncation_bound", lambda _: None)
+    monkeypatch.setattr(ArchiveHold, "truncation_bound", lambda _: None)
     monkeypatch.setattr(LogTruncation, "_retain_from", lambda _: None)
     assert any("of the operations behind" in each for each in found("expiry/", base))
 

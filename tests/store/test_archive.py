@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import shutil
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import segmentstore
 from durablelog.durable_data_log import LogAddress
+from durablelog.metadata_updater import SEQUENCE_GAP
 from durablelog.operations import CheckpointOperation, SnapshotCheckpointOperation
 from segmentstore.config import StoreConfig, merge_settings
 from segmentstore.contracts.archived_parts import OffloadState
@@ -446,9 +448,11 @@ def test_without_an_archive_every_call_is_refused_and_an_archive_may_come_later(
             expected = await fill(store)
             await all_archived(store)
             assert archive_of(store).count
-            assert "not archived as before" not in caplog.text
-        async with world.open(archive="") as store:
-            assert "its log is deleted, and not archived as before" in caplog.text
+            assert "is not set" not in caplog.text
+        async with world.open(archive="none") as store:
+            assert "`archive` is not set: the log is deleted" in caplog.text
+            assert "archive" not in store.stats()["containers"][0]
+            assert store.stats()["health"] == []
             expected = await read_all(store, "x")
             await store.flush()
             await store.checkpoint()
@@ -457,6 +461,66 @@ def test_without_an_archive_every_call_is_refused_and_an_archive_may_come_later(
             await fill(store)
             await all_archived(store)
             assert (await read_all(store, "x")).startswith(expected)
+
+    run(main())
+
+
+def test_an_opening_without_the_setting_leaves_no_gap_in_the_archive(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store)
+        async with world.open(archive="") as store:
+            assert "`archive` is not set: the log keeps what its archive has not" in caplog.text
+            for _ in range(2):
+                await fill(store)
+                await store.flush()
+                await store.checkpoint()
+            await store._containers[0]._truncation.truncate_now()
+            last = archive_of(store).last_number
+            assert next(each for each in log_parts(store) if each > last) == last + 1
+            (health,) = store.stats()["health"]
+            assert "the log keeps all that its archive has not" in health
+        async with world.open() as store:
+            await all_archived(store)
+            archived = {each.sequence_number for _, _, each in await operations_in(store)}
+            logged = {each.sequence async for each in store.list_operations()}
+            steps = {b - a for a, b in itertools.pairwise(sorted(archived | logged))}
+            assert steps <= {1, SEQUENCE_GAP + 1}
+            assert store.stats()["health"] == []
+
+    run(main())
+
+
+def test_a_long_opening_without_the_setting_holds_writers_and_loses_nothing(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        sizes = {"unflushed_bytes_max": 60_000, "offload_above_bytes": 30_000}
+        world = World(tmp_path, **sizes)
+        async with world.open() as store:
+            await fill(store)
+            await all_archived(store)
+        sent = 0
+        async with world.open(archive="") as store:
+
+            async def write() -> None:
+                nonlocal sent
+                while True:
+                    await store.append("x", bytes(150))
+                    sent += 1
+
+            writing = asyncio.create_task(write())
+            await until(lambda: "held back by archive" in "\n".join(store.stats()["health"]))
+            writing.cancel()
+        async with world.open() as store:
+            await all_archived(store)
+            assert (await store.get_info("x")).length >= MANY * 160 + sent * 150
+            assert store.stats()["health"] == []
 
     run(main())
 

@@ -147,14 +147,20 @@ def test_what_a_crash_kept_from_deletion_the_next_owner_deletes(tmp_path: Path) 
     run(main())
 
 
-def test_without_an_archive_nothing_is_retained_any_more(tmp_path: Path) -> None:
+def test_what_is_retained_stays_until_the_archive_is_given_up(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, archive_deletion_lag_s=DAY_S)
         async with world.open() as store:
             await fill(store)
             await truncated(store)
-            assert retained_names(world)
+            kept = retained_names(world)
+            assert kept
         async with world.open(archive="") as store:
+            await store.flush()
+            await store.checkpoint()
+            await store._containers[0]._truncation.truncate_now()
+            assert set(kept) <= set(retained_names(world))
+        async with world.open(archive="none") as store:
             await until(lambda: not retained_names(world))
             assert log_of(store)["retained_bytes"] == 0
 

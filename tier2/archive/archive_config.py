@@ -9,6 +9,7 @@ from segmentstore.contracts.byte_sizes import GIB, MIB
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.settings import seconds, setting, whole
 
+NO_ARCHIVE: Final = "none"
 BLOCK_BYTES_DEFAULT: Final = 72 * MIB
 """Pulsar's 64 MiB, and room for the headers of entries: a log file of 64 MiB is one block."""
 BLOCK_BYTES_MIN: Final = 5 * MIB
@@ -22,7 +23,10 @@ class ArchiveConfig:
 
     archive: str = setting("")
     """Where sealed parts of the log go before the log deletes them: a URL, as of `tier2`, of
-    another place; empty: nowhere, the log is deleted behind its checkpoints.
+    another place.
+
+    Empty: nowhere, and a log with parts in an archive keeps all that is not there. "none": nowhere,
+    and the log is deleted behind its checkpoints.
     """
     offload_after_s: float = seconds(0.0)
     """A sealed part of the log is archived once it took its last frame so long ago."""
@@ -41,9 +45,19 @@ class ArchiveConfig:
     archive_bytes_per_s: int = whole(128 * MIB, 0)
     """The log is read for the archive at this rate at most, for the whole store; 0: no bound."""
 
+    @property
+    def place(self) -> str:
+        """The URL; empty: there is no archive."""
+        return "" if self.archive == NO_ARCHIVE else self.archive
+
+    @property
+    def keeps_log(self) -> bool:
+        """Whether a log keeps what the archive that it has parts in has not."""
+        return self.archive != NO_ARCHIVE
+
     def check(self, tier1: str, unflushed_bytes_max: int) -> None:
         """Raise ConfigError for what cannot be together."""
-        if not self.archive:
+        if not self.place:
             return
         if tier1 == "memory":
             raise ConfigError("archive", 'tier1 = "memory" has no parts that could be archived')

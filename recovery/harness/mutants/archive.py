@@ -30,7 +30,7 @@ ARCHIVE: Final = (
         "truncated-before-archived",
         _RULE,
         "The log is truncated as far as Tier 2 allows, whatever the archive has.",
-        (Edit(f"{_TRUNCATION}._point", "self._archiver.truncation_bound()", "None"),),
+        (Edit(f"{_TRUNCATION}._point", "self._hold.truncation_bound()", "None"),),
         Hunt(workload="appends", settings={**_ARCHIVING, "offload_after_s": 10.0}),
     ),
     Mutant(

@@ -73,7 +73,7 @@ PAST: Final = (
         "The log is truncated inside of the part that takes frames, which no archive has.",
         (
             Edit(
-                "segmentstore.container.log_archiver:LogArchiver.truncation_bound",
+                "segmentstore.container.archive_hold:ArchiveHold.truncation_bound",
                 "return None if short else LogAddress(end + 1)",
                 "return None",
             ),
