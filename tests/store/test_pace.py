@@ -191,6 +191,34 @@ def test_a_first_object_that_never_ends_leaves_the_rest_of_the_room_to_callers(
     run_virtual(main())
 
 
+def test_where_the_archive_is_the_limit_callers_go_on_at_its_rate(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await opened(
+            tmp_path,
+            SlowLink(100 * RATE),
+            tier1="file",
+            log_file_bytes=128 * KIB,
+            archive=tmp_path / "archive",
+            archive_bytes_per_s=RATE,
+            archive_deletion_lag_s=0.0,
+            offload_above_bytes=BOUND // 4,
+        )
+        load = Load(store, 4, 2000)
+        await load.run(40, 45)
+        rates = load.rates(20, 45)
+        mean = sum(rates) / len(rates)
+        # Parts have the headers of operations and frames, too.
+        assert 0.75 * RATE < mean <= RATE
+        assert_level(rates, mean)
+        waits = load.waits_of(20, 44)
+        assert waits[int(0.99 * len(waits))] <= 4 * waits[len(waits) // 2]
+        archive = store.stats()["containers"][0]["archive"]
+        assert BOUND / 4 < archive["unarchived_bytes"] <= BOUND
+        await store.close()
+
+    run_virtual(main())
+
+
 def test_callers_that_are_cancelled_leave_their_place_to_others(tmp_path: Path) -> None:
     async def main() -> None:
         store = await opened(tmp_path, SlowLink(RATE))
