@@ -238,12 +238,10 @@ async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
     parts.undo.push(exporter.stop)
     await parts.cache.open()
     await registry.start_all(config.served)
-    if parts.archive is None and any(each.metadata.archive.kept for each in parts.containers):
-        kept = config.archiving.keeps_log
+    lacks = parts.archive is None and config.archiving.keeps_log
+    if lacks and any(each.metadata.archive.kept for each in parts.containers):
         _log.warning(
-            "%s: `archive` is not set: %s",
-            parts.location,
-            "the log keeps what its archive has not" if kept else "the log is deleted",
+            "%s: `archive` is not set: the log keeps what its archive has not", parts.location
         )
     # From here on an empty log may be a lost one.
     maker.created = False
