@@ -254,7 +254,10 @@ def _kill_on_bookkeeper(
             worked = owners.work("default", _OPERATIONS, lines, phases=PHASES)
             kind = "at work" if worked else "idle"
         elif kind == "die":
-            owners.die(f"{rng.choice(POINTS)} {rng.choice(MOMENTS)} 1")
+            point = f"{rng.choice(POINTS)} {rng.choice(MOMENTS)} 1"
+            # Nothing is truncated before it is archived, nor deleted before the lag.
+            if not owners.die(point, must=not point.startswith("truncate")):
+                kind = "die, not met"
         else:
             owners.takeover(with_gateway=False)
         result.kills[kind] += 1

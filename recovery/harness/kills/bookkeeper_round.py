@@ -51,8 +51,11 @@ class BookKeeperRound:
         """All reports so far."""
         return self._retelling.history
 
-    def die(self, point: str, workload: str = "exactly-once") -> None:
-        """One owner that recovers, works, and ends itself at a point of log_points."""
+    def die(self, point: str, workload: str = "exactly-once", *, must: bool = True) -> bool:
+        """One owner that recovers, works, and ends itself at a point of log_points; whether it did.
+
+        Unless it `must`, it may have done all its work before it got there.
+        """
         with Child(self._orders(workload, OPERATIONS, dies_at=point)) as child:
             try:
                 attend([child], lambda: child.idle)
@@ -60,10 +63,11 @@ class BookKeeperRound:
                 self._note(f"on its way to {point}: {error}")
             died = child.ended
             self._retelling.replay(child.events, [child.kill()])
-            if not died or not child.was_killed:
+            if (died and not child.was_killed) or (must and not died):
                 self._note(
                     f"owner {child.orders.process_run} did not die at {point}: {_failure(child)}"
                 )
+        return died
 
     def work(self, workload: str, operations: int, lines: int, *, phases: int = 1) -> bool:
         """One owner that recovers, works, and is killed when it has reported so many lines, or all
