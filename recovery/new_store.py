@@ -51,7 +51,7 @@ async def write_store(
 
     Raises NotAStoreError, StoreInUseError, TierUnavailableError.
     """
-    options = LogOptions(config.frame_bytes_max, config.log_file_bytes, epoch)
+    options = LogOptions(config.frame_bytes_max, config.file_bytes, epoch)
     await logs.reserve_store(store_id)
     for each in metadata:
         await _write_log(logs.make_log(each.container_id, store_id, options), each, runtime)

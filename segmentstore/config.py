@@ -38,7 +38,7 @@ from segmentstore.deprecated_settings import (
 )
 from segmentstore.published_hosts import is_wildcard, published_hosts
 from storagewriter.config import StorageWriterConfig
-from tier2.archive.archive_config import ArchiveConfig
+from tier2.archive.archive_config import ARCHIVED_FILE_BYTES, ArchiveConfig
 from tier2.credentials import refuse_secrets, stands_for
 
 FILE_NAME = "store.toml"
@@ -124,8 +124,10 @@ class StoreConfig:
     # Tier 1.
     frame_bytes_max: int = whole(1 * MIB - 1 * KIB, 64, 1 * MIB - 1 * KIB)
     """Payload of one DataFrame."""
-    log_file_bytes: int = whole(64 * MIB, 8 * KIB, 4 * GIB - 1)
-    """Size of one log file: preallocated, deleted whole."""
+    log_file_bytes: int = whole(0, 0, 4 * GIB - 1)
+    """Size of one log file, at least 8 KiB: preallocated, deleted whole. 0: 64 MiB, or 128 MiB
+    with an archive, which costs two requests for each.
+    """
 
     # Tier 2.
     unflushed_bytes_max: int = whole(4 * GIB)
@@ -239,11 +241,19 @@ class StoreConfig:
             )
         self._check_network()
         self.archiving.check(self.tier1, self.unflushed_bytes_max)
-        if self.log_file_bytes < self.frame_bytes_max + 8 * KIB:
+        if 0 < self.log_file_bytes < 8 * KIB:
+            raise ConfigError("log_file_bytes", f"{self.log_file_bytes} is less than {8 * KIB}")
+        if self.file_bytes < self.frame_bytes_max + 8 * KIB:
             raise ConfigError(
                 "log_file_bytes",
                 f"it must hold a frame of {self.frame_bytes_max} bytes and 8 KiB more",
             )
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of one log file."""
+        unset = ARCHIVED_FILE_BYTES if self.archiving.place else 64 * MIB
+        return self.log_file_bytes or unset
 
     def _check_host(self) -> None:
         if self.host_id and not is_host_id(self.host_id):

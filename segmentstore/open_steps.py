@@ -174,7 +174,7 @@ def _open_archive(requested: Requested, tier2: str, config: StoreConfig) -> Arch
     try:
         offloader = ObjectLedgerOffloader(
             storage,
-            block_bytes=settings.archive_block_bytes,
+            block_bytes=settings.block_bytes(config.tier1, config.file_bytes),
             read_bytes=settings.archive_read_bytes,
         )
     except InvalidArgumentError as error:

@@ -55,4 +55,4 @@ def make_log_factory(
 
 def log_options(config: StoreConfig) -> LogOptions:
     """How the logs of a store with these settings are written."""
-    return LogOptions(config.frame_bytes_max, config.log_file_bytes)
+    return LogOptions(config.frame_bytes_max, config.file_bytes)

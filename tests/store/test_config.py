@@ -54,6 +54,8 @@ TLS = {"tls_certificate_file": "c", "tls_key_file": "k"}
         ({"queue_bytes_max": 1}, "append_bytes_max: 16777216 is more than queue_bytes_max, 1"),
         ({"fetched_bytes_max": MIB}, "fetched_bytes_max: it must hold two pieces of 1048576"),
         ({"log_file_bytes": 8192}, "log_file_bytes: it must hold a frame of"),
+        ({"log_file_bytes": 8191}, "setting log_file_bytes: 8191 is less than 8192"),
+        ({"archive_block_bytes": 1 << 20}, "archive_block_bytes: 1048576 is less than 5242880"),
         ({"flush_byte": 1}, "flush_byte: there is no such setting; did you mean flush_bytes"),
         ({"uploads_max": "4"}, "setting uploads_max: '4' is not a number"),
         ({"consolidation": 1}, "setting consolidation: 1 is not true or false"),

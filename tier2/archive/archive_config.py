@@ -11,7 +11,11 @@ from segmentstore.contracts.settings import seconds, setting, whole
 
 NO_ARCHIVE: Final = "none"
 BLOCK_BYTES_DEFAULT: Final = 72 * MIB
-"""Pulsar's 64 MiB, and room for the headers of entries: a log file of 64 MiB is one block."""
+"""Pulsar's 64 MiB, and room for the headers of entries."""
+ARCHIVED_FILE_BYTES: Final = 128 * MIB
+"""A log file of which the archive takes $0.09 of requests for a TiB, at list prices of S3."""
+FILE_BLOCK_BYTES: Final = 144 * MIB
+"""A block that takes such a file whole, in one put; it is as long as that needs."""
 BLOCK_BYTES_MIN: Final = 5 * MIB
 BLOCK_BYTES_MAX: Final = 2 * GIB - MIB
 """Pulsar's reader counts a block's bytes in 31 bits."""
@@ -38,8 +42,10 @@ class ArchiveConfig:
     """A part is deleted from the archive once its last operation is older than this; 0: never."""
     archive_retention_bytes: int = whole(0, 0)
     """The oldest parts are deleted from the archive while the others take so much; 0: never."""
-    archive_block_bytes: int = whole(BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
-    """Size of a block of an archived part; each but the last is one part of its upload."""
+    archive_block_bytes: int = whole(0, 0, BLOCK_BYTES_MAX)
+    """Size of a block of an archived part, at least 5 MiB; each but the last is one part of its
+    upload. 0: 72 MiB; on log files of at most 128 MiB 144 MiB, so that each is one block.
+    """
     archive_read_bytes: int = whole(1 * MIB)
     """Bytes that one request for entries of an archived part asks for."""
     archive_bytes_per_s: int = whole(128 * MIB, 0)
@@ -55,8 +61,17 @@ class ArchiveConfig:
         """Whether a log keeps what the archive that it has parts in has not."""
         return self.archive != NO_ARCHIVE
 
+    def block_bytes(self, tier1: str, file_bytes: int) -> int:
+        """Size of a block of an archived part, on logs of this kind."""
+        one_block = tier1 == "file" and file_bytes <= ARCHIVED_FILE_BYTES
+        return self.archive_block_bytes or (FILE_BLOCK_BYTES if one_block else BLOCK_BYTES_DEFAULT)
+
     def check(self, tier1: str, unflushed_bytes_max: int) -> None:
         """Raise ConfigError for what cannot be together."""
+        if 0 < self.archive_block_bytes < BLOCK_BYTES_MIN:
+            raise ConfigError(
+                "archive_block_bytes", f"{self.archive_block_bytes} is less than {BLOCK_BYTES_MIN}"
+            )
         if not self.place:
             return
         if tier1 == "memory":
