@@ -48,6 +48,8 @@ class LogPositions:
         """By number; of those that have an operation."""
         self._begun: dict[int, int] = {}
         """Number of a part -> sequence number of the newest checkpoint that begins in it."""
+        self.begin: LogAddress | None = None
+        """Of the first checkpoint that was met: operations that end before it are not known."""
 
     def add_checkpoint(self, sequence_number: int, address: LogAddress) -> None:
         """A checkpoint has been committed, or met in replay; `address` is of the frame it
@@ -82,6 +84,8 @@ class LogPositions:
         truncated to it or not. It may be all that the part has.
         """
         self._begun[self._part_of(address)] = sequence_number
+        if self.begin is None:
+            self.begin = address
 
     def operations_of(self, part_number: int) -> PartOperations | None:
         """What ends in a part of the log; None if nothing does."""

@@ -14,6 +14,7 @@ from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.operation_codec import decode_operation
 from segmentstore.contracts.archived_parts import ArchivedPart
+from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.service import SegmentStore
 
@@ -45,7 +46,7 @@ def objects_of_no_part(
 
 async def operations_in_parts(store: SegmentStore, owned: Any) -> set[int]:
     """The sequence numbers of the operations in a container's archive, and in the sealed parts of
-    its log that are not there yet, whole.
+    its log that are not there yet, whole. Parts are what the metadata say.
 
     Raises LedgerNotFoundError, DataCorruptionError.
     """
@@ -53,13 +54,24 @@ async def operations_in_parts(store: SegmentStore, owned: Any) -> set[int]:
     assert place is not None
     reader, found, log = DataFrameReader(), set[int](), owned._log  # noqa: SLF001
     async with aclosing(owned._archiver.lists.parts()) as parts:  # noqa: SLF001
-        async for _, part in parts:
+        async for position, part in parts:
             handle = await place.offloader.read_offloaded(part.ledger_id, part.uid)
-            found |= await operations_of(handle, part.number, reader)
+            there = await operations_of(handle, part.number, reader)
+            # What ends in the first one that is kept may have begun before it.
+            if there and (found or not position):
+                _check_described(part, min(there), max(there))
+            found |= there
     for sealed in log.sealed_parts():
         if sealed.length and sealed.number > owned.metadata.archive.last_number:
             found |= await operations_of(await log.open_part(sealed.number), sealed.number, reader)
     return found
+
+
+def _check_described(part: ArchivedPart, first: int, last: int) -> None:
+    said = (part.first_sequence, part.last_sequence)
+    if said != (first, last):
+        detail = f"it has operations {first} to {last}, and the metadata say {said[0]} to {said[1]}"
+        raise DataCorruptionError(f"archived part {part.number}", detail)
 
 
 async def operations_of(handle: ReadHandle, number: int, reader: DataFrameReader) -> set[int]:

@@ -26,11 +26,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from durablelog.durable_data_log import DurableDataLog, SealedPart
-from durablelog.log_positions import LogPositions
+from durablelog.log_positions import LogPositions, PartOperations
 from durablelog.operations import ArchiveOperation
 from segmentstore.container.archive_hold import ArchiveHold
 from segmentstore.container.archive_reading import ArchiveReading
 from segmentstore.container.hot_copy_ages import HotCopyAges
+from segmentstore.container.unseen_part import operations_in
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.archive_metadata import (
     LIST_PARTS,
@@ -379,6 +380,9 @@ class LogArchiver(ArchiveHold):
             except _TRANSIENT as error:
                 reports.append(_report(self._metadata.container_id, part, last, error))
                 raise
+            last = (
+                archived.last_sequence if archived.last_sequence >= archived.first_sequence else 0
+            )
             reports.append(_report(self._metadata.container_id, part, last, archived))
 
     # --- one part ---------------------------------------------------------------------------------
@@ -392,7 +396,7 @@ class LogArchiver(ArchiveHold):
             await self._offloader.delete_offloaded(left.ledger_id, left.uid)
         handle = await self._log.open_part(sealed.number)
         try:
-            part = self._described(sealed, handle)
+            part = self._described(sealed, handle, await self._operations_in(sealed, handle))
             await self._commit(OffloadBegun(part))
             reading = ArchiveReading(handle, self._limiter, part.checkpoint_sequence)
             await self._offloader.offload(reading, part.uid, self._extra_metadata())
@@ -409,8 +413,18 @@ class LogArchiver(ArchiveHold):
         self._on_deletable()
         return self._archive.tail[-1]
 
-    def _described(self, sealed: SealedPart, handle: ReadHandle) -> ArchivedPart:
-        archive, operations = self._archive, self._positions.operations_of(sealed.number)
+    async def _operations_in(self, sealed: SealedPart, handle: ReadHandle) -> PartOperations | None:
+        begin, archive = self._positions.begin, self._archive
+        if begin is None or begin <= sealed.first:
+            return self._positions.operations_of(sealed.number)
+        # A log whose disk was full began inside of the part, or behind it.
+        before = (archive.last_sequence, archive.last_ms)
+        return await operations_in(handle, sealed.number, self._metadata.container_id, before)
+
+    def _described(
+        self, sealed: SealedPart, handle: ReadHandle, operations: PartOperations | None
+    ) -> ArchivedPart:
+        archive = self._archive
         # No operation ends in a part that lies in the middle of one.
         first = last = archive.last_sequence
         first_ms = last_ms = archive.last_ms

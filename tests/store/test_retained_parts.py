@@ -193,3 +193,47 @@ def test_a_full_disk_gets_room_by_what_is_retained_if_the_archive_has_it(tmp_pat
             assert not set(kept) & set(retained_names(world))
 
     run(main())
+
+
+def test_a_part_in_which_a_full_log_began_is_described_by_all_its_operations(
+    tmp_path: Path,
+) -> None:
+    """The next owner replays from a checkpoint inside of it on, and archives it whole."""
+
+    async def main() -> None:
+        world, disk = (
+            World(tmp_path, inline_checkpoint_bytes_max=0, checkpoint_operations=7),
+            FullDisk(),
+        )
+        world.disk, world.runtime = disk, replace(world.runtime, disk=disk)
+        async with world.open() as store:
+            await fill(store)
+            log, positions = store._containers[0]._log, store._containers[0]._positions
+            while True:
+                await fill(store, count=3)
+                await store.flush()
+                await store.checkpoint()
+                first, offset = divmod(positions._checkpoints[-1][1], 1 << 32)
+                if offset > 4096 and first > max(log_parts(store)):
+                    break  # it is in the active part, behind other operations
+            await all_archived(store)
+            world.archive_fails()
+            disk.is_full = lambda: archive_of(store).last_number < first in log_parts(store)
+            filling = asyncio.create_task(fill(store, count=1000))
+            await until(lambda: log.short)
+            await until(lambda: positions._checkpoints[0][1] >= first << 32 | offset)
+            disk.is_full = bool
+            filling.cancel()
+        disk.heal()
+        async with world.open() as store:
+            await all_archived(store)
+            found: dict[int, list[int]] = {}
+            for part, _, operation in await operations_in(store):
+                found.setdefault(part.number, []).append(operation.sequence_number)
+            parts = [each async for each in store.list_archived_parts()]
+            assert first in found
+            for part in parts:
+                if numbers := found.get(part.number):
+                    assert (part.first_sequence, part.last_sequence) == (numbers[0], numbers[-1])
+
+    run(main())

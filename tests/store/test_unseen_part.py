@@ -1,0 +1,40 @@
+"""What operations end in a part, from its bytes alone: as an owner knows that has logged them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from segmentstore.container.unseen_part import operations_in
+from tests.store.archive_world import World, log_parts
+from tests.store.harness import run
+
+
+def test_a_part_read_alone_has_the_operations_that_its_owner_noted(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, offload_after_s=3600.0)
+        async with world.open() as store:
+            await store.create_segment("x")
+            # The long ones begin in one part and end in another; some parts have no end of any.
+            for length in (10, 3900, 150, 4000, 4000, 20, 20, 3000, 30):
+                await store.append("x", bytes(length))
+                await store.append("x", bytes(length // 3))
+            log, positions = store._containers[0]._log, store._containers[0]._positions
+            before, ends = (0, 0), 0
+            for number in log_parts(store):
+                handle = await log.open_part(number)
+                noted, read = (
+                    positions.operations_of(number),
+                    await operations_in(handle, number, 0, before),
+                )
+                await handle.close()
+                assert (noted is None) == (read is None)
+                if noted is not None and read is not None:
+                    assert (read.first_sequence, read.last_sequence, read.last_ms) == (
+                        noted.first_sequence,
+                        noted.last_sequence,
+                        noted.last_ms,
+                    )
+                    before, ends = (noted.last_sequence, noted.last_ms), ends + 1
+            assert 3 < ends < len(log_parts(store))
+
+    run(main())
