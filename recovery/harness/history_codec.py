@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import base64
 import bisect
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -144,6 +145,11 @@ class _Observing:
     """Begun before it."""
     alone: bool
     """True if no other process run was there."""
+    settled: bool
+    """False if a call of this process run may still take effect: its outcome is unknown.
+
+    The store may serve what was before until it has stopped; the next owner settles it.
+    """
     seen: int = 0
 
 
@@ -155,6 +161,8 @@ class Retelling:
         self.findings: list[str] = []
         """Harmful findings in the files, reported with the next observation."""
         self._begun = 0
+        self._unsettled: dict[int, set[int]] = {}
+        """Calls that have not ended, or whose outcome is unknown, by process run."""
         self._observing: dict[int, _Observing] = {}
         self._last: _Observing | None = None
 
@@ -204,12 +212,11 @@ class Retelling:
                 process_run.ended is not None or process_run.number == event.process_run
                 for process_run in history.process_runs
             )
-            self._observing[event.process_run] = _Observing(stamp, self._begun, alone)
+            settled = not self._unsettled.get(event.process_run)
+            self._observing[event.process_run] = _Observing(stamp, self._begun, alone, settled)
         elif event.what == "seen":
             look = self._observing[event.process_run]
-            self._observing[event.process_run] = _Observing(
-                look.begun, look.calls, look.alone, stamp
-            )
+            self._observing[event.process_run] = dataclasses.replace(look, seen=stamp)
         elif event.what == "observed":
             self._observe(event)
 
@@ -241,6 +248,7 @@ class Retelling:
         call.keys = tuple((bytes.fromhex(key), version) for key, version in fields.get("keys", ()))
         calls[number] = call
         self._begun += 1
+        self._unsettled.setdefault(event.process_run, set()).add(number)
 
     def _end(self, event: Event, stamp: int) -> None:
         fields = event.fields
@@ -250,6 +258,8 @@ class Retelling:
                 f"call {call.number} ended, and is not under way in life {event.process_run}"
             )
         call.ended, call.outcome = stamp, CallOutcome(fields["outcome"])
+        if call.outcome is not CallOutcome.UNKNOWN:
+            self._unsettled[event.process_run].discard(call.number)
         call.error, call.result = fields.get("error", ""), fields.get("result")
         call.data = base64.b64decode(fields.get("data", ""))
         call.values = _attributes_in(fields.get("values", {}))
@@ -260,7 +270,13 @@ class Retelling:
 
     def _observe(self, event: Event) -> None:
         look, last = self._observing.pop(event.process_run), self._last
-        again = last is not None and last.alone and look.alone and last.calls == look.calls
+        again = (
+            last is not None
+            and last.settled
+            and last.alone
+            and look.alone
+            and last.calls == look.calls
+        )
         segments = {each["name"]: _segment_in(each) for each in event.fields["segments"]}
         observation = Observation(
             look.begun,

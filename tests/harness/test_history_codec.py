@@ -251,6 +251,16 @@ def test_an_observation_is_one_of_an_untouched_store_only_if_nothing_was_asked(
     assert [seen.again for seen in told.history.observations] == [False, again]
 
 
+def test_an_observation_beside_a_call_of_unknown_outcome_proves_nothing() -> None:
+    """The store served what was before; what the next owner shows is what became of the call."""
+    told = Retelling()
+    called = [event for event in appended(0, 8) if event.what == "begun"]
+    told.replay(
+        [*opened(1, 0), *called, *looked(10, 0), over(15, 0)], [*opened(20, 1), *looked(22, 1)]
+    )
+    assert [seen.again for seen in told.history.observations] == [False, False]
+
+
 def test_what_had_to_be_proven_first_stands_where_it_was_seen() -> None:
     proven = looked(3, 0)[-1]
     told = Retelling()
