@@ -125,7 +125,7 @@ class StoreConfig:
     frame_bytes_max: int = whole(1 * MIB - 1 * KIB, 64, 1 * MIB - 1 * KIB)
     """Payload of one DataFrame."""
     log_file_bytes: int = whole(0, 0, 4 * GIB - 1)
-    """Size of one log file, at least 8 KiB: preallocated, deleted whole. 0: 64 MiB, or 128 MiB
+    """Size of one log file, at least 8 KiB: preallocated, deleted whole. 0: 64 MiB, or 120 MiB
     with an archive, which costs two requests for each.
     """
 

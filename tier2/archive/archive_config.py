@@ -12,10 +12,10 @@ from segmentstore.contracts.settings import seconds, setting, whole
 NO_ARCHIVE: Final = "none"
 BLOCK_BYTES_DEFAULT: Final = 72 * MIB
 """Pulsar's 64 MiB, and room for the headers of entries."""
-ARCHIVED_FILE_BYTES: Final = 128 * MIB
+ARCHIVED_FILE_BYTES: Final = 120 * MIB
 """A log file of which the archive takes $0.09 of requests for a TiB, at list prices of S3."""
-FILE_BLOCK_BYTES: Final = 144 * MIB
-"""A block that takes such a file whole, in one put; it is as long as that needs."""
+FILE_BLOCK_BYTES: Final = 128 * MIB - 1
+"""A block that takes such a file whole, and that S3 is given by one put (`multipart_bytes`)."""
 BLOCK_BYTES_MIN: Final = 5 * MIB
 BLOCK_BYTES_MAX: Final = 2 * GIB - MIB
 """Pulsar's reader counts a block's bytes in 31 bits."""
@@ -44,7 +44,7 @@ class ArchiveConfig:
     """The oldest parts are deleted from the archive while the others take so much; 0: never."""
     archive_block_bytes: int = whole(0, 0, BLOCK_BYTES_MAX)
     """Size of a block of an archived part, at least 5 MiB; each but the last is one part of its
-    upload. 0: 72 MiB; on log files of at most 128 MiB 144 MiB, so that each is one block.
+    upload. 0: 72 MiB; on log files of at most 120 MiB 128 MiB, so that each is one block.
     """
     archive_read_bytes: int = whole(1 * MIB)
     """Bytes that one request for entries of an archived part asks for."""
