@@ -238,8 +238,7 @@ async def _start_containers(parts: StoreParts, store: AgreedStore) -> None:
     parts.undo.push(exporter.stop)
     await parts.cache.open()
     await registry.start_all(config.served)
-    lacks = parts.archive is None and config.archiving.keeps_log
-    if lacks and any(each.metadata.archive.kept for each in parts.containers):
+    if any(each.is_kept_for_archive for each in parts.containers):
         _log.warning(
             "%s: `archive` is not set: the log keeps what its archive has not", parts.location
         )

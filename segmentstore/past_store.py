@@ -39,7 +39,11 @@ from segmentstore.store_folder import catalog_directory, read_store_file, tier2_
 from segmentstore.store_identity import check_identity
 from segmentstore.tier1 import make_log_factory
 from tier2.archive.archived_parts_lists import ArchivedPartsLists
-from tier2.archive.ledger_offloader import LedgerOffloader, NullLedgerOffloader
+from tier2.archive.ledger_offloader import (
+    ArchiveDisabledError,
+    LedgerOffloader,
+    NullLedgerOffloader,
+)
 from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
@@ -222,7 +226,9 @@ class _Making:
         self.epochs: list[int] = []
 
     def parts(self, container_id: int, archive: ArchiveMetadata) -> KeptParts:
-        """Those of a container."""
+        """Those of a container. Raises ArchiveDisabledError if their lists are needed."""
+        if archive.lists and isinstance(self._offloader, NullLedgerOffloader):
+            raise ArchiveDisabledError
         lists = ArchivedPartsLists(self._archive, self._store_id, container_id, lambda: archive)
         return KeptParts(lists, archive)
 

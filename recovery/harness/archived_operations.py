@@ -15,7 +15,7 @@ from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.operation_codec import decode_operation
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import DataCorruptionError
-from segmentstore.contracts.ledgers import ReadHandle
+from segmentstore.contracts.ledgers import LedgerNotFoundError, ReadHandle
 from segmentstore.service import SegmentStore
 
 
@@ -55,8 +55,13 @@ async def operations_in_parts(store: SegmentStore, owned: Any) -> set[int]:
     reader, found, log = DataFrameReader(), set[int](), owned._log  # noqa: SLF001
     async with aclosing(owned._archiver.lists.parts()) as parts:  # noqa: SLF001
         async for position, part in parts:
-            handle = await place.offloader.read_offloaded(part.ledger_id, part.uid)
-            there = await operations_of(handle, part.number, reader)
+            try:
+                handle = await place.offloader.read_offloaded(part.ledger_id, part.uid)
+                there = await operations_of(handle, part.number, reader)
+            except LedgerNotFoundError:
+                if position >= owned.metadata.archive.first:
+                    raise
+                continue  # it has expired meanwhile
             # What ends in the first one that is kept may have begun before it.
             if there and (found or not position):
                 _check_described(part, min(there), max(there))

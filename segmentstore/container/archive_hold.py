@@ -15,7 +15,7 @@ from segmentstore.contracts.metadata import ContainerMetadata
 
 
 class ArchiveHold:
-    """Of one container; on its event loop. Holds nothing before parts are in an archive."""
+    """Of one container; on its event loop. Holds nothing before there was an archive."""
 
     def __init__(
         self, metadata: ContainerMetadata, log: DurableDataLog, positions: LogPositions
@@ -35,8 +35,11 @@ class ArchiveHold:
 
     @property
     def holds(self) -> bool:
-        """Whether the log keeps anything. O(1)."""
-        return self._archive.kept > 0
+        """Whether the log keeps anything: a part of it is, or was, in an archive, or about to be.
+
+        Also if all parts have expired: what is behind them is to be there, too. O(1).
+        """
+        return self._archive.count > 0 or self._archive.attempt is not None
 
     @property
     def retain_from(self) -> int | None:
@@ -82,7 +85,7 @@ class ArchiveHold:
         return None if short else LogAddress(end + 1)
 
     def health(self) -> str | None:
-        """Why the log keeps what the archive has not; None if it does not, or is archived."""
+        """Why the log keeps what the archive has not; None if it does not."""
         if not self.holds:
             return None
         return (

@@ -30,6 +30,7 @@ from tier2.archive.ledger_offloader import ArchiveDisabledError
 from tier2.object_storage import StorageUnavailableError
 
 if TYPE_CHECKING:
+    from segmentstore.container.archive_hold import ArchiveHold
     from segmentstore.container.log_archiver import LogArchiver
 
 
@@ -43,6 +44,7 @@ class ContainerUpkeep(SegmentCalls):
     _checkpoints: MetadataCheckpoints
     _truncation: LogTruncation
     _archiver: LogArchiver | None
+    _hold: ArchiveHold | None
 
     @abstractmethod
     def _throttle_changed(self) -> None:
@@ -124,6 +126,11 @@ class ContainerUpkeep(SegmentCalls):
                 await self.flush()
                 await self._truncation.truncate_now()
                 await self._checkpoints.finish(timeout_s)
+
+    @property
+    def is_kept_for_archive(self) -> bool:
+        """Whether the log keeps parts for an archive that this owner does not have."""
+        return self._archiver is None and self._hold is not None and self._hold.holds
 
     def _archiving(self) -> LogArchiver:
         """Raises ArchiveDisabledError."""

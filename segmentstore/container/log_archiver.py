@@ -59,6 +59,7 @@ from segmentstore.contracts.ledgers import (
     ReadHandle,
 )
 from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.paced_reading import PacedReadHandle
 from segmentstore.contracts.reports import OffloadedPart
 from segmentstore.contracts.runtime import Runtime
 from tier2.archive.archive_config import ArchiveConfig
@@ -419,7 +420,8 @@ class LogArchiver(ArchiveHold):
             return self._positions.operations_of(sealed.number)
         # A log whose disk was full began inside of the part, or behind it.
         before = (archive.last_sequence, archive.last_ms)
-        return await operations_in(handle, sealed.number, self._metadata.container_id, before)
+        paced = PacedReadHandle(handle, self._limiter)
+        return await operations_in(paced, sealed.number, self._metadata.container_id, before)
 
     def _described(
         self, sealed: SealedPart, handle: ReadHandle, operations: PartOperations | None

@@ -222,7 +222,7 @@ class SegmentContainer(ContainerUpkeep):
         )
         self._archiver = None
         self._hold = None
-        if config.archiving.keeps_log:
+        if not config.archiving.archive:
             self._hold = ArchiveHold(self.metadata, log, self._positions)
         if archive is not None:
             from segmentstore.container.log_archiver import LogArchiver  # noqa: PLC0415

@@ -25,26 +25,29 @@ async def operations_in(
     `before`: sequence number and time of the last operation in front of the part. Reads all of it.
     Raises DataCorruptionError, and what the handle raises.
     """
-    reader, found = DataFrameReader(), list[tuple[int, int]]()
-    at_head = True
+    reader, found, epoch = DataFrameReader(), None, 0
+    at_head, cut_off = True, 0
     async with aclosing(PartFrames(container_id).read(handle, number)) as batches:
         async for frames in batches:
             for frame in frames:
                 flags = _first_flags(frame)
                 at_head = at_head and not flags & ENTRY_FIRST
                 if at_head and flags & ENTRY_LAST:
-                    # One that began in front of the part: numbers of one owner have no gaps.
-                    found.append((before[0] + 1, before[1]))
-                    at_head = False
+                    at_head, cut_off = False, frame.epoch
                 for record in reader.feed(frame):
                     operation = decode_operation(record.data)
-                    found.append((operation.sequence_number, operation.timestamp_ms))
-    if not found:
-        return None
-    operations = PartOperations(*found[0])
-    operations.last_sequence = found[-1][0]
-    operations.last_ms = max(time_ms for _, time_ms in found)
-    return operations
+                    sequence, time_ms = operation.sequence_number, operation.timestamp_ms
+                    if found is None:
+                        found, epoch = PartOperations(sequence, time_ms), frame.epoch
+                    found.last_sequence = sequence
+                    found.last_ms = max(found.last_ms, time_ms)
+    if not cut_off:
+        return found
+    # Of one that began in front of the part the number is not here. Those of an owner have no gaps.
+    if found is None:
+        return PartOperations(before[0] + 1, before[1])
+    found.first_sequence = found.first_sequence - 1 if epoch == cut_off else before[0] + 1
+    return found
 
 
 def _first_flags(frame: LogFrame) -> int:

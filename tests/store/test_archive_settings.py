@@ -19,6 +19,7 @@ from tests.store.archive_world import (
     World,
     all_archived,
     archive_of,
+    archiver,
     fill,
     log_parts,
     operations_in,
@@ -92,6 +93,32 @@ def test_an_opening_without_the_setting_leaves_no_gap_in_the_archive(
             steps = {b - a for a, b in itertools.pairwise(sorted(archived | logged))}
             assert steps <= {1, SEQUENCE_GAP + 1}
             assert store.stats()["health"] == []
+
+    run(main())
+
+
+def test_an_opening_without_the_setting_keeps_the_log_though_all_parts_have_expired(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        world = World(tmp_path, archive_retention_s=DAY_S)
+        async with world.open() as store:
+            await fill(store)
+            await store.flush()
+            await all_archived(store, hot_deleted=True)
+            world.clock.pass_s(2 * DAY_S)
+            archiver(store)._wake.set()
+            await until(lambda: archive_of(store).kept == 0)
+            world.archive_fails()
+            await fill(store)
+        world.disk.heal()
+        async with world.open(archive="", archive_retention_s=0.0) as store:
+            last = archive_of(store).last_number
+            await store.flush()
+            await store.checkpoint()
+            await store._containers[0]._truncation.truncate_now()
+            assert next(each for each in log_parts(store) if each > last) == last + 1
+            assert "the log keeps" in str(store.stats()["health"])
 
     run(main())
 

@@ -34,6 +34,10 @@ def test_a_part_read_alone_has_the_operations_that_its_owner_noted(tmp_path: Pat
                         noted.last_sequence,
                         noted.last_ms,
                     )
+                    alone = await operations_in(await log.open_part(number), number, 0, (7, 7))
+                    assert alone is not None
+                    if noted.first_sequence < noted.last_sequence:
+                        assert alone.first_sequence == noted.first_sequence
                     before, ends = (noted.last_sequence, noted.last_ms), ends + 1
             assert 3 < ends < len(log_parts(store))
 

@@ -56,11 +56,6 @@ class ArchiveConfig:
         """The URL; empty: there is no archive."""
         return "" if self.archive == NO_ARCHIVE else self.archive
 
-    @property
-    def keeps_log(self) -> bool:
-        """Whether a log keeps what the archive that it has parts in has not."""
-        return self.archive != NO_ARCHIVE
-
     def block_bytes(self, tier1: str, file_bytes: int) -> int:
         """Size of a block of an archived part, on logs of this kind."""
         one_block = tier1 == "file" and file_bytes <= ARCHIVED_FILE_BYTES
