@@ -1,9 +1,9 @@
 """ArchiveHold: what the log of a container keeps for its archive.
 
-An owner without the setting `archive` has this alone. If its container has parts in an archive, the
-log keeps all that is not in it, as if the archive did not answer. So a command that opens a store
-without the setting leaves no gap in its past (docs/decisions/0082). `LogArchiver` is the hold of an
-owner that has the archive.
+An owner without the setting `archive` has this alone. Once an attempt to archive a part was
+recorded, the log keeps all that is not in the archive, as if that did not answer. So a command that
+opens a store without the setting leaves no gap in its past (docs/decisions/0082). `LogArchiver` is
+the hold of an owner that has the archive.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class ArchiveHold:
 
     @property
     def holds(self) -> bool:
-        """Whether the log keeps anything: a part of it is, or was, in an archive, or about to be.
+        """Whether the log keeps anything: parts of it are archived, have been, or were about to be.
 
-        Also if all parts have expired: what is behind them is to be there, too. O(1).
+        Also if all of them have expired: what is behind them is to be archived, too. O(1).
         """
         return self._archive.count > 0 or self._archive.attempt is not None
 

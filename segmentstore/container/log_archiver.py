@@ -376,14 +376,13 @@ class LogArchiver(ArchiveHold):
             last = 0 if operations is None else operations.last_sequence
             if before is not None and last >= before:
                 return
+            before_it = self._archive.last_sequence
             try:
                 archived = await self._offload(part)
             except _TRANSIENT as error:
                 reports.append(_report(self._metadata.container_id, part, last, error))
                 raise
-            last = (
-                archived.last_sequence if archived.last_sequence >= archived.first_sequence else 0
-            )
+            last = archived.last_sequence if archived.last_sequence > before_it else 0
             reports.append(_report(self._metadata.container_id, part, last, archived))
 
     # --- one part ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ def test_a_part_read_alone_has_the_operations_that_its_owner_noted(tmp_path: Pat
                 await store.append("x", bytes(length // 3))
             log, positions = store._containers[0]._log, store._containers[0]._positions
             before, ends = (0, 0), 0
+            last_of: dict[int, int] = {}
             for number in log_parts(store):
                 handle = await log.open_part(number)
                 noted, read = (
@@ -27,6 +28,7 @@ def test_a_part_read_alone_has_the_operations_that_its_owner_noted(tmp_path: Pat
                     await operations_in(handle, number, 0, before),
                 )
                 await handle.close()
+                last_of[number] = 0 if noted is None else noted.last_sequence
                 assert (noted is None) == (read is None)
                 if noted is not None and read is not None:
                     assert (read.first_sequence, read.last_sequence, read.last_ms) == (
@@ -39,6 +41,9 @@ def test_a_part_read_alone_has_the_operations_that_its_owner_noted(tmp_path: Pat
                     if noted.first_sequence < noted.last_sequence:
                         assert alone.first_sequence == noted.first_sequence
                     before, ends = (noted.last_sequence, noted.last_ms), ends + 1
-            assert 3 < ends < len(log_parts(store))
+            assert 3 < ends < len(last_of)
+            (report,) = await store.offload_prefix()
+            said = {part.number: part.last_sequence for part in report.parts}
+            assert {number: said[number] for number in last_of} == last_of
 
     run(main())

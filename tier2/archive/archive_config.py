@@ -29,7 +29,7 @@ class ArchiveConfig:
     """Where sealed parts of the log go before the log deletes them: a URL, as of `tier2`, of
     another place.
 
-    Empty: nowhere, and a log with parts in an archive keeps all that is not there. "none": nowhere,
+    Empty: nowhere, and a log that was archived before keeps all that is not there. "none": nowhere,
     and the log is deleted behind its checkpoints.
     """
     offload_after_s: float = seconds(0.0)
