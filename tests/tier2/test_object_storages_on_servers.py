@@ -51,8 +51,13 @@ QUIRKS: Final[Mapping[type[S3Server], Mapping[str, Any]]] = {
     # Its file system answers "not a directory" below an object, and that becomes a 500. No name of
     # ours lies there.
     S3Proxy: {"absent_names": ("gone", "there/gone", "there")},
-    # It computes no checksum of what it is sent, and takes any secret.
-    Moto: {"checks_checksums": False, "checks_secrets": False},
+    # It computes no checksum of what it is sent, and takes any secret. It checks the condition of a
+    # put, and puts, in two steps with no lock: two racing puts succeed now and then.
+    Moto: {
+        "checks_checksums": False,
+        "checks_secrets": False,
+        "one_of_racing_puts_wins": False,
+    },
     VersityGateway: {},
 }
 

@@ -164,7 +164,7 @@ class S3Proxy(S3Server):
 
 
 class Moto(S3Server):
-    """moto's server: in memory, right about conditions among racing writers, blind to checksums and
+    """moto's server: in memory, right about conditions unless writers race, blind to checksums and
     secrets.
     """
 
