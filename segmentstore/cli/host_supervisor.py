@@ -152,8 +152,11 @@ class HostSupervisor:
 
 
 def _terminate(process: asyncio.subprocess.Process) -> None:
-    with suppress(ProcessLookupError):
-        process.terminate()
+    # Not by `process.terminate`: Popen reaps a process there that has just ended, and asyncio's
+    # thread that waits for it, too, reports 255 then instead of the exit code (CPython 3.11).
+    if process.returncode is None:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
 
 
 async def _relay(process: asyncio.subprocess.Process, relay: LineRelay) -> bool:

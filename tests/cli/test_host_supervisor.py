@@ -102,6 +102,20 @@ def test_a_host_that_served_is_started_again(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_the_exit_code_of_a_host_that_ends_as_it_is_signalled_is_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        for number in range(100):
+            plans = [plan(tmp_path, f"a-{number}", "echo serving; echo began >>$0; exit 7")]
+            supervisor = HostSupervisor(plans, StandInGateway(), Runtime())
+            running = asyncio.ensure_future(supervisor.run())
+            while not said(tmp_path / f"a-{number}"):  # noqa: ASYNC110 - at once, not soon
+                await asyncio.sleep(0)
+            supervisor.end()
+            assert await running in (ExitCode.DONE, 7)
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(
     ("program", "code"), [("exit 2", 2), ("kill -KILL $$", 137), ("exit 0", ExitCode.UNAVAILABLE)]
 )
