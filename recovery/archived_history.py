@@ -138,6 +138,8 @@ class ArchivedHistory:
                     detail = f"on the way to {moment}: {error}"
                     raise MomentNotKeptError(self.container_id, detail) from error
         why = "; ".join(reasons[-3:]) or "there is no archived part and no log"
+        if self._log is None:
+            why += "; a restore without a moment takes what tier2 has"
         raise MomentNotKeptError(self.container_id, f"nothing to begin with at {moment}: {why}")
 
     async def _starts(self, moment: Moment) -> AsyncGenerator[_Start, None]:

@@ -11,7 +11,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
 from functools import partial
 from typing import Final, Self
@@ -20,10 +19,10 @@ from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.operations import SnapshotCheckpointOperation
 from recovery.archived_history import ArchivedHistory
 from recovery.archived_parts_listing import FoundPart
+from recovery.lost_catalogs import LostCatalogs
 from recovery.moments import AtTime
 from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
-from recovery.snapshot_reading import SnapshotReader
 from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.tier2_scan import list_bucket, newest_metadata, retried
 from segmentstore.config import merge_settings
@@ -166,12 +165,8 @@ async def open_lost(tier2: str, archive: str, runtime: Runtime) -> PastStore:
     undo = UndoStack()
     try:
         storage = _opened(tier2, runtime, undo)
-        executor = runtime.executor("past", 1)
-
-        async def stop() -> None:
-            executor.shutdown(wait=False)
-
-        undo.push(stop)
+        catalogs = LostCatalogs(storage, runtime, CATALOG_READING)
+        undo.push(catalogs.close)
         bucket = await list_bucket(storage)
         if bucket.is_empty:
             raise NotAStoreError(storage.url, "Tier 2 holds nothing of a segment store")
@@ -180,26 +175,24 @@ async def open_lost(tier2: str, archive: str, runtime: Runtime) -> PastStore:
             raise InvalidArgumentError("tier2", storage.url, detail)
         found: dict[int, ContainerMetadata] = {}
         store_id, count = "", 0
-        with tempfile.TemporaryDirectory() as scratch:
-            directory = f"{scratch}/snapshot"
-            reader = SnapshotReader(storage, directory, runtime, executor, CATALOG_READING)
-            for container_id in bucket.containers:
-                checkpoint, _ = await newest_metadata(
-                    storage,
-                    bucket.checkpoints.get(container_id, ()),
-                    bucket.snapshots.get(container_id, ()),
-                    reader.read,
-                )
-                if checkpoint is not None:
-                    found[container_id] = checkpoint.metadata
-                    store_id, count = checkpoint.store_id, checkpoint.containers
+        for container_id in bucket.containers:
+            checkpoint, _ = await newest_metadata(
+                storage,
+                bucket.checkpoints.get(container_id, ()),
+                bucket.snapshots.get(container_id, ()),
+                catalogs.read,
+            )
+            if checkpoint is not None:
+                found[container_id] = checkpoint.metadata
+                store_id, count = checkpoint.store_id, checkpoint.containers
         made = _Making(store_id, storage, archive, runtime, undo)
         for container_id in range(count):
             if container_id not in found:
                 detail = f"of container {container_id} there is no copy of the metadata"
                 raise NotAStoreError(storage.url, detail)
             parts = made.parts(container_id, found[container_id].archive)
-            history = ArchivedHistory(container_id, parts, made.open_part)
+            load = partial(catalogs.load, container_id)
+            history = ArchivedHistory(container_id, parts, made.open_part, load=load)
             made.add(history, found[container_id], parts)
         return made.store()
     except BaseException:

@@ -11,6 +11,7 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
@@ -20,14 +21,17 @@ from typing import Any, NamedTuple
 import pytest
 
 import segmentstore
-from recovery.moments import AtCheckpoint, AtSequence, AtTime, Moment
+from recovery.moments import AtCheckpoint, AtSequence, AtTime, Moment, MomentNotKeptError
 from recovery.restore_past import PastReport, restore_past
 from segmentstore import SegmentStore
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.past_store import PastStore, open_lost, open_past
-from tests.store.harness import TINY, run, until
+from tests.store.archive_world import archive_of, archiver
+from tests.store.harness import TINY, UNFLUSHED, run, until
+from tests.support.folders import files_below
 from tests.support.suites import slow
+from tier2.object_names import parse_metadata_manifest_name
 
 ARCHIVING: Mapping[str, Any] = {
     **TINY,
@@ -176,6 +180,77 @@ def test_a_store_as_of_a_moment_is_what_it_was_running_stopped_and_lost(tmp_path
             assert await seen_in(tmp_path / "lost") == known[0].seen
 
     run(main())
+
+
+async def fill_by_reference(folder: Path, *, inline_before: bool) -> Known:
+    """Some work, and what was known in the midst of it: behind the checkpoint by reference that
+    the log begins with. All inline ones are before that, and no more in the archive unless
+    `inline_before`.
+    """
+    rng = random.Random(5)
+    options = {**ARCHIVING, **UNFLUSHED, "containers": 1, "archive": folder / "archive"}
+    options["deletion_lag_s"] = 1000.0
+    by_reference = {**options, "inline_checkpoint_bytes_max": 0}
+    async with segmentstore.open(folder / "store", **by_reference) as store:
+        await work(store, rng, 60)
+        await store.flush()
+        await store.checkpoint()
+        await until(lambda: store.stats()["containers"][0]["snapshots"]["completed"] > 0)
+        before = store._containers[0].metadata.sequence_number
+        await store.create_segment("pin")
+        await store.append("pin", b"not flushed: the log is not truncated behind it")
+        await work(store, rng, 60)
+        seen = await observed(store)
+        sequence = store._containers[0].metadata.sequence_number
+        now_ms = Runtime().clock.time_ms()
+        await until(partial(is_later_than, now_ms + 1))
+        await work(store, rng, 60)
+        await until(lambda: archive_of(store).last_sequence > sequence)
+        if not inline_before:
+            await until(lambda: archive_of(store).hot_deleted_count > 1)
+            assert await archiver(store).remove_prefix(before)
+    return Known(now_ms, [sequence], seen)
+
+
+def manifests(folder: Path) -> list[Path]:
+    """Of metadata snapshots, oldest first."""
+    return sorted(path for path in files_below(folder / "store" / "tier2") if is_manifest(path))
+
+
+def is_manifest(path: Path) -> bool:
+    name = path.as_posix().split("/tier2/", 1)[1]
+    return parse_metadata_manifest_name(name) is not None
+
+
+@pytest.mark.parametrize("lost", ["nothing", "a snapshot", "all before"])
+def test_a_lost_folder_is_no_obstacle_where_a_snapshot_is_in_tier_2(
+    lost: str, tmp_path: Path
+) -> None:
+    tier2 = tmp_path / "store" / "tier2"
+
+    async def main() -> None:
+        known = await fill_by_reference(tmp_path, inline_before=lost == "a snapshot")
+        for path in (tmp_path / "store").iterdir():
+            if path.name != "tier2":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if lost != "nothing":
+            for path in manifests(tmp_path)[:-1]:
+                path.unlink()
+        async with await open_lost(
+            tier2.as_uri(), (tmp_path / "archive").as_uri(), Runtime()
+        ) as past:
+            at = AtTime(known.time_ms)
+            if lost == "all before":
+                with pytest.raises(MomentNotKeptError, match="no such manifest"):
+                    await restored(past, at, tmp_path / "new")
+                return
+            report = await restored(past, at, tmp_path / "new")
+            assert not report.losses
+        assert await seen_in(tmp_path / "new") == known.seen
+
+    scratch = set(Path(tempfile.gettempdir()).glob("segmentstore-lost-*"))
+    run(main())
+    assert set(Path(tempfile.gettempdir()).glob("segmentstore-lost-*")) <= scratch
 
 
 def test_a_running_store_is_read_and_not_disturbed(tmp_path: Path) -> None:
