@@ -81,5 +81,7 @@ class LostCatalogs:
         await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     def _remove(self) -> None:
-        remove_content(self._disk, self._directory)
-        self._disk.remove_directory(self._directory)
+        # Not there if making it failed.
+        if self._disk.exists(self._directory):
+            remove_content(self._disk, self._directory)
+            self._disk.remove_directory(self._directory)
