@@ -62,6 +62,9 @@ from segmentstore.contracts.errors import (
     WrongThreadError,
 )
 from segmentstore.contracts.segments import Merged, SegmentInfo
+from segmentstore.contracts.version import (
+    __version__ as __version__,
+)  # exported, and no name of the API
 
 if TYPE_CHECKING:
     from segmentstore import blocking
@@ -111,8 +114,6 @@ _LAZY = {
     "split_events": "segmentstore.contracts.events",
     "tune_gc": "segmentstore.contracts.collector",
 }
-
-__version__ = "0.1.0"
 
 # Written out: type checkers read it, and compute nothing.
 __all__ = [

@@ -12,7 +12,9 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from types import MappingProxyType
 from typing import Final, Self
 
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
@@ -37,6 +39,7 @@ from segmentstore.locked_folder import on_disk
 from segmentstore.store_folder import catalog_directory, read_store_file, tier2_url
 from segmentstore.store_identity import check_identity
 from segmentstore.tier1 import make_log_factory
+from tier2.archive.archive_config import ArchiveConfig
 from tier2.archive.archived_parts_lists import ArchivedPartsLists
 from tier2.archive.ledger_offloader import (
     ArchiveDisabledError,
@@ -47,6 +50,8 @@ from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
+
+NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
 
 _EVER: Final = 2**62
 """Milliseconds since 1970 that nobody lives to see."""
@@ -132,7 +137,7 @@ async def open_past(
         catalogs = StoppedCatalogs(
             partial(catalog_directory, location), file.store_id, runtime, RocksDbKeyStore
         )
-        made = _Making(file.store_id, storage, config.archiving.place, runtime, undo)
+        made = _Making(file.store_id, storage, config.archiving, runtime, undo)
         for container_id in containers if containers is not None else range(config.containers):
 
             async def load(
@@ -157,8 +162,12 @@ async def open_past(
         raise
 
 
-async def open_lost(tier2: str, archive: str, runtime: Runtime) -> PastStore:
+async def open_lost(
+    tier2: str, archive: str, runtime: Runtime, environment: Mapping[str, str] = NO_ENVIRONMENT
+) -> PastStore:
     """The past of a store whose folder and logs are lost: of what Tier 2 and the archive have.
+
+    `environment` says how the archive is read (`archive_read_bytes`).
 
     Raises InvalidArgumentError, NotAStoreError, ConfigError, TierUnavailableError.
     """
@@ -185,7 +194,8 @@ async def open_lost(tier2: str, archive: str, runtime: Runtime) -> PastStore:
             if checkpoint is not None:
                 found[container_id] = checkpoint.metadata
                 store_id, count = checkpoint.store_id, checkpoint.containers
-        made = _Making(store_id, storage, archive, runtime, undo)
+        settings = merge_settings({}, environment, {}, existing=True).archiving
+        made = _Making(store_id, storage, replace(settings, archive=archive), runtime, undo)
         for container_id in range(count):
             if container_id not in found:
                 detail = f"of container {container_id} there is no copy of the metadata"
@@ -204,16 +214,23 @@ class _Making:
     """A store in the making."""
 
     def __init__(
-        self, store_id: str, storage: ObjectStorage, archive: str, runtime: Runtime, undo: UndoStack
+        self,
+        store_id: str,
+        storage: ObjectStorage,
+        archiving: ArchiveConfig,
+        runtime: Runtime,
+        undo: UndoStack,
     ) -> None:
         self._store_id = store_id
         self._storage = storage
         self._undo = undo
         self._offloader: LedgerOffloader = NullLedgerOffloader()
         self._archive = storage
-        if archive:
-            self._archive = _opened(archive, runtime, undo)
-            self._offloader = ObjectLedgerOffloader(self._archive)
+        if archiving.place:
+            self._archive = _opened(archiving.place, runtime, undo)
+            self._offloader = ObjectLedgerOffloader(
+                self._archive, read_bytes=archiving.archive_read_bytes
+            )
         self._containers: list[PastContainer] = []
         self._parts: list[KeptParts] = []
         self.epochs: list[int] = []

@@ -103,7 +103,7 @@ async def _past(source: str, archive: str | None, runtime: Runtime) -> PastStore
     from segmentstore.past_store import open_lost, open_past  # noqa: PLC0415
 
     if archive is not None:
-        return await open_lost(source, archive, runtime)
+        return await open_lost(source, archive, runtime, os.environ)
     return await open_past(source, os.environ, runtime)
 
 

@@ -8,22 +8,31 @@ the hold of an owner that has the archive.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 from durablelog.durable_data_log import DurableDataLog, LogAddress
 from durablelog.log_positions import LogPositions
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.runtime import Clock
 
 
 class ArchiveHold:
     """Of one container; on its event loop. Holds nothing before there was an archive."""
 
     def __init__(
-        self, metadata: ContainerMetadata, log: DurableDataLog, positions: LogPositions
+        self,
+        metadata: ContainerMetadata,
+        log: DurableDataLog,
+        positions: LogPositions,
+        clock: Clock,
     ) -> None:
         self._metadata = metadata
         self._log = log
         self._positions = positions
         self._unarchived_bytes = 0
+        self._since_ms = clock.time_ms()
 
     def start(self) -> None:
         """The container serves."""
@@ -85,11 +94,16 @@ class ArchiveHold:
         return None if short else LogAddress(end + 1)
 
     def health(self) -> str | None:
-        """Why the log keeps what the archive has not; None if it does not."""
+        """Why the log keeps what the archive has not, since when, and how much; None if it does
+        not.
+        """
         if not self.holds:
             return None
+        since = datetime.fromtimestamp(self._since_ms / 1000, UTC).isoformat(timespec="seconds")
+        kept = format_size(self._unarchived_bytes)
         return (
-            "`archive` is not set, so the log keeps all that its archive has not: set it, or "
+            f"`archive` is not set since the opening at {since}, so the log keeps all that its "
+            f"archive has not, {kept} in sealed parts: set it, or "
             '"none" to have no archive any more'
         )
 

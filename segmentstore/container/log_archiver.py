@@ -62,6 +62,7 @@ from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.paced_reading import PacedReadHandle
 from segmentstore.contracts.reports import OffloadedPart
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.version import __version__
 from tier2.archive.archive_config import ArchiveConfig
 from tier2.archive.archive_place import ArchivePlace
 from tier2.archive.archived_parts_lists import ArchivedPartsLists
@@ -172,7 +173,7 @@ class LogArchiver(ArchiveHold):
         on_deletable: Callable[[], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(source.metadata, log, positions)
+        super().__init__(source.metadata, log, positions, runtime.clock)
         self._source = source
         self._offloader = place.offloader
         self._limiter = place.limiter
@@ -450,6 +451,7 @@ class LogArchiver(ArchiveHold):
         return {
             "segmentstore-store": self._source.store_id,
             "segmentstore-container": str(self._metadata.container_id),
+            "segmentstore-version": __version__,
         }
 
     # --- deletions --------------------------------------------------------------------------------

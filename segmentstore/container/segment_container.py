@@ -223,7 +223,7 @@ class SegmentContainer(ContainerUpkeep):
         self._archiver = None
         self._hold = None
         if not config.archiving.archive:
-            self._hold = ArchiveHold(self.metadata, log, self._positions)
+            self._hold = ArchiveHold(self.metadata, log, self._positions, runtime.clock)
         if archive is not None:
             from segmentstore.container.log_archiver import LogArchiver  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import segmentstore
 from durablelog.metadata_updater import SEQUENCE_GAP
 from segmentstore.config import StoreConfig, merge_settings
+from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import ConfigError
 from tests.store.archive_world import (
     DAY_S,
@@ -26,6 +28,7 @@ from tests.store.archive_world import (
 )
 from tests.store.harness import read_all, run, until
 from tier2.archive.archive_config import ARCHIVED_FILE_BYTES, FILE_BLOCK_BYTES
+from tier2.archive.archive_names import archived_data_name
 from tier2.archive.ledger_offloader import ArchiveDisabledError
 from tier2.s3.s3_location import parse_s3_url
 
@@ -75,7 +78,9 @@ def test_an_opening_without_the_setting_leaves_no_gap_in_the_archive(
             await fill(store)
             await store.flush()
             await all_archived(store)
+        opened_ms = world.clock.time_ms()
         async with world.open(archive="") as store:
+            opened = opened_ms // 1000, world.clock.time_ms() // 1000
             assert "`archive` is not set: the log keeps what its archive has not" in caplog.text
             for _ in range(2):
                 await fill(store)
@@ -86,6 +91,10 @@ def test_an_opening_without_the_setting_leaves_no_gap_in_the_archive(
             assert next(each for each in log_parts(store) if each > last) == last + 1
             (health,) = store.stats()["health"]
             assert "the log keeps all that its archive has not" in health
+            since = datetime.fromisoformat(health.split("opening at ")[1].split(", so ")[0])
+            assert opened[0] <= since.timestamp() <= opened[1]
+            kept = sum(part.length for part in store._containers[0]._log.sealed_parts(last))
+            assert f"{format_size(kept)} in sealed parts" in health
         async with world.open() as store:
             await all_archived(store)
             archived = {each.sequence_number for _, _, each in await operations_in(store)}
@@ -215,6 +224,10 @@ def test_a_log_file_is_archived_by_two_puts(tmp_path: Path) -> None:
             assert parts > 5
             assert asked.requests("put") == 2 * parts
             assert asked.requests() <= 4 * parts
+            part = archive_of(store).tail[0]
+            name = archived_data_name(part.ledger_id, part.uid)
+            said = await place.storage.get_whole(name, 1 << 20)
+            assert said.metadata["segmentstore-version"] == segmentstore.__version__
 
     run(main())
 

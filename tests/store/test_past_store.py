@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.past_store import PastStore, open_lost, open_past
 from tests.store.archive_world import archive_of, archiver
-from tests.store.harness import TINY, UNFLUSHED, run, until
+from tests.store.harness import TINY, UNFLUSHED, WorldDisk, run, until
 from tests.support.folders import files_below
 from tests.support.suites import slow
 from tier2.object_names import parse_metadata_manifest_name
@@ -266,6 +267,44 @@ def test_a_running_store_is_read_and_not_disturbed(tmp_path: Path) -> None:
                 await restored(past, AtTime(known[0].time_ms), tmp_path / "new")
             await store.create_segment("still-open")
         assert await seen_in(tmp_path / "new") == known[0].seen
+
+    run(main())
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_the_archive_is_read_in_requests_of_the_size_that_is_set(
+    is_lost: bool, tmp_path: Path
+) -> None:
+    async def requests(read_bytes: int) -> int:
+        """What it takes to read the second part."""
+        disk, asked = WorldDisk(), []
+
+        def note(call: str, path: str) -> None:
+            if call == "pread" and "-ledger-" in path and not path.endswith("-index"):
+                asked.append(path)
+
+        disk.trap = note
+        settings = {**environment(tmp_path), "SEGMENTSTORE_ARCHIVE_READ_BYTES": str(read_bytes)}
+        if is_lost:
+            tier2 = (tmp_path / "store" / "tier2").as_uri()
+            opening = open_lost(
+                tier2, settings["SEGMENTSTORE_ARCHIVE"], Runtime(disk=disk), settings
+            )
+        else:
+            opening = open_past(str(tmp_path / "store"), settings, Runtime(disk=disk))
+        async with await opening as past:
+            handle = await past.open_part(await past.parts[0].at(1))
+            asked.clear()
+            async with aclosing(handle.read(0, handle.last_entry)) as batches:
+                async for _ in batches:
+                    pass
+            await handle.close()
+        return len(asked)
+
+    async def main() -> None:
+        await fill(tmp_path, rounds=1)
+        assert await requests(1 << 20) == 1
+        assert await requests(512) > 8
 
     run(main())
 
