@@ -112,7 +112,8 @@ class ContainerUpkeep(SegmentCalls):
 
     async def settle(self, timeout_s: float) -> None:
         """Leave little to replay to the next opening, while calls go on: what was committed by now
-        is in Tier 2, and the log begins with a checkpoint of it.
+        is in Tier 2, and the log begins with a checkpoint of it. No part is on its way to the
+        archive, and none begins for `timeout_s`.
 
         Waits at most `timeout_s`, and not for a Tier 2 that is failing. What fails is reported
         where it fails; a stop may follow all the same.
@@ -126,6 +127,8 @@ class ContainerUpkeep(SegmentCalls):
                 await self.flush()
                 await self._truncation.truncate_now()
                 await self._checkpoints.finish(timeout_s)
+                if self._archiver is not None:
+                    await self._archiver.pause(timeout_s)
 
     @property
     def is_kept_for_archive(self) -> bool:

@@ -31,6 +31,7 @@ from durablelog.operations import ArchiveOperation
 from segmentstore.container.archive_hold import ArchiveHold
 from segmentstore.container.archive_reading import ArchiveReading
 from segmentstore.container.hot_copy_ages import HotCopyAges
+from segmentstore.container.offload_pause import OffloadPause
 from segmentstore.container.unseen_part import operations_in
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.archive_metadata import (
@@ -191,6 +192,7 @@ class LogArchiver(ArchiveHold):
         self._backoff = Backoff(runtime.random, min_s=_RETRY_MIN_S, max_s=_RETRY_MAX_S)
         self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
+        self._pause = OffloadPause()
         self._requests: list[_Request] = []
         self._ages = HotCopyAges()
         self._place_checked = False
@@ -204,6 +206,10 @@ class LogArchiver(ArchiveHold):
         self._positions.on_part = self._part_began
         name = f"archive-{self._metadata.container_id}"
         self._task = own_task(self._run(), name=name, on_failure=self._failed)
+
+    async def pause(self, seconds: float) -> None:
+        """A stop is near: as `OffloadPause.begin`."""
+        await self._pause.begin(seconds)
 
     async def stop(self) -> None:
         """Cut off what is under way: the next owner begins it again. Idempotent."""
@@ -390,6 +396,13 @@ class LogArchiver(ArchiveHold):
 
     async def _offload(self, sealed: SealedPart) -> ArchivedPart:
         """Have one part in the archive, complete. Raises what its steps raise."""
+        await self._pause.enter()
+        try:
+            return await self._offload_now(sealed)
+        finally:
+            self._pause.leave()
+
+    async def _offload_now(self, sealed: SealedPart) -> ArchivedPart:
         if self._archive.list_due:
             ordinal = await self.lists.close_list()
             await self._commit(PartsListClosed(ordinal))

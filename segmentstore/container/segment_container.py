@@ -373,6 +373,8 @@ class SegmentContainer(ContainerUpkeep):
         Works under full throttle and after a failure. Idempotent.
         """
         if self.state is ContainerState.RUNNING and self._processor is not None:
+            if self._archiver is not None and not hand_over:
+                await self._archiver.pause(_DRAIN_TIMEOUT_S)
             await self._stop_archiver()
             await self._active.drain(self._stopped_error)
             if self._checkpoints.by_reference and not hand_over:

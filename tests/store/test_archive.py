@@ -13,7 +13,11 @@ import pytest
 from durablelog.durable_data_log import LogAddress
 from durablelog.operations import CheckpointOperation, SnapshotCheckpointOperation
 from segmentstore.contracts.archived_parts import OffloadState
-from segmentstore.contracts.errors import DataCorruptionError, InvalidArgumentError
+from segmentstore.contracts.errors import (
+    DataCorruptionError,
+    InvalidArgumentError,
+    TierUnavailableError,
+)
 from tests.store.archive_world import (
     DAY_S,
     MANY,
@@ -213,7 +217,7 @@ def test_a_crash_at_any_step_leaves_what_the_next_owner_cleans(tmp_path: Path, s
                     world.disk.crash_copy(world.folder / "s", world.folder / "t")
                     world.disk.crash_copy(world.archive, world.folder / "u")
                     copied.set()
-                    await asyncio.Event().wait()
+                    raise TierUnavailableError("archive", "cut off")
 
             world.archive.mkdir(exist_ok=True)
             with pytest.MonkeyPatch.context() as patched:
@@ -348,7 +352,12 @@ def test_a_clock_that_was_ahead_keeps_hot_copies_for_the_lag_alone(tmp_path: Pat
             last = archive_of(store).last_number
         world.clock.jump_s(-365 * DAY_S)
         async with world.open(archive_deletion_lag_s=0.1) as store:
-            await until(lambda: archive_of(store).hot_deleted >= last)
+
+            def are_deleted() -> bool:
+                archiver(store)._wake.set()
+                return bool(archive_of(store).hot_deleted >= last)
+
+            await until(are_deleted)
 
     run(main())
 
