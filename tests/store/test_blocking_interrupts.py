@@ -87,8 +87,13 @@ class SignallingDisk(WorldDisk):
         self.calls += 1
         if self.calls in self.moments:
             self.handled.clear()
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-            assert self.handled.wait(WAIT_S)
+            # Again: one that comes just before the main thread begins to wait for a lock does not
+            # end that wait, and CPython calls the handler behind it.
+            for _ in range(WAIT_S):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                if self.handled.wait(1.0):
+                    break
+            assert self.handled.is_set()
         super().reach(call, path)
 
 
@@ -175,13 +180,12 @@ def test_a_close_interrupted_while_it_waits_goes_on(
     store = open_blocking(tmp_path / "s", disk)
     store.create_segment("x")
     answers = [store.append_nowait("x", event(number)) for number in range(EVENTS)]
-    try:
-        disk.moments = {disk.calls + moment, disk.calls + moment + again}
-        store.close()
-    except InterruptedCallError:
+    disk.moments = {disk.calls + moment, disk.calls + moment + again}
+    is_closed = False
+    while not is_closed:
         with suppress(InterruptedCallError):
             store.close()
-    store.close()
+            is_closed = True
     check_answers(tmp_path / "s", answers)
 
 
