@@ -334,7 +334,7 @@ class LogArchiver(ArchiveHold):
             if request not in removals:
                 await request.serve(self)
         while (part := self._due_part()) is not None:
-            await self._offload(part)
+            await self._offload_next(part)
             await self._delete_hot_copies()
         await self._expire()
         await self._sweep()
@@ -385,7 +385,7 @@ class LogArchiver(ArchiveHold):
                 return
             before_it = self._archive.last_sequence
             try:
-                archived = await self._offload(part)
+                archived = await self._offload_next(part)
             except _TRANSIENT as error:
                 reports.append(_report(self._metadata.container_id, part, last, error))
                 raise
@@ -394,15 +394,15 @@ class LogArchiver(ArchiveHold):
 
     # --- one part ---------------------------------------------------------------------------------
 
-    async def _offload(self, sealed: SealedPart) -> ArchivedPart:
+    async def _offload_next(self, sealed: SealedPart) -> ArchivedPart:
         """Have one part in the archive, complete. Raises what its steps raise."""
         await self._pause.enter()
         try:
-            return await self._offload_now(sealed)
+            return await self._offload(sealed)
         finally:
             self._pause.leave()
 
-    async def _offload_now(self, sealed: SealedPart) -> ArchivedPart:
+    async def _offload(self, sealed: SealedPart) -> ArchivedPart:
         if self._archive.list_due:
             ordinal = await self.lists.close_list()
             await self._commit(PartsListClosed(ordinal))
