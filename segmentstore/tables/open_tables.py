@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -31,6 +32,7 @@ from segmentstore.tables.table_types import TABLE_ATTRIBUTES, is_table, key_leng
 
 T = TypeVar("T")
 
+CLOSE_S: Final = 5.0
 _ATTEMPTS: Final = 16
 """Of a call on a table that was dropped while it was on its way."""
 
@@ -154,7 +156,10 @@ class OpenTables:
                 table.pipeline.drop()
 
     async def close(self) -> None:
-        """End what tables do by themselves, and drop them: later calls raise StoreClosedError."""
+        """End what tables do by themselves, and drop them: later calls raise StoreClosedError.
+
+        Returns when no append of theirs is on its way, CLOSE_S later at the latest.
+        """
         self._closed = True
         for opening in tuple(self._opening.values()):
             opening.task.cancel()
@@ -162,6 +167,10 @@ class OpenTables:
         for table in tuple(self._tables.values()):
             await table.close()
             table.pipeline.drop()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                for table in tuple(self._draining.values()):
+                    await table.pipeline.drained()
 
     # --- opening ----------------------------------------------------------------------------------
 

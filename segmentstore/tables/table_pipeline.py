@@ -1,11 +1,14 @@
 """TablePipeline: an open table's appends (adapter).
 
 Each batch is one append that expects the offset behind the batch before it. So if one fails, so do
-all behind it, and what succeeds was checked against what became durable. Rules of this file:
+all behind it, and what succeeds was checked against what became durable. There is one exception:
+others append just as many bytes as those that failed have. Rules of this file:
 
 - between a check and its append nothing is awaited;
 - a refusal is given when what it was checked against is durable: nobody learns of a state that may
   not be there after a crash;
+- a batch that was appended behind one that failed has an unknown outcome: its records are there,
+  and were checked against others that are not;
 - when a batch has failed, nothing is appended until no batch is in flight. Then the batches are
   forgotten, if the failure says what is in the segment; else the table is dropped, and its segment
   is read again at the next use.
@@ -20,6 +23,7 @@ from functools import partial
 from typing import Final
 
 from segmentstore.contracts.errors import (
+    AppendOutcomeUnknownError,
     AppendTooLargeError,
     BadOffsetError,
     SegmentError,
@@ -27,6 +31,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TierUnavailableError,
 )
+from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.service import SegmentStore
 from segmentstore.tables.pending_table import PendingTable
 from segmentstore.tables.table_batch import TableBatch
@@ -223,9 +228,11 @@ class TablePipeline:
 
     def _settle(self, entry: _InFlight, appended: asyncio.Future[int]) -> None:
         error = _error_of(appended)
+        first = self._in_flight[0]
+        if error is None and first is not entry:
+            container_id = container_of(self._name, self._store.config.containers)
+            error = AppendOutcomeUnknownError(container_id, first.error)
         if error is None:
-            # First of all in flight: those before it cannot fail any more, and were called before.
-            assert self._in_flight[0] is entry
             self._in_flight.popleft()
             self.table.commit(entry.batch)
         else:
@@ -259,8 +266,9 @@ class TablePipeline:
         """All in flight have failed: nothing is any more."""
         first = self._in_flight[0].error
         self._cause = first if isinstance(first, SegmentStoreError) else None
+        appended = any(isinstance(x.error, AppendOutcomeUnknownError) for x in self._in_flight)
         self._in_flight.clear()
-        if isinstance(first, _NOT_APPENDED):
+        if isinstance(first, _NOT_APPENDED) and not appended:
             self.table.reset()
             self._failed = False
         else:

@@ -80,7 +80,8 @@ class TableService:
     async def close(self) -> None:
         """End what goes on by itself, and release the index store. Idempotent.
 
-        Appends on their way go on. Later calls raise StoreClosedError.
+        Waits for appends on their way, 5 s at most: behind that they go on. Later calls raise
+        StoreClosedError.
         """
         await self._tables.close()
         if self._on_disk is not None:

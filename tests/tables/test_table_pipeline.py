@@ -120,6 +120,38 @@ def test_what_others_appended_is_read(limits: TableLimits) -> None:
     with_tables(work, limits)
 
 
+def test_what_is_appended_behind_as_many_bytes_of_others_has_an_unknown_outcome() -> None:
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        await tables.update("t", [(b"k", NO_VERSION, b"1")])
+        theirs = store.append("t", b"".join(put_parts(b"k", b"2")))
+        first = asyncio.ensure_future(tables.update("t", [(b"k", NO_VERSION, b"3")]))
+        behind = asyncio.ensure_future(tables.update("t", [(b"l", NOT_EXISTS, b"4")]))
+        await theirs
+        with pytest.raises(AppendOutcomeUnknownError, match="the segment is at"):
+            await behind
+        await first
+        found = await tables.get("t", [b"k", b"l"])
+        assert [each and each.value for each in found] == [b"3", b"4"]
+        await tables.update("t", [(b"l", NO_VERSION, b"5")])
+
+    with_tables(work)
+
+
+def test_a_closed_service_has_nothing_on_its_way() -> None:
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        await tables.info("t")
+        update = asyncio.ensure_future(tables.update("t", [(b"k", NO_VERSION, b"1")]))
+        await turns()
+        before = (await store.get_info("t")).length
+        await tables.close()
+        assert (await store.get_info("t")).length > before == 0
+        await update
+
+    with_tables(work)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_table_is_opened_anew_when_what_was_in_flight_has_its_outcome(fails: bool) -> None:
     async def work(tables: TableService, store: SegmentStore) -> None:
