@@ -46,6 +46,7 @@ CASES = {
     "s3_flush": "bench.s3_flush",
     "archive": "bench.archive",
     "archive_replay": "bench.archive_replay",
+    "archived_moment": "bench.archived_moment",
     "s3_backlog": "bench.s3_backlog",
     "s3_catch_up": "bench.s3_catch_up",
     "s3_consolidation": "bench.s3_consolidation",

@@ -43,6 +43,10 @@ OpenPart: TypeAlias = Callable[[ArchivedPart], Awaitable[ReadHandle]]
 """A handle on a part in the archive; the caller closes it."""
 
 _CHECKPOINTS: Final = (CheckpointOperation, SnapshotCheckpointOperation)
+_LAST_ENTRIES: Final = 4
+"""Of a part, read for an operation that ends in the next one. Most begin in the last entry."""
+_MORE: Final = 8
+"""Times as many, if it begins before them."""
 
 
 class ReadableLog(Protocol):
@@ -277,7 +281,7 @@ class ArchivedHistory:
                 async for operations in batches:
                     numbers = [past.operation.sequence_number for past in operations]
                     is_cut = not begun and reader.skipped and numbers[0] > first
-                    if is_cut and self._part_before(start) is not None:
+                    if is_cut and await self._earlier(start) is not None:
                         break
                     begun = True
                     if numbers[0] >= first and numbers[-1] <= last:
@@ -292,8 +296,8 @@ class ArchivedHistory:
                         return
             if begun or not reader.skipped:
                 return
-            # The first operation that ends in the part begins in an earlier one.
-            start = self._part_before(start)
+            # The first operation that ends there begins before it.
+            start = await self._earlier(start)
 
     async def _start_of(self, sequence_number: int) -> _Start | None:
         """Where to begin reading so as to meet the end of the operation; None: nowhere."""
@@ -308,11 +312,20 @@ class ArchivedHistory:
             return _Start(index, part.checkpoint_entry)
         return _Start(index)
 
-    def _part_before(self, start: _Start) -> _Start | None:
-        """The beginning of the part before; None if that is not kept."""
-        if start.place is None or start.place <= self._parts.kept.start:
+    async def _earlier(self, start: _Start) -> _Start | None:
+        """More of the part's entries, or the last ones of the part before; None if that is not
+        kept.
+        """
+        if start.place is None:
             return None
-        return _Start(start.place - 1)
+        if start.entry:
+            part = await self._parts.at(start.place)
+            entries = _MORE * (part.entries - start.entry)
+            return _Start(start.place, max(0, part.entries - entries))
+        if start.place <= self._parts.kept.start:
+            return None
+        part = await self._parts.at(start.place - 1)
+        return _Start(start.place - 1, max(0, part.entries - _LAST_ENTRIES))
 
     async def first_at(self, time_ms: int) -> int:
         """A number at or before that of the first operation of this time or a later one.
@@ -325,11 +338,9 @@ class ArchivedHistory:
         first = await self._first_of_log()
         return first.sequence_number if first is not None else 1
 
-    async def windows_before(
-        self, last: int, first: int, grow: int = 2
-    ) -> AsyncGenerator[tuple[int, int], None]:
-        """Ranges of operations that cover `first` to `last`, from the newest one backward, each
-        about `grow` times as many parts as the one before it. No part is read for that.
+    async def windows_before(self, last: int, first: int) -> AsyncGenerator[tuple[int, int], None]:
+        """Ranges of operations that cover `first` to `last`, from the newest one backward: the
+        log's, then each part's. No part is read for that.
         """
         begin = await self._first_of_log()
         end = last
@@ -339,14 +350,12 @@ class ArchivedHistory:
         if end < first:
             return
         found = await self._parts.find_sequence(end)
-        count, wanted = 0, 1
         async with aclosing(backward(self._parts, found[0] if found else None)) as parts:
             async for _, each in parts:
-                count += 1
-                if count < wanted or not each.first_sequence:
-                    continue
+                if not 0 < each.first_sequence <= end:
+                    continue  # No operation ends in it.
                 yield max(first, each.first_sequence), end
-                end, count, wanted = each.first_sequence - 1, 0, grow * wanted
+                end = each.first_sequence - 1
                 if end < first:
                     return
         yield first, end

@@ -36,19 +36,11 @@ class HistorySearch:
             async for first, end in windows:
                 try:
                     await self._search(first, end)
-                except (DataCorruptionError, LedgerNotFoundError):
-                    await self._search_parts(first, end)
+                except (DataCorruptionError, LedgerNotFoundError) as error:
+                    # What is damaged or missing in one part hides no other.
+                    self.damage.append(f"operations {first} to {end}: {error}")
                 if not self._wanted or self._wanted.first_sequence >= first:
                     return
-
-    async def _search_parts(self, first: int, last: int) -> None:
-        """Part by part: what is damaged or missing in one hides no other."""
-        async with aclosing(self._history.windows_before(last, first, grow=1)) as windows:
-            async for begin, end in windows:
-                try:
-                    await self._search(begin, end)
-                except (DataCorruptionError, LedgerNotFoundError) as error:
-                    self.damage.append(f"operations {begin} to {end}: {error}")
 
     async def _search(self, first: int, last: int) -> None:
         while self._wanted and await self._pass_over(first, last):

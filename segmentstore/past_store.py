@@ -12,7 +12,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final, Self
@@ -77,6 +77,15 @@ class KeptParts:
         return await retried(partial(self._lists.at, index))
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiveTraffic:
+    """What was asked of an archive."""
+
+    requests: int
+    """GETs and HEADs, their retries among them."""
+    bytes_received: int
+
+
 class PastStore:
     """A context manager; `open_past` and `open_lost` make it."""
 
@@ -86,6 +95,7 @@ class PastStore:
         parts: list[KeptParts],
         epochs: list[int],
         offloader: LedgerOffloader,
+        archive: ObjectStorage | None,
         undo: UndoStack,
     ) -> None:
         self.source = source
@@ -94,6 +104,7 @@ class PastStore:
         self.epochs = epochs
         """Of the newest owners, by container; empty where the logs are lost."""
         self._offloader = offloader
+        self._archive = archive
         self._undo = undo
 
     async def __aenter__(self) -> Self:
@@ -108,6 +119,16 @@ class PastStore:
         Raises LedgerNotFoundError, DataCorruptionError, TierUnavailableError.
         """
         return await self._offloader.read_offloaded(part.ledger_id, part.uid)
+
+    def archive_traffic(self) -> ArchiveTraffic:
+        """Since the opening; nothing without an archive."""
+        if self._archive is None:
+            return ArchiveTraffic(0, 0)
+        operations = self._archive.statistics().operations.values()
+        return ArchiveTraffic(
+            sum(each.requests for each in operations),
+            sum(each.bytes_received for each in operations),
+        )
 
     async def close(self) -> None:
         """Release everything. Idempotent."""
@@ -256,7 +277,8 @@ class _Making:
         source = PastSource(
             store_id=self._store_id, containers=self._containers, storage=self._storage
         )
-        return PastStore(source, self._parts, self.epochs, self._offloader, self._undo)
+        archive = self._archive if self._archive is not self._storage else None
+        return PastStore(source, self._parts, self.epochs, self._offloader, archive, self._undo)
 
 
 def _opened(url: str, runtime: Runtime, undo: UndoStack) -> ObjectStorage:

@@ -19,7 +19,7 @@ from segmentstore.contracts.runtime import Runtime
 if TYPE_CHECKING:
     from recovery.moments import Moment
     from recovery.restore_past import PastReport
-    from segmentstore.past_store import PastStore
+    from segmentstore.past_store import ArchiveTraffic, PastStore
 
 _LOSSES_MAX = 1000
 """Lines for people; programs get all."""
@@ -52,14 +52,18 @@ def restore_at(
     else:
         require_store(source)
     refuse_cluster(new_store, "a store is restored into a folder: name one; --tier1 says more")
-    report = run(
+    report, traffic = run(
         _restore(source, new_store, moment, container, archive, tier2, tier1, dry_run=dry_run)
     )
     harmful = any(finding.severity is Severity.HARMFUL for finding in report.findings)
     if as_json:
-        output.print_json({**_plain(report), "harmful": harmful})
+        output.print_json({**_plain(report, traffic), "harmful": harmful})
     else:
         _show(report)
+        output.out().print(
+            f"the archive was asked {traffic.requests:,} times and sent "
+            f"{format_size(traffic.bytes_received)}"
+        )
     if harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
     if report.losses:
@@ -76,7 +80,7 @@ async def _restore(
     tier1: str,
     *,
     dry_run: bool,
-) -> PastReport:
+) -> tuple[PastReport, ArchiveTraffic]:
     from recovery.restore_past import restore_past  # noqa: PLC0415
     from segmentstore.tier1 import make_log_factory  # noqa: PLC0415
 
@@ -85,7 +89,7 @@ async def _restore(
     await logs.open()
     try:
         async with await _past(source, archive, runtime) as past:
-            return await restore_past(
+            report = await restore_past(
                 past.source,
                 moment,
                 new_store,
@@ -95,6 +99,7 @@ async def _restore(
                 logs=logs,
                 dry_run=dry_run,
             )
+            return report, past.archive_traffic()
     finally:
         await logs.close()
 
@@ -107,10 +112,12 @@ async def _past(source: str, archive: str | None, runtime: Runtime) -> PastStore
     return await open_past(source, os.environ, runtime)
 
 
-def _plain(report: PastReport) -> dict[str, Any]:
+def _plain(report: PastReport, traffic: ArchiveTraffic) -> dict[str, Any]:
     document: dict[str, Any] = {
         field.name: getattr(report, field.name) for field in dataclasses.fields(report)
     }
+    document["archive_requests"] = traffic.requests
+    document["archive_bytes_received"] = traffic.bytes_received
     document["restored_bytes"] = report.restored_bytes
     document["lost_bytes"] = report.lost_bytes
     document["losses"] = [output.to_plain(loss) for loss in report.losses]

@@ -62,6 +62,8 @@ class MemoryPart(ReadHandle):
         self._ledger_id = ledger_id
         self.entries = list(entries)
         self.closed = False
+        self.given = 0
+        """Entries."""
 
     @property
     def ledger_id(self) -> int:
@@ -82,6 +84,7 @@ class MemoryPart(ReadHandle):
             raise EntryRangeError("entries", (first, last), f"it has 0 to {self.last_entry}")
         for begin in range(first, last + 1, 3):
             end = min(begin + 3, last + 1)
+            self.given += end - begin
             yield [LedgerEntry(n, memoryview(self.entries[n])) for n in range(begin, end)]
 
     async def close(self) -> None:
@@ -131,6 +134,7 @@ class ArchivedLog:
         self.parts: dict[int, MemoryPart] = {}
         self.listed: list[ArchivedPart] = []
         self.opened: list[int] = []
+        self.handles: list[MemoryPart] = []
         self._updater = MetadataUpdater(self.model)
         self._bytes: dict[int, bytes] = {}
         self._in_frame = operations_in_frame
@@ -272,7 +276,9 @@ class ArchivedLog:
         if part.number not in self.parts:
             raise LedgerNotFoundError(part.ledger_id, "the archive of a test")
         self.opened.append(part.number)
-        return MemoryPart(part.ledger_id, self.parts[part.number].entries)
+        handle = MemoryPart(part.ledger_id, self.parts[part.number].entries)
+        self.handles.append(handle)
+        return handle
 
     # --- the model --------------------------------------------------------------------------------
 

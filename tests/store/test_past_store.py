@@ -340,7 +340,10 @@ def test_the_command_line_shows_verifies_replays_and_restores(tmp_path: Path) ->
     dry = segmentstore_command(tmp_path, "restore", store, new, "--at", at, "--dry-run", "--json")
     assert (dry.returncode, Path(new).exists()) == (0, False)
     made = segmentstore_command(tmp_path, "restore", store, new, "--at", at, "--json")
-    assert json.loads(made.stdout)["restored_bytes"] == json.loads(dry.stdout)["restored_bytes"]
+    report = json.loads(made.stdout)
+    assert report["restored_bytes"] == json.loads(dry.stdout)["restored_bytes"]
+    assert report["archive_requests"] > 0
+    assert report["archive_bytes_received"] >= report["containers"][0]["bytes_from_history"]
     assert asyncio.run(seen_in(Path(new))) == known[1].seen
     refused = segmentstore_command(tmp_path, "restore", store, new, "--at", "5")
     assert refused.returncode != 0

@@ -109,12 +109,12 @@ PAST: Final = (
     Mutant(
         "stretches-with-a-gap",
         _BYTES,
-        "Between two stretches of the history that are searched one operation is left out.",
+        "Between two parts of the history that are searched one operation is left out.",
         (
             Edit(
                 f"{_HISTORY}.windows_before",
-                "end, count, wanted = each.first_sequence - 1, 0, grow * wanted",
-                "end, count, wanted = each.first_sequence - 2, 0, grow * wanted",
+                "end = each.first_sequence - 1",
+                "end = each.first_sequence - 2",
             ),
         ),
         Hunt(workload="default", settings=_ARCHIVED),
