@@ -89,10 +89,10 @@ def found(name: str, base: Base) -> list[str]:
 def test_a_log_that_is_truncated_in_front_of_its_archive_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    base = prepare("expiry")
+    base = prepare("archive")
     monkeypatch.setattr(ArchiveHold, "truncation_bound", lambda _: None)
     monkeypatch.setattr(LogTruncation, "_retain_from", lambda _: None)
-    assert any("of the operations behind" in each for each in found("expiry/", base))
+    assert any("of the operations behind" in each for each in found("archive/checkpoint", base))
 
 
 def test_an_attempt_whose_objects_stay_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
