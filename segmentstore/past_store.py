@@ -11,7 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
@@ -19,22 +20,24 @@ from typing import Final, Self
 
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.operations import SnapshotCheckpointOperation
+from recovery.archive_orphans import archive_orphans
 from recovery.archived_history import ArchivedHistory
-from recovery.archived_parts_listing import FoundPart
 from recovery.lost_catalogs import LostCatalogs
 from recovery.moments import AtTime
 from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
 from recovery.stopped_catalogs import StoppedCatalogs
-from recovery.tier2_scan import list_bucket, newest_metadata, retried
+from recovery.tier2_scan import list_bucket, newest_metadata
 from segmentstore.config import merge_settings
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import InvalidArgumentError, NotAStoreError
+from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
+from segmentstore.kept_parts import KeptParts
 from segmentstore.locked_folder import on_disk
 from segmentstore.store_folder import catalog_directory, read_store_file, tier2_url
 from segmentstore.store_identity import check_identity
@@ -55,26 +58,6 @@ NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
 
 _EVER: Final = 2**62
 """Milliseconds since 1970 that nobody lives to see."""
-
-
-class KeptParts:
-    """The parts of one container that its archive keeps, as its metadata have them."""
-
-    def __init__(self, lists: ArchivedPartsLists, archive: ArchiveMetadata) -> None:
-        self._lists = lists
-        self.kept = range(archive.first, archive.count)
-
-    async def find_sequence(self, sequence_number: int) -> FoundPart | None:
-        """As `PartListing` has it."""
-        return await retried(partial(self._lists.find_sequence, sequence_number))
-
-    async def find_time(self, time_ms: int) -> FoundPart | None:
-        """As `PartListing` has it."""
-        return await retried(partial(self._lists.find_time, time_ms))
-
-    async def at(self, index: int) -> ArchivedPart:
-        """As `PartListing` has it."""
-        return await retried(partial(self._lists.at, index))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +102,21 @@ class PastStore:
         Raises LedgerNotFoundError, DataCorruptionError, TierUnavailableError.
         """
         return await self._offloader.read_offloaded(part.ledger_id, part.uid)
+
+    async def archive_orphans(self, now_ms: int) -> AsyncGenerator[Finding, None]:
+        """A note of each object of the store that is of no part of its archive.
+
+        Raises as `archive_orphans`, whose cost it has.
+        """
+        if self._archive is None:
+            return
+        known: set[bytes] = set()
+        for parts in self.parts:
+            known |= await parts.uids()
+        orphans = archive_orphans(self._archive, self.source.store_id, known, now_ms)
+        async with aclosing(orphans) as findings:
+            async for each in findings:
+                yield each
 
     def archive_traffic(self) -> ArchiveTraffic:
         """Since the opening; nothing without an archive."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from recovery.moments import Moment
     from recovery.restore_past import PastContainer
     from segmentstore.contracts.archived_parts import ArchivedPart
+    from segmentstore.contracts.findings import Finding
     from segmentstore.operation_lines import LineOf
     from segmentstore.past_store import PastStore
 
@@ -73,12 +74,10 @@ def show(
 
 
 async def _part(past: PastStore, container_id: int, number: int) -> ArchivedPart:
-    parts = past.parts[container_id]
-    for index in parts.kept:
-        found = await parts.at(index)
-        if found.number == number:
-            return found
-    raise InvalidArgumentError("PART", number, f"container {container_id} has no such part")
+    found = await past.parts[container_id].find_number(number)
+    if found is None:
+        raise InvalidArgumentError("PART", number, f"container {container_id} has no such part")
+    return found
 
 
 async def _described(past: PastStore, container_id: int, part: ArchivedPart) -> dict[str, Any]:
@@ -118,8 +117,9 @@ def verify(
     """Read every archived part and check it; ends with 3 if one is damaged or missing.
 
     Indices, blocks, entries, the checksums of frames, and that frames and operations follow each
-    other without a hole.
+    other without a hole. Of all containers: objects of the store that are of no part, too.
     """
+    orphans: list[Finding] = []
 
     async def checked(past: PastStore) -> list[PartCheck]:
         from recovery.history_check import HistoryCheck  # noqa: PLC0415
@@ -129,10 +129,14 @@ def verify(
             check = HistoryCheck(number, past.parts[number], past.open_part)
             async with aclosing(check.run()) as parts:
                 found += [each async for each in parts]
+        if container is None:
+            async with aclosing(past.archive_orphans(Runtime().clock.time_ms())) as left:
+                orphans.extend([each async for each in left])
         return found
 
     checks = with_past(store, checked)
-    findings = [finding for check in checks for finding in check.findings]
+    harmful = [finding for check in checks for finding in check.findings]
+    findings = [*harmful, *orphans]
     counts = {
         "parts": len(checks),
         "entries": sum(check.entries for check in checks),
@@ -141,15 +145,15 @@ def verify(
     }
     if as_json:
         output.print_json(
-            {"store": store, "harmful": bool(findings), **counts, "findings": findings}
+            {"store": store, "harmful": bool(harmful), **counts, "findings": findings}
         )
     else:
         if findings:
             columns = ("severity", "kind", "place", "detail")
             output.out().print(output.table(None, columns, findings))
-        shown = {**counts, "bytes": format_size(counts["bytes"]), "harmful": len(findings)}
+        shown = {**counts, "bytes": format_size(counts["bytes"]), "harmful": len(harmful)}
         output.out().print(output.pairs(None, {"store": store, **shown}))
-    if findings:
+    if harmful:
         raise typer.Exit(ExitCode.CORRUPTION)
 
 

@@ -65,6 +65,7 @@ from segmentstore.contracts.reports import OffloadedPart
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.version import __version__
 from tier2.archive.archive_config import ArchiveConfig
+from tier2.archive.archive_names import CONTAINER_KEY, PROGRAM_KEY, STORE_KEY
 from tier2.archive.archive_place import ArchivePlace
 from tier2.archive.archived_parts_lists import ArchivedPartsLists
 from tier2.archive.ledger_offloader import OffloadRefusedError
@@ -462,9 +463,9 @@ class LogArchiver(ArchiveHold):
 
     def _extra_metadata(self) -> dict[str, str]:
         return {
-            "segmentstore-store": self._source.store_id,
-            "segmentstore-container": str(self._metadata.container_id),
-            "segmentstore-version": __version__,
+            STORE_KEY: self._source.store_id,
+            CONTAINER_KEY: str(self._metadata.container_id),
+            PROGRAM_KEY: __version__,
         }
 
     # --- deletions --------------------------------------------------------------------------------

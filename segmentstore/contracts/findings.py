@@ -92,6 +92,7 @@ MOVES: Final[Mapping[str, Move]] = {
     "archived-part": Move.PERSON,
     "archived-part-missing": Move.PERSON,
     "archive-hole": Move.PERSON,
+    "archive-orphan": Move.PERSON,
     # reconciliation (tier2.spark: FindingKind)
     "missing": Move.PERSON,
     "wrong_size": Move.PERSON,

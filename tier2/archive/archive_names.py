@@ -14,6 +14,9 @@ FORMAT_VERSION: Final = "1"
 ROLE_KEY: Final = "role"
 DATA_ROLE: Final = "data"
 INDEX_ROLE: Final = "index"
+STORE_KEY: Final = "segmentstore-store"
+CONTAINER_KEY: Final = "segmentstore-container"
+PROGRAM_KEY: Final = "segmentstore-version"
 
 LEDGER_ID_MAX: Final = 2**63 - 1
 

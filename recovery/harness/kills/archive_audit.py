@@ -25,7 +25,8 @@ from segmentstore.contracts.archive_metadata import ArchiveMetadata
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.past_store import KeptParts, PastStore, open_past
+from segmentstore.kept_parts import KeptParts
+from segmentstore.past_store import PastStore, open_past
 from tier2.archive.archive_names import archived_data_name, archived_index_name
 from tier2.archive.parts_objects import list_name, node_name
 from tier2.locations import open_object_storage

@@ -23,7 +23,7 @@ from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.past_store import KeptParts
+from segmentstore.kept_parts import KeptParts
 from tier2.archive.archived_parts_lists import ArchivedPartsLists
 from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.object_storage import ObjectStorage
