@@ -18,6 +18,7 @@ from segmentstore.contracts.errors import InvalidArgumentError, SegmentStoreErro
 _CHECKPOINT: Final = "checkpoint:"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SEQUENCE_MAX: Final = 2**64 - 1
+_SHOWN_MAX_MS: Final = int(datetime.max.replace(tzinfo=UTC).timestamp() * 1000)
 
 
 class MomentNotKeptError(SegmentStoreError):
@@ -108,5 +109,7 @@ def _number(text: str, digits: str) -> int:
 
 
 def shown_time(time_ms: int) -> str:
-    """A time for people, e.g. `2026-01-31T12:00:00.250+00:00`."""
+    """A time for people, e.g. `2026-01-31T12:00:00.250+00:00`; "the end" for the last ones."""
+    if time_ms > _SHOWN_MAX_MS:
+        return "the end"
     return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -25,7 +25,7 @@ from segmentstore.store_folder import (
     read_store_file,
     tier2_url,
 )
-from tier2.locations import check_object_storage_url
+from tier2.locations import check_archive_url, check_object_storage_url
 
 T = TypeVar("T")
 
@@ -115,6 +115,8 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
     # Before store.toml keeps it for ever: a store with a tier2 that cannot be opened could never be
     # repaired.
     check_object_storage_url(tier2_url(location, config), new=file is None)
+    if config.archiving.place:
+        check_archive_url(config.archiving.place, tier2_url(location, config))
     if file is not None and not config.tier2:
         check_tier2_is_not_misplaced(location, runtime)
     created_folders, lock = lock_folder(location, runtime)

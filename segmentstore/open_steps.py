@@ -44,7 +44,7 @@ from segmentstore.tier2_watch import has_objects, losses_of, scrub_of, watch_rea
 from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from tier2.archive.archive_place import ArchivePlace
-from tier2.locations import is_same_place
+from tier2.locations import check_archive_url
 from tier2.store_markers import StoreMarkers
 
 _log = logging.getLogger(__name__)
@@ -165,12 +165,9 @@ def _open_archive(requested: Requested, tier2: str, config: StoreConfig) -> Arch
     # Not at the top: only a store with an archive pays for it.
     from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader  # noqa: PLC0415
 
-    try:
-        if is_same_place(settings.place, tier2):
-            raise ConfigError("archive", "it must be another place than tier2")
-        storage = requested.adapters.storage(settings.place, requested.runtime)
-    except ConfigError as error:
-        raise ConfigError("archive", error.reason) from error
+    # Again: a store on BookKeeper says itself where its Tier 2 is.
+    check_archive_url(settings.place, tier2)
+    storage = requested.adapters.storage(settings.place, requested.runtime)
     try:
         offloader = ObjectLedgerOffloader(
             storage,

@@ -77,6 +77,18 @@ def check_object_storage_url(url: str, *, new: bool = False) -> None:
     scheme.check(url)
 
 
+def check_archive_url(url: str, tier2: str) -> None:
+    """Raise ConfigError("archive", ...) for what cannot be the archive of a store whose Tier 2 has
+    the URL `tier2`; makes and touches nothing.
+    """
+    try:
+        check_object_storage_url(url)
+        if is_same_place(url, tier2):
+            raise ConfigError("archive", "it must be another place than tier2")
+    except ConfigError as error:
+        raise ConfigError("archive", error.reason) from error
+
+
 def open_object_storage(
     url: str, runtime: Runtime, *, memory: MemoryStorages | None = None
 ) -> ObjectStorage:

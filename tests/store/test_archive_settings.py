@@ -255,5 +255,6 @@ def test_the_archive_is_named_as_tier2_is(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="setting archive: "):
             async with segmentstore.open(tmp_path / "s", archive="no-url"):
                 pass
+        assert not (tmp_path / "s").exists(), "no store is made"
 
     run(main())

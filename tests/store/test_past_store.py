@@ -271,6 +271,18 @@ def test_a_running_store_is_read_and_not_disturbed(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_store_whose_maker_died_before_its_first_operation_has_no_past(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with segmentstore.open(tmp_path / "whole", **TINY):
+            pass
+        (tmp_path / "store").mkdir()
+        shutil.copyfile(tmp_path / "whole/store.toml", tmp_path / "store/store.toml")
+        with pytest.raises(MomentNotKeptError, match="nothing to begin with at the end: there is"):
+            await open_past(str(tmp_path / "store"), {}, Runtime())
+
+    run(main())
+
+
 @pytest.mark.parametrize("is_lost", [False, True])
 def test_the_archive_is_read_in_requests_of_the_size_that_is_set(
     is_lost: bool, tmp_path: Path
