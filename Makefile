@@ -27,7 +27,10 @@ RELEASES ?=
 PEERS ?=
 CELLS ?=
 QUICK ?=
-PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal
+# Of what hypothesis draws: a commit has its own examples on every machine; SEED= for new ones.
+SEED ?= $(shell git rev-parse HEAD 2>/dev/null)
+DRAWN = $(if $(SEED),--hypothesis-seed=$(SEED))
+PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal $(DRAWN)
 
 .PHONY: help run test test-all tools services bookkeeper lint format typecheck imports \
 	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-peers bench-ten-million \

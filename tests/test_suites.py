@@ -104,7 +104,8 @@ def test_make_chooses_by_marks_alone() -> None:
     assert recipe("unit-all") == f'{ALL_SIZES}=all $(PYTEST) -m "{IN_TEST_ALL}"'
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (command,) = re.findall(r"(?m)^PYTEST = (.*)$", makefile)
-    assert command == "$(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal"
+    assert command == "$(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal $(DRAWN)"
+    assert "\nDRAWN = $(if $(SEED),--hypothesis-seed=$(SEED))\n" in makefile
     assert "\n\t@$(MAKE) --no-print-directory -j 3 static unit\n" in makefile
     hiding = r"--(?:ignore|deselect|collect-in)|norecursedirs|collect_ignore|python_(?:fi|cl|fu)"
     for name in ("Makefile", ".ci/run", "pyproject.toml", "tests/conftest.py"):

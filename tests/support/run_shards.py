@@ -1,7 +1,7 @@
 """As much of `make test-all` as fits a time: `python -m tests.support.run_shards SECONDS`.
 
-The commit names the first shard. One that might not end in time is not begun, and is named. Ends
-with 1 if a test failed.
+The commit names the first shard, and what hypothesis draws. One that might not end in time is not
+begun, and is named. Ends with 1 if a test failed.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def commit() -> str:
     return asked.stdout.strip() or NO_COMMIT
 
 
-def run(shard: Shard) -> bool:
-    """Whether all its tests passed."""
+def run(shard: Shard, seed: str) -> bool:
+    """Whether all its tests passed; `seed` says what hypothesis draws, as in the Makefile."""
     if shard is WHEEL:
         return subprocess.run(["make", "wheel-test-all"], cwd=ROOT, check=False).returncode == 0
     command = [
@@ -76,6 +76,7 @@ def run(shard: Shard) -> bool:
         str(JOBS),
         "--dist",
         "worksteal",
+        f"--hypothesis-seed={seed}",
     ]
     environment = {**os.environ, ALL_SIZES: "all"}
     done = subprocess.run(
@@ -100,7 +101,7 @@ def main(budget_s: float) -> int:
         print(
             f"shard {number}: {shard.seconds:.0f} s of a core: {' '.join(shard.files)}", flush=True
         )
-        if not run(shard):
+        if not run(shard, head):
             failed.append(number)
         took = time.monotonic() - now
         slowness = max(slowness, took / shard.wall_s(1.0))
