@@ -15,6 +15,7 @@ from segmentstore.contracts.errors import SegmentExistsError
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.store_api import StoreApi
 
+ANSWER_S: Final = 60.0
 _BYTES: Final = 100
 
 
@@ -40,6 +41,9 @@ class PacedAppends:
         self.acknowledged: dict[int, list[float]] = {number: [] for number in self._names}
         """When, by container."""
         self.errors: list[BaseException] = []
+        self._unanswered = 0
+        self._all_answered = asyncio.Event()
+        self._all_answered.set()
         self._ends = False
 
     async def create(self) -> None:
@@ -58,6 +62,8 @@ class PacedAppends:
             for index in range(sent, due):
                 number = numbers[index % len(numbers)]
                 future = self._store.append(self._names[number], bytes(_BYTES))
+                self._unanswered += 1
+                self._all_answered.clear()
                 future.add_done_callback(partial(self._done, number))
             sent = max(sent, due)
             await asyncio.sleep(0.001)
@@ -66,7 +72,16 @@ class PacedAppends:
         """Send no more."""
         self._ends = True
 
+    async def answered(self) -> None:
+        """Wait for what was sent, ANSWER_S at most: a container may be on its way to a host."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_S):
+                await self._all_answered.wait()
+
     def _done(self, number: int, future: asyncio.Future[int]) -> None:
+        self._unanswered -= 1
+        if not self._unanswered:
+            self._all_answered.set()
         if (error := future.exception()) is not None:
             self.errors.append(error)
         else:

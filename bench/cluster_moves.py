@@ -99,6 +99,7 @@ async def loaded(local: LocalHosts, rate: int) -> AsyncGenerator[LoadedCluster, 
             finally:
                 load.end()
                 await running
+                await load.answered()
         await timeline.close()
     finally:
         await client.close()
