@@ -9,10 +9,8 @@ knows what was about to happen. Rules of this file:
   left is deleted by its uid before that;
 - a part is complete when the archive has all of it, data and index, and not before that is logged.
   An unknown outcome of that operation stops the container: nothing is deleted;
-- the log is truncated behind what is complete, and retains its copy until `HotCopiesDeleted`, which
-  comes a lag after completion;
-- parts leave the archive from the oldest on: the pointer to the first one moves, then their objects
-  are deleted, then the lists that had no others.
+- the log is truncated behind what is complete, and retains its copy. What is deleted when is in
+  archive_deletions.py.
 """
 
 from __future__ import annotations
@@ -28,22 +26,18 @@ from typing import Final
 from durablelog.durable_data_log import DurableDataLog, SealedPart
 from durablelog.log_positions import LogPositions, PartOperations
 from durablelog.operations import ArchiveOperation
+from segmentstore.container.archive_deletions import ArchiveDeletions
 from segmentstore.container.archive_hold import ArchiveHold
 from segmentstore.container.archive_reading import ArchiveReading
-from segmentstore.container.hot_copy_ages import HotCopyAges
 from segmentstore.container.offload_pause import OffloadPause
 from segmentstore.container.unseen_part import operations_in
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.archive_metadata import (
-    LIST_PARTS,
     ArchiveChange,
-    FirstPartMoved,
-    HotCopiesDeleted,
     OffloadBegun,
     OffloadCompleted,
     OffloadConflictError,
     PartsListClosed,
-    PartsSwept,
 )
 from segmentstore.contracts.archived_parts import ArchivedPart, OffloadState
 from segmentstore.contracts.backoff import Backoff
@@ -86,8 +80,6 @@ _RETRY_MIN_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
 _PASS_INTERVAL_S: Final = 10.0
 """Longest time between two passes while all is well: parts grow old without a notice."""
-_EXPIRED_AT_ONCE: Final = 4096
-"""Parts that one operation takes out of the archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +144,7 @@ class _RemovalRequest(_Request):
         self.removed = 0
 
     async def serve(self, archiver: LogArchiver) -> None:
-        self.removed = await archiver.remove_before(self._before)
+        self.removed = await archiver.deletions.remove_before(self._before)
         self.end(None)
 
 
@@ -195,8 +187,9 @@ class LogArchiver(ArchiveHold):
         self._wake = asyncio.Event()
         self._pause = OffloadPause()
         self._requests: list[_Request] = []
-        self._ages = HotCopyAges()
-        self._place_checked = False
+        self.deletions = ArchiveDeletions(
+            source, place.offloader, self.lists, config, runtime, on_deletable
+        )
         self._ended = False
         self._offloaded = self._offloaded_bytes = 0
 
@@ -240,7 +233,7 @@ class LogArchiver(ArchiveHold):
     @property
     def frees_on_full_disk(self) -> bool:
         """This owner has seen that the archive has what the metadata say."""
-        return self._place_checked
+        return self.deletions.place_checked
 
     @property
     def offloaded_bytes(self) -> int:
@@ -329,36 +322,17 @@ class LogArchiver(ArchiveHold):
         removals = [request for request in requests if isinstance(request, _RemovalRequest)]
         for removal in removals:
             await removal.serve(self)
-        await self._check_place()
-        await self._delete_hot_copies()
+        await self.deletions.check_place()
+        await self.deletions.delete_hot_copies()
         for request in requests:
             if request not in removals:
                 await request.serve(self)
         while (part := self._due_part()) is not None:
             await self._offload_next(part)
-            await self._delete_hot_copies()
-        await self._expire()
-        await self._sweep()
-
-    async def _check_place(self) -> None:
-        """Before anything is deleted or added: the place has what an earlier owner archived last.
-
-        Raises DataCorruptionError: with another URL than before, or an archive that was deleted,
-        the log's copies may be the only ones that can be found.
-        """
-        archive = self._archive
-        if not self._place_checked and archive.kept:
-            part = await self.lists.at(archive.count - 1)
-            try:
-                handle = await self._offloader.read_offloaded(part.ledger_id, part.uid)
-            except LedgerNotFoundError as error:
-                raise DataCorruptionError(
-                    f"part {part.number} of the archive",
-                    "it was archived, and is missing: `archive` names another place than before, "
-                    "or its objects were deleted. Nothing is archived or deleted until it is there",
-                ) from error
-            await handle.close()
-        self._place_checked = True
+            await self.deletions.delete_hot_copies()
+        if await self.deletions.expire():
+            self._wake.set()
+        await self.deletions.sweep()
 
     def _candidates(self) -> list[SealedPart]:
         """Sealed parts that the archive has not, oldest first; empty ones count for nothing."""
@@ -467,76 +441,6 @@ class LogArchiver(ArchiveHold):
             CONTAINER_KEY: str(self._metadata.container_id),
             PROGRAM_KEY: __version__,
         }
-
-    # --- deletions --------------------------------------------------------------------------------
-
-    async def _delete_hot_copies(self) -> None:
-        """Let the log delete what it retained and the archive has had for the lag."""
-        archive, lag_s = self._archive, self._config.archive_deletion_lag_s
-        last_ms = self._runtime.clock.time_ms() - int(lag_s * 1000)
-        seen = self._ages.complete_for(lag_s, archive.count, asyncio.get_running_loop().time())
-        index, newest = max(archive.hot_deleted_count, archive.first), None
-        while index < archive.count:
-            part = await self.lists.at(index)
-            if part.offloaded_ms > last_ms and index >= seen:
-                break
-            index, newest = index + 1, part
-        if newest is not None:
-            await self._commit(HotCopiesDeleted(newest.number, index))
-            self._on_deletable()
-
-    async def _expire(self) -> None:
-        """Take out of the archive what its retention does not keep."""
-        config = self._config
-        if not (config.archive_retention_s or config.archive_retention_bytes):
-            return
-        archive = self._archive
-        last_ms = self._runtime.clock.time_ms() - int(config.archive_retention_s * 1000)
-        index, before = archive.first, archive.bytes_before
-        end = min(archive.hot_deleted_count, archive.first + _EXPIRED_AT_ONCE)
-        while index < end:
-            part = await self.lists.at(index)
-            left = archive.bytes_through - before - part.length
-            is_old = bool(config.archive_retention_s) and part.last_ms <= last_ms
-            if not (is_old or 0 < config.archive_retention_bytes <= left):
-                break
-            index, before = index + 1, before + part.length
-        if index > archive.first:
-            await self._commit(FirstPartMoved(index, before))
-            if index == end < archive.hot_deleted_count:
-                self._wake.set()
-
-    async def _sweep(self) -> None:
-        """Delete the objects of parts that are no part of the archive any more."""
-        while (swept := self._archive.swept) < (first := self._archive.first):
-            end = min(first, (swept // LIST_PARTS + 1) * LIST_PARTS)
-            for part in await self.lists.left_of(swept, end):
-                await self._offloader.delete_offloaded(part.ledger_id, part.uid)
-            await self.lists.delete_before(swept, end)
-            await self._commit(PartsSwept(end))
-
-    async def remove_before(self, sequence_number: int) -> int:
-        """In a pass: as `remove_prefix`."""
-        archive = self._archive
-        found = await self.lists.find_sequence(sequence_number)
-        index = archive.count if found is None else found.place
-        try:
-            await self._check_place()
-        except DataCorruptionError:
-            if index < archive.count:
-                raise
-        else:
-            index = min(index, archive.hot_deleted_count)
-        if index <= archive.first:
-            return 0
-        before = archive.bytes_through
-        if index < archive.count:
-            before = archive.bytes_before
-            for each in range(archive.first, index):
-                before += (await self.lists.at(each)).length
-        await self._commit(FirstPartMoved(index, before))
-        await self._sweep()
-        return index - archive.first
 
     async def _commit(self, change: ArchiveChange) -> None:
         await self._source.commit(ArchiveOperation(change))

@@ -12,6 +12,7 @@ from recovery.harness.runs.directed import BUSY
 from recovery.harness.simulation.store_world import ARCHIVE as PLACE
 
 _ARCHIVER: Final = "segmentstore.container.log_archiver:LogArchiver"
+_DELETIONS: Final = "segmentstore.container.archive_deletions:ArchiveDeletions"
 _TRUNCATION: Final = "segmentstore.container.log_truncation:LogTruncation"
 _FOLDER: Final = "durablelog.file.log_folder:LogFolder"
 _FILES: Final = "durablelog.file.truncated_files:TruncatedFiles"
@@ -85,7 +86,7 @@ ARCHIVE: Final = (
         "Retention deletes the objects of parts, and moves the pointer then.",
         (
             Edit(
-                f"{_ARCHIVER}._expire",
+                f"{_DELETIONS}.expire",
                 "index, before = index + 1, before + part.length",
                 "await self._offloader.delete_offloaded(part.ledger_id, part.uid)\n"
                 "index, before = index + 1, before + part.length",
@@ -102,7 +103,7 @@ ARCHIVE: Final = (
         "The log may delete its copy of a part as soon as that is complete.",
         (
             Edit(
-                f"{_ARCHIVER}._delete_hot_copies",
+                f"{_DELETIONS}.delete_hot_copies",
                 "if part.offloaded_ms > last_ms and index >= seen:",
                 "if part.offloaded_ms < 0:",
             ),
