@@ -568,8 +568,8 @@ class Scenario:
 def _says_missing(error: BaseException) -> bool:
     text = str(error)
     if any(place in text for place in ("/catalog/", METADATA_PREFIX)):
-        # A snapshot that the later owner has deleted.
-        return " is missing" in text or "no such manifest" in text
+        # A snapshot that the later owner has deleted, or what was staged for one.
+        return any(said in text for said in (" is missing", "no such manifest", "(ENOENT)"))
     return "it is gone" in text or "it is missing" in text
 
 
