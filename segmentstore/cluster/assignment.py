@@ -24,6 +24,8 @@ from segmentstore.cluster.start_failures import (
 from segmentstore.contracts.errors import InvalidArgumentError
 
 MOVES_AT_ONCE: Final = 4
+_DECISIONS_MAX: Final = 4
+"""One upon another, in one map."""
 MOVE_MS_MAX: Final = 10 * 60 * 1000
 """A move that takes longer makes room for others: a host that hangs does not stop all of them."""
 
@@ -42,11 +44,13 @@ def assign(
     for host_id, record in hosts.items():
         if record.host_id != host_id:
             raise InvalidArgumentError("hosts", host_id, f"its record is of {record.host_id}")
-    after = _decided(now_ms, containers, hosts, before)
-    if after.passed_over.keys() - before.passed_over.keys():
-        # What is noted of a placement may change what else is decided. It is noted once, so the
-        # second decision stands.
-        after = _decided(now_ms, containers, hosts, after)
+    after, decided = before, _decided(now_ms, containers, hosts, before)
+    # What is noted of a placement, or placed, may change what else is decided. Else the next
+    # decision would change the map again, though nothing has happened.
+    for _ in range(_DECISIONS_MAX):
+        if decided == after:
+            break
+        after, decided = decided, _decided(now_ms, containers, hosts, decided)
     return before if after == before else dataclasses.replace(after, epoch=before.epoch + 1)
 
 

@@ -115,6 +115,24 @@ def test_a_decision_heeds_what_it_notes_itself() -> None:
     assert assign(NOW, CONTAINERS, records, after) is after
 
 
+def test_a_decision_is_not_taken_back_by_the_next_one() -> None:
+    """Placed for the first time, a container stood where the next decision moved another away."""
+    capacities = {"h1": 50, "h0": 1, "h3": 300, "h2": 1, "h4": 1, "h5": 1}
+    since_ms = NOW + 400_000
+    records = {
+        name: HostRecord(name, "10.0.0.1", 9090, "0.1.0", since_ms, capacity)
+        for name, capacity in capacities.items()
+    }
+    running = {0: ContainerReport(ReportedState.RUNNING, since_ms)}
+    records["h5"] = dataclasses.replace(records["h5"], containers=running)
+    before = AssignmentMap(
+        owners={1: "h1", 2: "h0", 3: "h0"}, forbidden=frozenset([(0, "h3"), (1, "h1")])
+    )
+    after = assign(NOW, 12, records, before)
+    check_decision(12, records, before, after)
+    assert assign(NOW, 12, records, after) is after
+
+
 FLEETS = st.lists(CAPACITIES, min_size=1, max_size=8).map(
     lambda capacities: {
         f"h{number}": host(f"h{number}", capacity) for number, capacity in enumerate(capacities)
