@@ -27,7 +27,7 @@ RELEASES ?=
 PEERS ?=
 CELLS ?=
 QUICK ?=
-# Of what hypothesis draws: a commit has its own examples on every machine; SEED= for new ones.
+# The seed of what hypothesis draws; SEED= for a new one each time.
 SEED ?= $(shell git rev-parse HEAD 2>/dev/null)
 DRAWN = $(if $(SEED),--hypothesis-seed=$(SEED))
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal $(DRAWN)
