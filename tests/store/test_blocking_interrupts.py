@@ -71,6 +71,20 @@ def end_others(kept: set[threading.Thread]) -> None:
         assert not thread.is_alive(), thread
 
 
+def signal_until_handled(handled: threading.Event) -> None:
+    """Signal the main thread; return when its handler ran.
+
+    Again after a second. A signal that comes just before the main thread begins to wait for a lock
+    does not end that wait: CPython calls the handler behind it.
+    """
+    handled.clear()
+    for _ in range(WAIT_S):
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+        if handled.wait(1.0):
+            return
+    raise AssertionError(WAIT_S)
+
+
 class SignallingDisk(WorldDisk):
     """Signals the main thread in the middle of some of its calls, which go on once the signal is
     handled.
@@ -86,14 +100,7 @@ class SignallingDisk(WorldDisk):
     def reach(self, call: str, path: str) -> None:
         self.calls += 1
         if self.calls in self.moments:
-            self.handled.clear()
-            # Again: one that comes just before the main thread begins to wait for a lock does not
-            # end that wait, and CPython calls the handler behind it.
-            for _ in range(WAIT_S):
-                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-                if self.handled.wait(1.0):
-                    break
-            assert self.handled.is_set()
+            signal_until_handled(self.handled)
         super().reach(call, path)
 
 
@@ -121,7 +128,7 @@ def interrupted(moment: int, call: Callable[[], object]) -> None:
 
 
 @contextmanager
-def signal_once_waiting() -> Iterator[None]:
+def signal_once_waiting(handled: threading.Event) -> Iterator[None]:
     """A signal when the main thread waits for a lock that another thread has to give."""
     main = threading.main_thread().ident or 0
     over = threading.Event()
@@ -129,7 +136,7 @@ def signal_once_waiting() -> Iterator[None]:
     def send() -> None:
         while not over.wait(0.001):
             if sys._current_frames()[main].f_code.co_name in {"wait", "_wait"}:
-                signal.pthread_kill(main, signal.SIGUSR1)
+                signal_until_handled(handled)
                 return
 
     sender = threading.Thread(target=send)
@@ -320,14 +327,14 @@ def test_an_opening_interrupted_behind_the_start_of_its_thread_ends(
 # --- everything else ------------------------------------------------------------------------------
 
 
-def test_an_interrupted_follower_skips_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_follower_skips_nothing(tmp_path: Path, handled: threading.Event) -> None:
     with open_blocking(tmp_path / "s") as store:
         store.create_segment("x")
         reader = store.reader("x", follow=True)
         content = b""
         for number in range(5):
             for _ in range(2):
-                with pytest.raises(InterruptedCallError), signal_once_waiting():
+                with pytest.raises(InterruptedCallError), signal_once_waiting(handled):
                     next(reader)
             assert reader.offset == len(content)
             store.append("x", event(number))
@@ -347,7 +354,9 @@ def test_a_reader_interrupted_at_any_moment_skips_nothing(tmp_path: Path, moment
         assert b"".join([*content, *reader]) == b"abc"
 
 
-def test_an_interrupted_read_ends_and_an_interrupted_change_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_read_ends_and_an_interrupted_change_goes_on(
+    tmp_path: Path, handled: threading.Event
+) -> None:
     with open_blocking(tmp_path / "s") as store:
         store.create_segment("x")
         waits: list[Callable[[], bytes]] = [
@@ -355,7 +364,7 @@ def test_an_interrupted_read_ends_and_an_interrupted_change_goes_on(tmp_path: Pa
             lambda: next(store.reader("x", follow=True)),
         ]
         for wait in waits:
-            with pytest.raises(InterruptedCallError), signal_once_waiting():
+            with pytest.raises(InterruptedCallError), signal_once_waiting(handled):
                 wait()
         # Asked behind what gave up: the loop has carried that out.
         store.get_info("x")
