@@ -70,7 +70,7 @@ class _Chunks(NamedTuple):
     starts: _Numbers
     lengths: _Numbers
     """As the objects have them; the catalog's may differ by a planted byte."""
-    told: _Numbers
+    reported: _Numbers
     objects: _Numbers
     """Which of the sorted names holds it."""
 
@@ -253,8 +253,8 @@ def _plant_chunks(
     segments = rng.permutation(int(chunks.segments[-1]) + 1)[: 2 * faults]
     rows = segments * per_segment + rng.integers(0, per_segment - 1, 2 * faults)
     early, late = rows[:faults], rows[faults:]
-    chunks.told[early] -= 1
-    chunks.told[late] += 1
+    chunks.reported[early] -= 1
+    chunks.reported[late] += 1
     ends = chunks.starts + chunks.lengths
 
     def places(some: _Numbers, offsets: _Numbers) -> list[list[int]]:
@@ -307,7 +307,7 @@ def _chunk_table(chunks: _Chunks, names: pa.Array[Any], sizes: _Numbers, now_ms:
     columns: list[Any] = [
         _array(chunks.segments),
         _array(chunks.starts),
-        _array(chunks.told),
+        _array(chunks.reported),
         names.take(_array(chunks.objects)),
         _array(np.zeros(len(chunks.segments), np.int64)),
         _array(chunks.segments),
@@ -331,7 +331,14 @@ def _object_table(
     rows = chunk_of[here]
     held = rows[rows >= 0]
     zeros = np.zeros(len(held), np.int64)
-    fields = (zeros, chunks.told, chunks.segments, chunks.starts, chunks.segments, chunks.starts)
+    fields = (
+        zeros,
+        chunks.reported,
+        chunks.segments,
+        chunks.starts,
+        chunks.segments,
+        chunks.starts,
+    )
     block = [_array(field if field is zeros else field[held]) for field in fields]
     ends = np.concatenate([[0], np.cumsum(rows >= 0)]).astype(np.int32)
     blocks = pa.ListArray.from_arrays(

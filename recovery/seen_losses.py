@@ -131,11 +131,11 @@ class SeenLosses:
 
         O(places), and O(chunks) after a merge while all of them are in memory.
         """
-        gone = [place for place in self.places.values() if self._is_wanted(place) is False]
-        missing = [place for place in gone if self._is_missing(place)]
+        unwanted = [place for place in self.places.values() if self._is_wanted(place) is False]
+        missing = [place for place in unwanted if self._is_missing(place)]
         segments = self._metadata.segments.values() if missing else ()
-        self._forget(gone, _moved({each.segment_id: each.chunks for each in segments}, missing))
-        return bool(gone)
+        self._forget(unwanted, _moved({each.segment_id: each.chunks for each in segments}, missing))
+        return bool(unwanted)
 
     async def settle(self) -> bool:
         """The same of places whose segments are not in memory.
@@ -143,7 +143,7 @@ class SeenLosses:
         Raises TierUnavailableError, DataCorruptionError.
         """
         unclear = [place for place in self.places.values() if self._is_wanted(place) is None]
-        gone: list[LostPlace] = []
+        unwanted: list[LostPlace] = []
         missing: list[LostPlace] = []
         for first in range(0, len(unclear), PLACES_HELD):
             some = unclear[first : first + PLACES_HELD]
@@ -153,19 +153,19 @@ class SeenLosses:
             async with self._container.held({place.segment_id for place in some}, chunks):
                 self._note_names(some)
                 # What is not in memory now is missing.
-                gone += (place for place in some if not self._is_wanted(place))
+                unwanted += (place for place in some if not self._is_wanted(place))
                 missing += (place for place in some if self._is_missing(place))
         moved: list[LostPlace] = []
         if missing:
             names = {place.chunk.object_name for place in missing}
             moved = _moved(await self._container.chunks_in(names), missing)
         # Others were read, or lost again, meanwhile.
-        still = {place.key: place for place in gone if self.places.get(place.key) is place}
+        still = {place.key: place for place in unwanted if self.places.get(place.key) is place}
         self._forget(still.values(), (place for place in moved if place.key in still))
         return bool(still)
 
-    def _forget(self, gone: Iterable[LostPlace], moved: Iterable[LostPlace]) -> None:
-        for place in gone:
+    def _forget(self, unwanted: Iterable[LostPlace], moved: Iterable[LostPlace]) -> None:
+        for place in unwanted:
             del self.places[place.key]
         for place in moved:
             self.places.setdefault(place.key, place)

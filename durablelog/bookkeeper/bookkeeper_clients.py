@@ -25,7 +25,7 @@ from durablelog.bookkeeper.client_settings import (
     parse_client_settings,
 )
 from durablelog.bookkeeper.ledger_store import LedgerError, LedgerStore
-from durablelog.bookkeeper.log_options import OPEN_PATIENCE_S
+from durablelog.bookkeeper.log_options import OPEN_TIMEOUT_S
 from durablelog.bookkeeper.metadata_node import (
     MetadataNodes,
     NodeConflictError,
@@ -201,7 +201,7 @@ async def _ledgers_connected(ledgers: GatewayLedgerStore, runtime: Runtime) -> N
     Raises LedgerError, ConfigError.
     """
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + OPEN_PATIENCE_S
+    deadline = loop.time() + OPEN_TIMEOUT_S
     backoff = Backoff(runtime.random, min_s=FIRST_S, max_s=MOST_S)
     while True:
         try:

@@ -322,7 +322,7 @@ class BookKeeperLog(DurableDataLog):
 
     async def _open(self) -> None:
         assert self._loop is not None
-        deadline = self._loop.time() + self._options.open_patience_s
+        deadline = self._loop.time() + self._options.open_timeout_s
         keeper = self._keeper
         claiming = Waiting(self._rng, self._notes, "opening", deadline=deadline)
         if (presence := self._presence) is None:

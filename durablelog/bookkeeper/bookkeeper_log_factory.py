@@ -29,7 +29,7 @@ from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.bookkeeper_log import BookKeeperLog
 from durablelog.bookkeeper.bookkeeper_log_view import BookKeeperLogView
 from durablelog.bookkeeper.frame_reports import frame_reports
-from durablelog.bookkeeper.log_options import OPEN_PATIENCE_S, BookKeeperLogOptions
+from durablelog.bookkeeper.log_options import OPEN_TIMEOUT_S, BookKeeperLogOptions
 from durablelog.bookkeeper.log_owner import folder_name
 from durablelog.bookkeeper.metadata_node import NodeRefusedError, NodeUnavailableError
 from durablelog.bookkeeper.orphan_ledgers import delete_orphans, find_orphans, read_record
@@ -142,7 +142,7 @@ class BookKeeperLogFactory(DurableDataLogFactory):
             self._runtime.random,
             HealthNotes(),
             "opening",
-            deadline=asyncio.get_running_loop().time() + OPEN_PATIENCE_S,
+            deadline=asyncio.get_running_loop().time() + OPEN_TIMEOUT_S,
         )
         async with translated():
             for container_id in containers:

@@ -122,7 +122,7 @@ class BookKeeperLogView(LogView):
         if self._closed or self._opened:
             raise ContainerStoppedError(self._container_id)
         self._opened = True
-        deadline = asyncio.get_running_loop().time() + self._options.open_patience_s
+        deadline = asyncio.get_running_loop().time() + self._options.open_timeout_s
         waiting = Waiting(self._rng, HealthNotes(), "viewing", deadline=deadline)
         self.record = await waiting.for_node(self._read_record)
         first, entry = split_address(self.record.truncation_address)

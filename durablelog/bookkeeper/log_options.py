@@ -10,7 +10,7 @@ from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.contracts.errors import ConfigError
 
 LEDGER_BYTES: Final = 1024 * 1024 * 1024
-OPEN_PATIENCE_S: Final = 30.0
+OPEN_TIMEOUT_S: Final = 30.0
 PASSWORD_FROM: Final = f"the one given, by password_file or else by {PASSWORD_VARIABLE}"
 _USUAL: Final = Replication()
 
@@ -28,7 +28,7 @@ class BookKeeperLogOptions:
     """A ledger that has so many bytes is followed by the next one; each takes at least one
     frame.
     """
-    open_patience_s: float = OPEN_PATIENCE_S
+    open_timeout_s: float = OPEN_TIMEOUT_S
     """How long `open` waits for bookies and nodes that do not answer.
 
     A running log waits as long as it takes.
@@ -60,8 +60,8 @@ class BookKeeperLogOptions:
                 raise ConfigError("degraded_replication", detail)
         if self.ledger_bytes < 1:
             raise ConfigError("ledger_bytes", f"{self.ledger_bytes}: it must be positive")
-        if self.open_patience_s < 0:
-            raise ConfigError("open_patience_s", f"{self.open_patience_s}: it must not be negative")
+        if self.open_timeout_s < 0:
+            raise ConfigError("open_timeout_s", f"{self.open_timeout_s}: it must not be negative")
 
 
 def _check(setting: str, replication: Replication) -> None:

@@ -515,13 +515,13 @@ class SegmentContainer(ContainerUpkeep):
 
     # --- what flows -------------------------------------------------------------------------------
 
-    def _snapshot_ended(self, made: bool) -> None:  # noqa: FBT001
+    def _snapshot_ended(self, succeeded: bool) -> None:  # noqa: FBT001
         """A checkpoint by reference is a truncation point, or never will be; another may be
         taken.
         """
         self._truncation.begin()
         if self._processor is not None:
-            if not made:
+            if not succeeded:
                 # Nothing else may come that asks for one: a full log takes no appends.
                 self._processor.checkpoint_soon(even_if_empty=True)
             self._processor.checkpoint_source_ready()

@@ -12,6 +12,7 @@ from typing import NoReturn
 import pytest
 
 import segmentstore as engine
+from durablelog.bookkeeper import bookkeeper_clients
 from durablelog.bookkeeper.bookkeeper_clients import open_clients
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.bookkeeper.gateway import gateway_ledger_store
@@ -78,6 +79,7 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(
     assert ledgers[-1]["entries"] > 0
     with monkeypatch.context() as without:
         without.setattr(gateway_ledger_store, "acquire_own", no_gateway)
+        without.setattr(bookkeeper_clients, "OPEN_TIMEOUT_S", 0.0)
         looked = segmentstore("log", store, "--ledgers", "--json")
         assert looked.json_lines()[0]["ledgers"][-1]["state"] == "open"
         assert "which ledgers are closed is not known" in looked.err

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    "mutant", share([*MUTANTS[6:], *MUTANTS[:6]], 40, 4), ids=lambda mutant: mutant.name
+    "mutant", share([*MUTANTS[18:], *MUTANTS[:18]], 40, 4), ids=lambda mutant: mutant.name
 )
 def test_every_mutant_is_caught_and_the_engine_is_clean_on_the_very_run_that_caught_it(
     mutant: Mutant,

@@ -126,7 +126,7 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
         # One bookie that refuses us says nothing of one that is silent: the opening may try again.
         cluster.pause_bookie(1)
         with monkeypatch.context() as patch:
-            patch.setattr(bookkeeper_clients, "OPEN_PATIENCE_S", 0.0)
+            patch.setattr(bookkeeper_clients, "OPEN_TIMEOUT_S", 0.0)
             with pytest.raises(TierUnavailableError, match="of 1 more nothing is known") as caught:
                 ask_once(f"{cluster.url('/unknown')}?{ONE}")
         assert "does not let in whom it does not know" in str(caught.value)

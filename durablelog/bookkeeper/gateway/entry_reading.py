@@ -29,8 +29,8 @@ async def read_entries(
 
     The memory stays the caller's.
     """
-    greeting = hello(b"R", token) + RANGE.pack(session, ledger_id, first, last)
-    connection = await connect(path, greeting)
+    hello_bytes = hello(b"R", token) + RANGE.pack(session, ledger_id, first, last)
+    connection = await connect(path, hello_bytes)
     expected = first
     try:
         async for records in _records(connection):

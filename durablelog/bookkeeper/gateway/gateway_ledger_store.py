@@ -429,7 +429,7 @@ class GatewayLedgerStore(LedgerStore):
     async def _check_version(self, gateway: Gateway) -> None:
         """Find out about one that hung up twice.
 
-        Raises ConfigError if it is alive and well all the same: it does not know our greeting.
+        Raises ConfigError if it is alive and well all the same: it does not know our handshake.
         """
         address = self._settings.attach
         if address is None:

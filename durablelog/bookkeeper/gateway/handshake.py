@@ -22,7 +22,7 @@ class HungUpError(LedgerError):
         super().__init__(GATEWAY_CLOSED, "connect", "the gateway hung up at the handshake")
 
 
-async def connect(path: str, greeting: bytes) -> socket.socket:
+async def connect(path: str, hello_bytes: bytes) -> socket.socket:
     """A connection that has said hello. Raises LedgerError."""
     loop = asyncio.get_running_loop()
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -30,7 +30,7 @@ async def connect(path: str, greeting: bytes) -> socket.socket:
         connection.settimeout(0)
         async with asyncio.timeout(HANDSHAKE_S):
             await loop.sock_connect(connection, path)
-            await loop.sock_sendall(connection, greeting)
+            await loop.sock_sendall(connection, hello_bytes)
     except TimeoutError:
         connection.close()
         raise LedgerError(

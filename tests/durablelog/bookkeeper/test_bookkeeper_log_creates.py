@@ -108,7 +108,7 @@ def test_an_opening_that_waits_for_its_record_with_a_create_gives_up_after_its_t
     async def scenario() -> None:
         world, process = BookKeeperWorld(), MemoryProcess()
         world.cluster.fail("create", -23, happens=True, times=100)
-        log = world.log(process, log_options=options(open_patience_s=60))
+        log = world.log(process, log_options=options(open_timeout_s=60))
         opening = asyncio.create_task(log.open())
         await until_said(log, "Timeout")
         world.tree.outage = True

@@ -321,7 +321,7 @@ def test_an_opening_gives_up_after_its_timeout_and_says_why(call: LedgerCallName
         world.cluster.fail(call, -10, times=1000)
         begun = asyncio.get_running_loop().time()
         with pytest.raises(TierUnavailableError, match="-10 LedgerRecovery"):
-            await world.opened(open_patience_s=30.0)
+            await world.opened(open_timeout_s=30.0)
         assert 20 < asyncio.get_running_loop().time() - begun <= 30
 
     run(scenario())

@@ -301,7 +301,7 @@ def test_an_opening_whose_ledger_a_later_owner_has_deleted_is_overtaken() -> Non
         await append_all(first, range(20))
         await first.close()
         process.sleep_in(2, happens=False)
-        slow = world.log(process, log_options=options(open_patience_s=1e6))
+        slow = world.log(process, log_options=options(open_timeout_s=1e6))
         opening = asyncio.create_task(slow.open())
         await asyncio.sleep(1)
         assert process.calls[-1] == "ledger recover"

@@ -83,7 +83,7 @@ class CompetingOwners(RuleBasedStateMachine):
             else:
                 self.spawn(self.closing(before))
         process = MemoryProcess()
-        log = self.world.log(process, log_options=options(open_patience_s=20.0))
+        log = self.world.log(process, log_options=options(open_timeout_s=20.0))
         owner = _Owner(log, process)
         self.slots[slot] = owner
         self.owners.append(owner)
@@ -244,7 +244,7 @@ class CompetingOwners(RuleBasedStateMachine):
         world.cluster._planted_adds.clear()
         for owner in self.owners:
             owner.process.wake()
-        log = world.log(log_options=options(open_patience_s=1e6))
+        log = world.log(log_options=options(open_timeout_s=1e6))
         await asyncio.sleep(120)
         await log.open()
         await asyncio.sleep(120)

@@ -313,7 +313,7 @@ def test_a_ledger_that_is_shorter_than_the_record_says_is_corruption(entries: in
 def test_close_works_at_any_moment_and_ends_every_task(moment: str) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
-        log = world.log(log_options=options(open_patience_s=1e9))
+        log = world.log(log_options=options(open_timeout_s=1e9))
         opening = asyncio.create_task(log.open())
         if moment == "opening":
             world.cluster.bookies_up = 0
@@ -474,7 +474,7 @@ def test_log_bytes_are_known_within_a_ledger_that_was_recovered() -> None:
 def test_payload_bounds_and_options_that_make_no_sense_are_refused() -> None:
     for changes in (
         {"ledger_bytes": 0},
-        {"open_patience_s": -1.0},
+        {"open_timeout_s": -1.0},
         {"replication": (3, 2, 3)},
         {"replication": (1, 2, 1)},
         {"degraded_replication": (3, 3, 2)},

@@ -50,7 +50,7 @@ def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
 
 def test_who_is_not_there_in_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, "a secret")
-    monkeypatch.setattr(bookkeeper_clients, "OPEN_PATIENCE_S", 0.2)
+    monkeypatch.setattr(bookkeeper_clients, "OPEN_TIMEOUT_S", 0.2)
     location = BookKeeperLocation.parse(
         f"bookkeeper://127.0.0.1:1/x?gateway=127.0.0.1:{free_port()}"
     )
