@@ -139,6 +139,41 @@ class LogPositions:
         return self._markers[index][1] if index >= 0 else None
 
 
+class ReplayedPlaces:
+    """Says of replayed operations where they lie: once for all that end in one frame."""
+
+    __slots__ = ("_address", "_bytes", "_first", "_last_ms", "_last_sequence", "_positions")
+
+    def __init__(self, positions: LogPositions) -> None:
+        self._positions = positions
+        self._address: LogAddress | None = None
+        """Of the frame; None while nothing is to be said."""
+        self._bytes = 0
+        self._first = (0, 0)
+        """Sequence number and time stamp."""
+        self._last_sequence = self._last_ms = 0
+        """Of the last one; the highest of all."""
+
+    def add(self, sequence_number: int, timestamp_ms: int, address: LogAddress, size: int) -> None:
+        """One operation of so many bytes ends in the frame at `address`. < 0.3 us."""
+        if address != self._address:
+            self.end_frame()
+            self._address, self._bytes = address, 0
+            self._first, self._last_ms = (sequence_number, timestamp_ms), timestamp_ms
+        self._bytes += size
+        self._last_sequence = sequence_number
+        if timestamp_ms != self._last_ms:
+            self._last_ms = max(self._last_ms, timestamp_ms)
+
+    def end_frame(self) -> None:
+        """Say what was added; more of the same frame may follow."""
+        address, self._address = self._address, None
+        if address is not None:
+            self._positions.add_frame(self._first[0], address, self._bytes)
+            last = (self._last_sequence, self._last_ms)
+            self._positions.add_operations(address, self._first, last)
+
+
 def _sequence_of(entry: tuple[int, LogAddress]) -> int:
     return entry[0]
 

@@ -91,7 +91,6 @@ class MetadataUpdater(SegmentResidency):
         self._archive: ArchiveMetadata | None = None
         """Pending; None: as committed."""
         self._accept: dict[type[Operation], Callable[..., object]] = {
-            AppendOperation: self._accept_recorded_append,
             SealOperation: self._accept_seal,
             MergeOperation: self._accept_merge,
             CreateOperation: self._accept_create,
@@ -178,8 +177,15 @@ class MetadataUpdater(SegmentResidency):
                 operation, f"its sequence number does not grow from {self.metadata.sequence_number}"
             )
         self._sequence_number = sequence_number
-        self.timestamp_ms(operation.timestamp_ms)
+        if operation.timestamp_ms != self._timestamp_ms:
+            self.timestamp_ms(operation.timestamp_ms)
         try:
+            if type(operation) is AppendOperation:
+                # Nearly all of a log: its two steps without what others need between them.
+                self._accept_recorded_append(operation)
+                self._commit_append(operation)
+                self.metadata.sequence_number = sequence_number
+                return
             self._accept[type(operation)](operation, True)  # noqa: FBT003
         except (SegmentError, OffloadConflictError) as error:
             raise self._corrupt(operation, f"replay refuses it: {error}") from error
@@ -274,13 +280,10 @@ class MetadataUpdater(SegmentResidency):
         assert recorded or self._sequence_number == committed, (self._sequence_number, committed)
         self.pending.clear()
 
-    def _accept_recorded_append(
-        self,
-        operation: AppendOperation,
-        recorded: bool,  # noqa: FBT001
-    ) -> None:
-        assert recorded, operation
-        pending = self._require(operation.segment_id)
+    def _accept_recorded_append(self, operation: AppendOperation) -> None:
+        pending = self.pending.get(operation.segment_id)
+        if pending is None or pending.removed:
+            pending = self._require(operation.segment_id)
         if pending.sealed:
             raise SegmentSealedError(pending.name)
         if operation.offset != pending.length:

@@ -167,11 +167,11 @@ async def _replay_parts(
     if prepare is not None and parts:
         await prepare([operation for operation, _ in parts])
     appends: list[Operation] = []
-    run_bytes = 0
+    run_bytes, room_bytes = 0, home.room_bytes
     for operation, (record, first_address, last_address, _) in parts:
         is_append = type(operation) is AppendOperation
         run_bytes += len(record)
-        if appends and (not is_append or run_bytes > home.room_bytes):
+        if appends and (not is_append or run_bytes > room_bytes):
             # As live (`commit_runs`): what is notified of an operation sees the metadata as of it.
             on_commit(appends)
             appends, run_bytes = [], len(record)

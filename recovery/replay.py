@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from durablelog.durable_data_log import LogAddress
-from durablelog.log_positions import LogPositions
+from durablelog.log_positions import LogPositions, ReplayedPlaces
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import OperationFormatError, decode_operation
 from durablelog.operations import (
@@ -47,13 +47,24 @@ class Replay:
         """Segment id -> offset of its first append met."""
         self.operations = 0
         self.bytes = 0
-        self.operations_since_checkpoint = 0
-        self.bytes_since_checkpoint = 0
+        self._before_checkpoint = (0, 0)
+        """Operations and bytes up to the last checkpoint met, itself included."""
         self.checkpoint_bytes = 0
+        self._places = ReplayedPlaces(positions)
         self.snapshots: list[SnapshotCheckpointOperation] = []
         """Every checkpoint by reference met, in order; only the log's first operation is a
         truncation point.
         """
+
+    @property
+    def operations_since_checkpoint(self) -> int:
+        """Operations met behind the last checkpoint of either kind, or from the beginning."""
+        return self.operations - self._before_checkpoint[0]
+
+    @property
+    def bytes_since_checkpoint(self) -> int:
+        """Their bytes."""
+        return self.bytes - self._before_checkpoint[1]
 
     @staticmethod
     def decode(record: Buffer, first_address: LogAddress, *, copy: bool = True) -> Operation:
@@ -131,23 +142,27 @@ class Replay:
         is_first = not self.operations
         self.operations += 1
         self.bytes += length
-        self.operations_since_checkpoint += 1
-        self.bytes_since_checkpoint += length
-        self._positions.add_frame(operation.sequence_number, last_address, length)
-        place = (operation.sequence_number, operation.timestamp_ms)
-        self._positions.add_operations(last_address, place, place)
+        self._places.add(operation.sequence_number, operation.timestamp_ms, last_address, length)
+        if type(operation) is not AppendOperation:
+            self._note_checkpoint(operation, length, first_address, is_first=is_first)
+
+    def _note_checkpoint(
+        self, operation: Operation, length: int, first_address: LogAddress, *, is_first: bool
+    ) -> None:
         if isinstance(operation, SnapshotCheckpointOperation):
             self.snapshots.append(operation)
         elif not isinstance(operation, CheckpointOperation):
             return
+        self._places.end_frame()
         self._positions.note_checkpoint(operation.sequence_number, first_address)
         if is_first or isinstance(operation, CheckpointOperation):
             self._positions.add_checkpoint(operation.sequence_number, first_address)
-        self.operations_since_checkpoint = self.bytes_since_checkpoint = 0
+        self._before_checkpoint = (self.operations, self.bytes)
         self.checkpoint_bytes = length
 
     def finish(self) -> None:
-        """Check that nothing acknowledged is missing. Raises DataCorruptionError."""
+        """The log ended. Check that nothing acknowledged is missing. Raises DataCorruptionError."""
+        self._places.end_frame()
         for segment, offset in self.missing():
             raise DataCorruptionError(
                 f"container {self._updater.metadata.container_id}, segment "

@@ -36,9 +36,8 @@ METADATA: Final = (
         (
             Edit(
                 f"{_UPDATER}.replay",
-                "self.commit((operation,))",
-                "if type(operation) is AppendOperation:\n    operation.attributes = "
-                "None\nself.commit((operation,))",
+                "self._commit_append(operation)",
+                "operation.attributes = None\nself._commit_append(operation)",
             ),
         ),
         Hunt(workload="attributes"),
