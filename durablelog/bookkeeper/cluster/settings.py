@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from durablelog.bookkeeper.installation.programs import LATE_OPTIMIZATION
+
 HOST: Final = "127.0.0.1"
 LEDGERS_ROOT: Final = "/ledgers"
 AVAILABLE: Final = f"{LEDGERS_ROOT}/available"
@@ -115,7 +117,7 @@ def bookie_settings(folder: Path, port: int, metadata_uri: str) -> Mapping[str, 
 
 def zookeeper_command(java: str, classpath: str, folder: Path, *more: str) -> Sequence[str]:
     """Runs ZooKeeper in the foreground; `more` are options of Java."""
-    options = _options(folder, "-Xmx128m", *more)
+    options = _options(folder, "-Xmx128m", *LATE_OPTIMIZATION, *more)
     return [
         java, *options, "-cp", classpath, "org.apache.zookeeper.server.quorum.QuorumPeerMain",
         str(folder / "zoo.cfg"),
@@ -124,7 +126,8 @@ def zookeeper_command(java: str, classpath: str, folder: Path, *more: str) -> Se
 
 def bookie_command(java: str, classpath: str, folder: Path, *more: str) -> Sequence[str]:
     """Runs a bookie in the foreground; `more` are options of Java."""
-    options = _options(folder, "-Xmx256m", "-XX:MaxDirectMemorySize=256m", *more)
+    direct = "-XX:MaxDirectMemorySize=256m"
+    options = _options(folder, "-Xmx256m", direct, *LATE_OPTIMIZATION, *more)
     return [
         java, *options, "-cp", classpath, "org.apache.bookkeeper.server.Main", "--conf",
         str(folder / "bookie.conf"),

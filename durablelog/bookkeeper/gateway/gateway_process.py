@@ -24,7 +24,13 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     LOG_VARIABLE,
     TOKEN_VARIABLE,
 )
-from durablelog.bookkeeper.installation import JavaProgram, archive_options, gateway_classpath, java
+from durablelog.bookkeeper.installation import (
+    LATE_OPTIMIZATION,
+    JavaProgram,
+    archive_options,
+    gateway_classpath,
+    java,
+)
 from durablelog.bookkeeper.ledger_store import LedgerError
 from segmentstore.contracts import forks
 
@@ -167,6 +173,7 @@ class GatewayProcess:
             f"-Xmx{_HEAP_MIB + _HEAP_MIB_EACH * (stores - 1)}m",
             f"-XX:MaxDirectMemorySize={_DIRECT_MIB + _DIRECT_MIB_EACH * (stores - 1)}m",
             *(["-XX:+UseSerialGC"] if few else []),
+            *LATE_OPTIMIZATION,
             "-XX:+ExitOnOutOfMemoryError",
             f"-XX:ErrorFile={self._logs / 'crash.log'}",
             f"-Djava.io.tmpdir={self._folder / 'tmp'}",

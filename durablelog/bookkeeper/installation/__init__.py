@@ -24,6 +24,7 @@ from durablelog.bookkeeper.installation.jars import (
 from durablelog.bookkeeper.installation.programs import (
     INSTALL_COMMAND,
     JAVA_VERSION_MIN,
+    LATE_OPTIMIZATION,
     GatewayMissingError,
     java,
     java_version,
@@ -35,6 +36,7 @@ __all__ = [
     "FOLDER_VARIABLE",
     "INSTALL_COMMAND",
     "JAVA_VERSION_MIN",
+    "LATE_OPTIMIZATION",
     "SOURCES_FOLDER",
     "GatewayMissingError",
     "JavaProgram",

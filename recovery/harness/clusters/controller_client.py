@@ -15,6 +15,13 @@ from segmentstore.controller.names import ScopedName
 _CALL_S: Final = 5.0
 """After so long another host is asked: a stopped one ends no call."""
 _AGAIN_S: Final = 0.1
+_AGAIN: Final = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    # A call that nobody here cancelled: gRPC says so of some whose connection ended.
+    grpc.StatusCode.CANCELLED,
+)
+"""Codes of calls whose outcome is unknown. Pravega's own client repeats them, too."""
 _METHODS: Final = {method.name: method for method in METHODS}
 _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -58,10 +65,7 @@ class ControllerClient:
             try:
                 return await stub(request, timeout=_CALL_S)
             except grpc.aio.AioRpcError as error:
-                if error.code() not in (
-                    grpc.StatusCode.UNAVAILABLE,
-                    grpc.StatusCode.DEADLINE_EXCEEDED,
-                ):
+                if error.code() not in _AGAIN:
                     raise
             self._asked += 1
             await asyncio.sleep(_AGAIN_S)
