@@ -72,10 +72,10 @@ class CacheManager:
     def append_replayed(
         self, index: SegmentReadIndex, offset: int, data: Buffer, address: int
     ) -> None:
-        """Add the next bytes of a segment, which lie at `address` of the log: where they lie
-        alone, if that is worth a place.
+        """Add the next bytes of a segment, at least `small_bytes`, which lie at `address` of the
+        log: where they lie alone, if there is a place for them.
         """
-        if len(data) < self._config.small_bytes or self._logged.full:
+        if self._logged.full:
             self._tail.append(index, offset, data)
             return
         index.check_next(offset)

@@ -143,6 +143,7 @@ class ReadIndex:
             metadata, self._cache_manager, self._places, self._loader, self._log_rescanner
         )
         self._waiting = WaitingReads()
+        self._logged_bytes_min = config.small_bytes
         self._sources = MergedSources(metadata)
         self._unflushed_bytes = unflushed_bytes
         self._gives_way = False
@@ -164,13 +165,14 @@ class ReadIndex:
         if index is None:
             index = self._first_index(segment_id, offset, len(data))
         tail = self._tail
-        if address is None:
+        if address is None or len(data) < self._logged_bytes_min:
             tail.append(index, offset, data)
         else:
             self._cache_manager.append_replayed(index, offset, data, address)
         if tail.bytes_total > self._spiller.trim_at:
             self._spiller.trim()
-        self._waiting.wake(segment_id)
+        if self._waiting.waits_for(segment_id):
+            self._waiting.wake(segment_id)
 
     def storage_advanced(self, segment_id: int) -> None:
         """storage_length or the chunks changed: what lies below storage_length may be dropped from

@@ -16,7 +16,7 @@ from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import DurableDataLog, LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
-from durablelog.operation_codec import append_data_start
+from durablelog.operation_codec import APPEND_HEAD_LENGTH, append_data_start
 from durablelog.operations import AppendOperation, Operation, SnapshotCheckpointOperation
 from recovery.replay import Replay
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -149,8 +149,10 @@ def _decoded(
         record, first_address, _, address = each
         operation = replay.decode(record, first_address, copy=False)
         if address is not None and placed and type(operation) is AppendOperation:
-            begin = append_data_start(operation)
-            if begin + len(operation.data) == len(record):
+            begin = len(record) - len(operation.data)
+            if begin == (
+                append_data_start(operation) if operation.attributes else APPEND_HEAD_LENGTH
+            ):
                 operation.address = LogAddress(address + begin)
         parts.append((operation, each))
     return parts
