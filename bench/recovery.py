@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -27,7 +26,7 @@ from bench.floor import MIB, files_under, read_rate
 from bench.loads import pipelined
 from bench.report import CaseResult, Row, Samples, extras_of
 from bench.skeleton import HEADER, Skeleton, scan
-from bench.workspace import BenchError, subfolder
+from bench.workspace import BenchError, copy_store, subfolder
 
 QUESTION = "recovery of separate operations of 100 B, to the first acknowledged append"
 APPEND_BYTES = 100
@@ -60,7 +59,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         for index in range(rounds.count_of(quick=quick)):
             for side in rounds.SIDES:
                 with subfolder(directory, f"{side}-{index}") as folder:
-                    shutil.copytree(filled, folder, dirs_exist_ok=True)
+                    copy_store(filled, folder)
                     os.sync()
                     arguments = {"directory": str(folder), "operations": operations}
                     measured[side].append(child.call(__name__, f"{side}_round", arguments))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import shutil
 import time
 from collections import deque
 from collections.abc import Awaitable, Mapping
@@ -30,7 +29,7 @@ from bench.engine import open_store, sum_of
 from bench.report import CaseResult, Row, Samples, extras_of
 from bench.s3_flush import floor_round as raw_round
 from bench.s3_service import BUCKET, MIB, keys_of, raw_client, s3_service, tier2_url
-from bench.workspace import require_free_bytes, subfolder
+from bench.workspace import copy_store, require_free_bytes, subfolder
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.file.file_log import FileLog
 from durablelog.operation_codec import decode_operation
@@ -137,7 +136,7 @@ def floor_round(directory: str, endpoint: str, total_bytes: int) -> Measured:
     """Megabytes per second that the bar allows."""
     raw_s = total_bytes / raw_round(endpoint, total_bytes)["value"] / 1e6
     with subfolder(Path(directory), "scanned") as copy:
-        shutil.copytree(Path(directory) / "filled", copy, dirs_exist_ok=True)
+        copy_store(Path(directory) / "filled", copy)
         scan_s = asyncio.run(_scan_s(copy))
     return {"value": total_bytes / (2 * raw_s + scan_s) / 1e6, "raw_s": raw_s, "scan_s": scan_s}
 
@@ -181,7 +180,7 @@ def engine_round(
             }
 
     with subfolder(Path(directory), "copy") as copy:
-        shutil.copytree(Path(directory) / "filled", copy, dirs_exist_ok=True)
+        copy_store(Path(directory) / "filled", copy)
         os.sync()
         try:
             return asyncio.run(work(copy))

@@ -22,7 +22,7 @@ from bench.child import Measured
 from bench.engine import SEGMENT, open_store
 from bench.report import CaseResult, Row, Samples
 from bench.s3_service import BUCKET, MIB, distinct, raw_client, raw_upload, s3_service, tier2_url
-from bench.workspace import require_free_bytes, subfolder
+from bench.workspace import copy_store, require_free_bytes, subfolder
 
 QUESTION = "flush of large segments to S3"
 SEGMENTS = 4
@@ -120,7 +120,7 @@ def floor_round(endpoint: str, total_bytes: int) -> Measured:
 def engine_round(directory: str, endpoint: str, total_bytes: int, index: int) -> Measured:
     """Megabytes per second from the moment the store is open until everything is in Tier 2."""
     copy = Path(directory) / f"copy-{index}"
-    shutil.copytree(Path(directory) / "filled", copy)
+    copy_store(Path(directory) / "filled", copy)
     os.sync()
     del endpoint  # the store's own file names it
 

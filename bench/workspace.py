@@ -54,6 +54,19 @@ def subfolder(parent: Path, name: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def copy_store(source: Path, target: Path) -> None:
+    """Copy the folder of a store whose process ended without closing it, into a new or an empty
+    folder.
+
+    The socket that such a process leaves behind cannot be copied, and stays.
+    """
+
+    def sockets(folder: str, names: list[str]) -> list[str]:
+        return [name for name in names if (Path(folder) / name).is_socket()]
+
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=sockets)
+
+
 def file_system_of(path: Path) -> str:
     """Type of the file system `path` lies on, as the kernel's mount table has it; "unknown" without
     one.

@@ -24,7 +24,7 @@ from bench.loads import percentile
 from bench.process import Watch, open_files, resident_bytes, resident_peak_bytes
 from bench.report import CaseResult, Row, Samples, extras_of, latency_ms, number, show
 from bench.tail_reader import TailTimeline
-from bench.workspace import BenchError
+from bench.workspace import BenchError, copy_store
 
 TINY: dict[str, dict[str, float]] = {
     "concurrent_callers": {"callers": 20, "appends_each": 5},
@@ -77,6 +77,15 @@ def test_recovery_scans_what_the_skeleton_wrote(tmp_path: Path) -> None:
     assert recovery.skeleton_round(str(tmp_path), 300)["value"] > 0
     with pytest.raises(BenchError, match="300 records found of 301"):
         recovery.skeleton_round(str(tmp_path), 301)
+
+
+def test_recovery_opens_copies_of_what_the_engine_wrote(tmp_path: Path) -> None:
+    (tmp_path / "filled").mkdir()
+    arguments = {"directory": str(tmp_path / "filled"), "operations": 3_000}
+    child.call(recovery.__name__, "fill_engine", arguments)
+    copy_store(tmp_path / "filled", tmp_path / "copy")
+    arguments["directory"] = str(tmp_path / "copy")
+    assert child.call(recovery.__name__, "engine_round", arguments)["replayed"] >= 3_000
 
 
 def test_catch_up_reads_the_object_files_alone(tmp_path: Path) -> None:
