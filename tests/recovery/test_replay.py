@@ -99,6 +99,14 @@ def test_replay_builds_what_the_operations_say() -> None:
     assert log.positions.truncation_point(None) is None
 
 
+def test_the_operations_of_the_last_frame_have_their_place_behind_the_end() -> None:
+    log = Log().put(*BASE)
+    log.replay.finish()
+    part = log.positions.operations_of(0)
+    assert part is not None
+    assert (part.first_sequence, part.last_sequence) == (1, 4)
+
+
 def test_an_empty_log_is_an_empty_container() -> None:
     log = Log()
     log.replay.finish()
