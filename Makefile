@@ -27,14 +27,15 @@ RELEASES ?=
 PEERS ?=
 CELLS ?=
 QUICK ?=
+RESULTS ?= var/bench-peers.json
 # The seed of what hypothesis draws; SEED= for a new one each time.
 SEED ?= $(shell git rev-parse HEAD 2>/dev/null)
 DRAWN = $(if $(SEED),--hypothesis-seed=$(SEED))
 PYTEST = $(BIN)/pytest -q --shares -n $(JOBS) --dist worksteal $(DRAWN)
 
 .PHONY: help run test test-all tools services bookkeeper lint format typecheck imports \
-	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-peers bench-ten-million \
-	hanging-bookie soak fuzz recovery-report \
+	wheel-test wheel-test-all static unit unit-all unit-uvloop bench bench-peers bench-report \
+	bench-ten-million hanging-bookie soak fuzz recovery-report \
 	spark-demo spark-scale spark-plan spark-versions pravega-controller client-kills rust-client \
 	cluster-kills archive-kills setup clean
 
@@ -147,6 +148,9 @@ bench: $(STAMP) services ## the bench suite, as a table
 bench-peers: $(STAMP) services ## this store beside RocksDB, Redis, Kafka ...: table, JSON, plot
 	@$(BIN)/python -m bench.peers $(if $(QUICK),--quick) --peers $(PEERS) --cells $(CELLS) \
 	  --json var/bench-peers.json --plot var/bench-peers.svg
+
+bench-report: $(STAMP) ## the results of bench-peers, or RESULTS=FILE, into docs/performance.md
+	@$(BIN)/python -m bench.peers.page $(RESULTS)
 
 bench-ten-million: $(STAMP) ## 10 M segments in 8 containers: half an hour, 10 GB of disk
 	@SEGMENTSTORE_BENCH_LARGE=1 $(BIN)/python -m bench.segments_in_containers

@@ -63,6 +63,12 @@ RESTART_S: Final = 0.3
 GROWTH: Final = 2.0
 """W6: CPU of an append over 100,000 logs, by that over one."""
 _ONE, _MANY = "W6 1 log", "W6 100,000 logs"
+_READ_TEXT, _RESTART_TEXT, _GROWTH_TEXT = "≥ 70 % of raw reads", "≤ 0.3 s", "CPU ≤ 2 x one log"
+_ALL: Final = (
+    *((bar.cell, bar.text) for bar in BARS),
+    *(("W4", _READ_TEXT), ("W5", _RESTART_TEXT), (_MANY, _GROWTH_TEXT)),
+)
+"""Cell and text of each bar."""
 
 
 def verdicts(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -80,14 +86,24 @@ def verdicts(cells: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         value = cell["peers"][ENGINE]["value"]["median"]
         if name.startswith("W4"):
             share = value / cell["floor"]["median"]
-            found.append(_verdict(name, "≥ 70 % of raw reads", share, met=share >= READ_SHARE))
+            found.append(_verdict(name, _READ_TEXT, share, met=share >= READ_SHARE))
         if name.startswith("W5"):
-            found.append(_verdict(name, "≤ 0.3 s", value, met=value <= RESTART_S))
+            found.append(_verdict(name, _RESTART_TEXT, value, met=value <= RESTART_S))
     if _ONE in by_name and _MANY in by_name:
         one, many = (by_name[name]["peers"][ENGINE]["client_us"] for name in (_ONE, _MANY))
         figure = many / one
-        found.append(_verdict(_MANY, "CPU ≤ 2 x one log", figure, met=figure <= GROWTH))
+        found.append(_verdict(_MANY, _GROWTH_TEXT, figure, met=figure <= GROWTH))
     return found
+
+
+def unmeasured(cells: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Cell, by how its name begins, and text of each bar that `verdicts` says nothing of."""
+    known = [(verdict["cell"], verdict["text"]) for verdict in verdicts(cells)]
+    return [
+        (cell.strip(), text)
+        for cell, text in _ALL
+        if not any(name.startswith(cell) and said.startswith(text) for name, said in known)
+    ]
 
 
 def _of_peers(bar: PeerBar, cell: Mapping[str, Any]) -> list[dict[str, Any]]:

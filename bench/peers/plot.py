@@ -37,6 +37,11 @@ _GREY: Final = "#dddddd"
 
 def plot(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw cells as the JSON has them, as SVG."""
+    path.write_bytes(picture(cells))
+
+
+def picture(cells: Sequence[Mapping[str, Any]]) -> bytes:
+    """The file that `plot` writes."""
     bottom = _TOP + _STEP * len(cells)
     series = _series_of(cells)
     height = bottom + 50 + (_SERIES_HEIGHT + 60 if series else 0)
@@ -64,7 +69,7 @@ def plot(cells: Sequence[Mapping[str, Any]], path: Path) -> None:
     if series:
         _draw_series(root, bottom + 60, series)
     indent(root)
-    path.write_bytes(tostring(root) + b"\n")
+    return tostring(root) + b"\n"
 
 
 def _series_of(cells: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[float]]:

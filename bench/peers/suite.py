@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,8 +66,8 @@ def run(
 ) -> dict[str, Any]:
     """Measure `cells` (all, if empty) of the peers (all, if empty) and print the table.
 
-    Gives what the JSON has: machine, quick, seconds, cells, bars. `json_path` gets it after each
-    cell.
+    Gives what the JSON has: machine, date (of its begin, UTC), quick, seconds, cells, bars.
+    `json_path` gets it after each cell.
 
     Raises BenchError, before anything is measured, if a peer is unknown or cannot be installed.
     """
@@ -75,8 +76,12 @@ def run(
     begun = time.perf_counter()
     with work_folder(work_parent) as folder:
         require_free_bytes(folder, _FREE_BYTES[quick])
-        result: dict[str, Any] = {"machine": machine.facts(folder), "quick": quick}
-        result["cells"] = []
+        result: dict[str, Any] = {
+            "machine": machine.facts(folder),
+            "date": datetime.now(UTC).date().isoformat(),
+            "quick": quick,
+            "cells": [],
+        }
         say = _progress(console)
         with Measurement(folder, names or list(MODULES), sizes, say) as measurement:
             for cell in wanted:
