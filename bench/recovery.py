@@ -87,11 +87,11 @@ def fill_engine(directory: str, operations: int) -> Measured:
     async def work() -> None:
         store = await open_store(Path(directory) / "store", **HELD_BACK).__aenter__()
         for index in range(SEGMENTS):
-            await store.create_segment(_segment(index))
+            await store.create_segment(segment_name(index))
         data = bytes(APPEND_BYTES)
 
         def append(number: int) -> Awaitable[object]:
-            return store.append(_segment(number % SEGMENTS), data)
+            return store.append(segment_name(number % SEGMENTS), data)
 
         await pipelined(append, operations, WINDOW)
 
@@ -141,7 +141,7 @@ def engine_round(directory: str, operations: int) -> Measured:
         begun = time.perf_counter()
         async with open_store(Path(directory) / "store", **HELD_BACK) as store:
             opened = time.perf_counter() - begun
-            offset = await store.append(_segment(0), bytes(APPEND_BYTES))
+            offset = await store.append(segment_name(0), bytes(APPEND_BYTES))
             seconds = time.perf_counter() - begun
             replayed = sum_of(store.stats(), *REPLAYED)
         expected_offset = -(-operations // SEGMENTS) * APPEND_BYTES
@@ -161,7 +161,8 @@ def engine_round(directory: str, operations: int) -> Measured:
     return asyncio.run(measure())
 
 
-def _segment(index: int) -> str:
+def segment_name(index: int) -> str:
+    """Of one segment; in the order of the numbers."""
     return f"bench/segment-{index:04}"
 
 
