@@ -22,10 +22,16 @@ class PeerSizes(NamedTuple):
     segments: Sequence[int]
     killed_records: int
     """Acknowledged before the kill, at least."""
+    grown_bytes: int
+    """In a log before it is measured."""
+    grown_chunks: int
+    """Of a segment in Tier 2 before it is measured."""
 
 
-QUICK = PeerSizes(2, 1, 0.2, 0.5, 64 << 20, 5, (1, 1000), 20_000)
-FULL = PeerSizes(5, 3, 1.0, 4.0, 1 << 30, 600, (1, 1000, 100_000, 1_000_000), 200_000)
+QUICK = PeerSizes(2, 1, 0.2, 0.5, 64 << 20, 5, (1, 1000), 20_000, 64 << 20, 200)
+FULL = PeerSizes(
+    5, 3, 1.0, 4.0, 1 << 30, 600, (1, 1000, 100_000, 1_000_000), 200_000, 4 << 30, 10_000
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

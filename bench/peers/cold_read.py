@@ -10,27 +10,23 @@ import asyncio
 import dataclasses
 import os
 import time
-from collections import deque
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from bench.child import Measured
 from bench.floor import MIB, evict, read_rate
 from bench.peers.cell import Cell, PeerRun, PeerSizes
 from bench.peers.measure import in_child
 from bench.peers.peer import Peer, open_log
+from bench.peers.timed_loads import FILL_BATCH, FILL_RECORD_BYTES, fill
 from bench.peers.usage import Meter
 from bench.workspace import BenchError
-
-RECORD_BYTES: Final = 1024
-_BATCH: Final = 100
-_BATCHES_IN_FLIGHT: Final = 16
 
 
 def cells(sizes: PeerSizes) -> Sequence[Cell]:
     """One."""
-    records = sizes.catch_up_bytes // RECORD_BYTES // _BATCH * _BATCH
+    records = sizes.catch_up_bytes // FILL_RECORD_BYTES // FILL_BATCH * FILL_BATCH
     return [
         Cell(
             name=f"W4 cold catch-up, {sizes.catch_up_bytes // MIB:,} MiB",
@@ -47,7 +43,7 @@ def floor_round(directory: str, records: int) -> Measured:
     """Preads of 1 MiB of a file of these bytes."""
     path = Path(directory) / "floor"
     with path.open("wb") as file:
-        for _ in range(0, records * RECORD_BYTES, MIB):
+        for _ in range(0, records * FILL_RECORD_BYTES, MIB):
             file.write(os.urandom(MIB))
         file.flush()
         os.fsync(file.fileno())
@@ -78,15 +74,7 @@ def fill_round(run: PeerRun, records: int) -> Measured:
 
 async def _fill(run: PeerRun, records: int) -> Measured:
     log = await open_log(run.peer, run.address, run.base)
-    batch = [os.urandom(RECORD_BYTES) for _ in range(_BATCH)]
-    in_flight = min(_BATCHES_IN_FLIGHT, max(1, run.in_flight_max // _BATCH))
-    pending: deque[Awaitable[object]] = deque()
-    for _ in range(records // _BATCH):
-        pending.append(log.append_batch(0, batch))
-        if len(pending) >= in_flight:
-            await pending.popleft()
-    for rest in pending:
-        await rest
+    await fill(log, records // FILL_BATCH, run.in_flight_max)
     await log.flush()
     await log.close()
     return {}
@@ -106,6 +94,6 @@ async def _read(run: PeerRun, records: int) -> Measured:
     figures = meter.figures(records)
     await log.delete()
     await log.close()
-    if length != records * RECORD_BYTES:
-        raise BenchError(f"{length:,} bytes were read of {records * RECORD_BYTES:,}")
-    return {**figures, "value": records * RECORD_BYTES / seconds / 1e6}
+    if length != records * FILL_RECORD_BYTES:
+        raise BenchError(f"{length:,} bytes were read of {records * FILL_RECORD_BYTES:,}")
+    return {**figures, "value": records * FILL_RECORD_BYTES / seconds / 1e6}

@@ -1,4 +1,5 @@
-"""W6: 256 callers whose appends go round robin over more and more logs.
+"""W6: 256 callers whose appends go round robin over more and more logs. The cells of one log that
+is long are in `bench.peers.long_logs`.
 
 A log is a segment of the engine and of Pravega, and a prefix of keys in SQLite, LMDB and RocksDB.
 It is a stream of Redis, a subject of NATS, a partition of Kafka. Kafka has no more than 1,000 on
@@ -16,6 +17,7 @@ from typing import Final
 
 from bench.child import Measured
 from bench.floor import MIB, synced_write_rate
+from bench.peers import long_logs
 from bench.peers.cell import Cell, PeerRun, PeerSizes
 from bench.peers.peer import open_log
 from bench.peers.timed_loads import timed_callers
@@ -27,8 +29,8 @@ _AT_ONCE: Final = 256
 
 
 def cells(sizes: PeerSizes) -> Sequence[Cell]:
-    """One for each number of logs."""
-    return [
+    """One for each number of logs, and those of a long log."""
+    by_number = [
         Cell(
             name=f"W6 {segments:,} log{'s' if segments > 1 else ''}",
             unit="appends/s",
@@ -40,6 +42,7 @@ def cells(sizes: PeerSizes) -> Sequence[Cell]:
         )
         for segments in sizes.segments
     ]
+    return [*by_number, *long_logs.cells(sizes)]
 
 
 def floor_round(directory: str, **_: object) -> Measured:

@@ -7,6 +7,7 @@ part, while the callers go on. Latencies are of a sample.
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,12 +15,16 @@ from typing import Final
 
 from bench.child import Measured
 from bench.loads import CALLERS_SAMPLED
+from bench.peers.peer import PeerLog
 from bench.peers.usage import Meter
 from bench.report import latency_ms
 
 TimedAppend = Callable[[int], Awaitable[object]]
 """Called with the number of the caller."""
 
+FILL_RECORD_BYTES: Final = 1024
+FILL_BATCH: Final = 100
+_FILL_IN_FLIGHT: Final = 16
 _CHECK_S: Final = 0.02
 _LONGER: Final = 6
 """So many times as long as was asked for is waited for acknowledgements: a peer may give those of
@@ -117,3 +122,19 @@ async def timed_producer(
         )
         tasks.create_task(produce())
     return measuring.result()
+
+
+async def fill(log: PeerLog, batches: int, in_flight_max: int) -> None:
+    """Append so many batches of FILL_BATCH records of random bytes to the first log, not measured.
+
+    At most `in_flight_max` records wait for their acknowledgement.
+    """
+    batch = [os.urandom(FILL_RECORD_BYTES) for _ in range(FILL_BATCH)]
+    in_flight = min(_FILL_IN_FLIGHT, max(1, in_flight_max // FILL_BATCH))
+    pending: deque[Awaitable[object]] = deque()
+    for _ in range(batches):
+        pending.append(log.append_batch(0, batch))
+        if len(pending) >= in_flight:
+            await pending.popleft()
+    for rest in pending:
+        await rest

@@ -19,7 +19,7 @@ from bench.peers.peer import open_log
 from tests.support.suites import slow
 
 SERVERS = ("redis", "nats", "kafka", "pravega")
-TINY = PeerSizes(1, 1, 0.0, 0.05, 1 << 18, 1, (1, 2), 50)
+TINY = PeerSizes(1, 1, 0.0, 0.05, 1 << 18, 1, (1, 2), 50, 1 << 18, 3)
 
 
 def quiet(_: str) -> None:
@@ -56,7 +56,7 @@ def test_a_server_keeps_what_it_acknowledged_when_it_is_killed(name: str, tmp_pa
 @slow(60)
 @pytest.mark.parametrize("name", SERVERS)
 def test_every_workload_runs_on_a_server(name: str, tmp_path: Path) -> None:
-    cells = ["W1 16", "W2 1 KiB", "W3 tail at 1,000", "W4", "W5", "W6 2", "W7"]
+    cells = ["W1 16", "W2 1 KiB", "W3 tail at 1,000", "W4", "W5", "W6 2", "W6 behind 0.25", "W7"]
     result = suite.run(
         [name],
         cells,

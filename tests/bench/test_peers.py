@@ -12,19 +12,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bench.peers import bars, killed, libraries, peer, results, suite
-from bench.peers.cell import FULL, Cell, PeerSizes
+import segmentstore
+from bench.peers import bars, killed, libraries, long_logs, peer, results, suite
+from bench.peers.cell import FULL, Cell, PeerRun, PeerSizes
 from bench.peers.embedded import GroupCommit
 from bench.peers.measure import CellRounds
 from bench.peers.peer import PeerLog, open_log
 from bench.peers.plot import plot
 from bench.peers.tables import markdown
+from bench.peers.timed_loads import FILL_BATCH, FILL_RECORD_BYTES
 from bench.peers.usage import Meter
 from bench.workspace import BenchError
 
 KEPT = ("engine", "sqlite", "lmdb", "rocksdb")
 """Embedded peers that are opened again."""
-TINY = PeerSizes(1, 1, 0.0, 0.02, 1 << 18, 1, (1, 2), 50)
+TINY = PeerSizes(1, 1, 0.0, 0.02, 1 << 18, 1, (1, 2), 50, 1 << 18, 3)
 
 
 async def all_bytes(log: PeerLog, segment: int) -> bytes:
@@ -233,3 +235,44 @@ def test_results_are_printed_for_a_page() -> None:
     assert lines[0] == "| figures, medians | engine | lmdb | floor |"
     assert lines[2] == "| W1 x, x/s | 4 ! | 1 | 9 |"
     assert "| W1 x, x/s | 1.00 | 2.00 |  |" in lines
+
+
+def test_a_long_log_has_its_bytes_and_chunks_before_it_is_measured(tmp_path: Path) -> None:
+    result = suite.run(
+        ["engine", "sqlite"],
+        ["W6 behind"],
+        quick=True,
+        console=Console(file=io.StringIO(), width=200),
+        work_parent=tmp_path / "work",
+        sizes=TINY,
+    )
+    behind_bytes, behind_chunks = result["cells"]
+    assert set(behind_bytes["peers"]) == {"engine", "sqlite"}
+    assert set(behind_chunks["peers"]) == {"engine"}, "the others have no chunks"
+    assert [cell["errors"] for cell in result["cells"]] == [{}, {}]
+    assert behind_bytes["name"] == "W6 behind 0.25 MiB"
+
+
+@pytest.mark.parametrize(("batches", "flushes"), [(2, 0), (0, 3)])
+def test_the_load_on_a_long_log_begins_behind_what_was_written(
+    batches: int, flushes: int, tmp_path: Path
+) -> None:
+    run = PeerRun(
+        peer="engine",
+        address=str(tmp_path),
+        base="base",
+        processes=(),
+        in_flight_max=peer.UNLIMITED,
+        sizes=TINY,
+    )
+    long_logs.peer_round(run, batches, flushes)
+
+    async def length_and_objects() -> tuple[int, int]:
+        async with segmentstore.open(tmp_path / "store") as store:
+            info = await store.get_info("bench/base-0")
+            return info.length, len([block async for block in store.list_blocks("bench/base-0")])
+
+    length, objects = asyncio.run(length_and_objects())
+    before = batches * FILL_BATCH * FILL_RECORD_BYTES + flushes * long_logs.APPEND_BYTES
+    assert length > before
+    assert objects >= flushes
