@@ -39,8 +39,6 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     WrongEventLoopError,
 )
-from segmentstore.contracts.extras import require_extra
-from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.reports import CatalogExport
 from segmentstore.contracts.segment_mapper import container_of
@@ -56,19 +54,17 @@ from segmentstore.sessions import (
     SegmentReader,
     SegmentWriter,
 )
-from segmentstore.stats import store_stats
-from segmentstore.stats_types import StoreStats
 from segmentstore.store_archive import StoreArchive
 from segmentstore.store_containers import StoreContainers
-from segmentstore.store_health import store_health
 from segmentstore.store_inspection import StoreInspection
 from segmentstore.store_parts import StoreParts
+from segmentstore.store_status import StoreStatus
 
 _HOMES_MAX = 100_000
 _ATTRIBUTES_AT_ONCE = 1_000
 
 
-class SegmentStore(StoreInspection, StoreArchive, StoreContainers):
+class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
     """An open store. Created by `segmentstore.open`; used on the event loop that opened it.
 
     Every call raises WrongEventLoopError elsewhere. It may raise ContainerStoppedError (the
@@ -479,46 +475,6 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers):
         self._check_loop()
         for container in self._containers:
             container.wake_mailbox()
-
-    def stats(self) -> StoreStats:
-        """Numbers by container and part; `health` says what is wrong, empty when all is well.
-
-        What each means is in docs/metrics.md. O(objects in Tier 2).
-        """
-        self._birth.check()
-        return store_stats(self._parts)
-
-    async def fetch_stats(self) -> StoreStats:
-        """`stats()`, as a store in another process has it, too."""
-        return self.stats()
-
-    def health(self) -> StoreHealth:
-        """Host, containers and parts as a tree: how each is, why and since when.
-
-        The store is `ready` while all containers that are assigned to this process are served. No
-        request, O(containers): for probes. docs/metrics.md names the parts.
-        """
-        self._birth.check()
-        return store_health(self._parts)
-
-    async def fetch_health(self) -> StoreHealth:
-        """`health()`, as a store in another process has it, too."""
-        return self.health()
-
-    async def fetch_metrics_text(self) -> bytes:
-        """`metrics_text()`, as a store in another process has it, too."""
-        return self.metrics_text()
-
-    def metrics_text(self) -> bytes:
-        """`stats()` as Prometheus reads it (text format 0.0.4, UTF-8): what `metrics_port` serves.
-
-        See docs/metrics.md. Raises MissingExtraError without the extra `metrics`.
-        """
-        require_extra("metrics", "metrics_text()")
-        # Not at the top: only who watches pays for it.
-        from segmentstore.metrics import metrics_text  # noqa: PLC0415
-
-        return metrics_text(self.stats())
 
     def container_epoch(self, name: str) -> int:
         """The epoch of the log that holds the segment of this name: what was learnt of it under
