@@ -22,6 +22,13 @@ from recovery.harness.checkers.all_checks import evaluate, raised
 from recovery.harness.checkers.tier2 import orphans
 from recovery.harness.history import History, ProcessRun, Violation
 from recovery.harness.observer import observe
+from recovery.harness.runs.allowed_ends import (
+    ASKED_FOR,
+    EXCUSES,
+    FORESEEN,
+    Circumstances,
+    is_allowed,
+)
 from recovery.harness.runs.archive_watch import KEPT_OF_ARCHIVE, ArchiveWatch
 from recovery.harness.runs.bit_rot import plant_bit_rot
 from recovery.harness.runs.catalog_damage import CatalogDamage
@@ -41,28 +48,14 @@ from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
 from segmentstore.contracts.errors import (
-    AppendOutcomeUnknownError,
-    ContainerStoppedError,
     DataCorruptionError,
-    NotPrimaryError,
-    SegmentStoreError,
     StoreInUseError,
-    TierUnavailableError,
 )
 from segmentstore.service import SegmentStore
-from tier2.object_names import METADATA_PREFIX
 
 if TYPE_CHECKING:
     from recovery.harness.runs.jobs_beside import JobsBeside
 
-FORESEEN = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError, TierUnavailableError)
-"""How a process run may end by itself: an outside part failed, or another owner came."""
-EXCUSES = ("disk.", "ledger.", "bookkeeper.", "node.", "object.")
-"""Groups of faults that excuse such an end; without one in the same process run, or another owner,
-it is a fault of the store.
-"""
-ASKED_FOR = (SegmentStoreError, OSError, ProcessDiedError)
-"""What may stop a container; anything else is a broken assumption inside of it."""
 RIVAL_TURNS = 60
 """Effects of a second owner within which the first one comes back."""
 _KEPT = ("containers", "tier1", "mailbox_poll_interval_s", *KEPT_OF_ARCHIVE)
@@ -478,43 +471,22 @@ class Scenario:
             for each in error.exceptions:
                 self._note_error(each, two_owners=two_owners)
             return
-        if self._cancelled and isinstance(error, ContainerStoppedError):
-            return
-        excused = (
-            two_owners or self._bit_rot or self.world.points.struck(*EXCUSES) > self._struck_before
-        )
-        # No disk fails where no faults are on: that a tier is away is then how another owner's work
-        # shows, and wrong.
-        if (
-            isinstance(error, TierUnavailableError)
-            and self.plan.tier1 == "file"
-            and not self.plan.rates
-        ):
-            # But on a disk without room no store can be made, nor one be opened whose reserve the
-            # process run before used up.
-            excused = self._full and (
-                self._was_full
-                or not any(
-                    process_run.opened is not None for process_run in self.history.process_runs
-                )
-            )
-        # Bad times of the object storage outlast the process run they began in.
-        if isinstance(error, TierUnavailableError) and error.tier == "tier2":
-            excused |= self.world.points.struck("object.") > 0
-        # And so do those of bookies and nodes.
-        if isinstance(error, TierUnavailableError) and error.tier == "tier1":
-            excused |= self.world.points.struck("bookkeeper.", "node.") > 0
-        if isinstance(error, FORESEEN) and excused:
-            return
-        # Both opened at the same time; or an object that the later owner has deleted is read by the
-        # earlier one.
-        if two_owners and (isinstance(error, StoreInUseError) or _says_missing(error)):
-            return
-        # Or, the locks given up, both fill the local folder with the same snapshot.
-        if two_owners and isinstance(error, TierUnavailableError) and "/catalog/" in str(error):
-            return
-        if not (isinstance(error, DataCorruptionError) and self._bit_rot):
+        if not is_allowed(error, self._circumstances(two_owners=two_owners)):
             self._note(error, "unforeseen")
+
+    def _circumstances(self, *, two_owners: bool) -> Circumstances:
+        struck, process_runs = self.world.points.struck, self.history.process_runs
+        never_opened = all(process_run.opened is None for process_run in process_runs)
+        return Circumstances(
+            two_owners=two_owners,
+            cancelled=self._cancelled,
+            rot=self._bit_rot,
+            struck_now=struck(*EXCUSES) > self._struck_before,
+            struck_tier1=struck("bookkeeper.", "node.") > 0,
+            struck_tier2=struck("object.") > 0,
+            sound_files=self.plan.tier1 == "file" and not self.plan.rates,
+            no_room=self._full and (self._was_full or never_opened),
+        )
 
     def _settings(self, cycle: Cycle) -> dict[str, Any]:
         if not cycle.new_settings:
@@ -563,14 +535,6 @@ class Scenario:
                 "orphans": sum(len(orphans(tiers)) for tiers in history.tiers),
             },
         )
-
-
-def _says_missing(error: BaseException) -> bool:
-    text = str(error)
-    if any(place in text for place in ("/catalog/", METADATA_PREFIX)):
-        # A snapshot that the later owner has deleted, or what was staged for one.
-        return any(said in text for said in (" is missing", "no such manifest", "(ENOENT)"))
-    return "it is gone" in text or "it is missing" in text
 
 
 def _jobs_beside(world: StoreWorld, plan: Plan) -> JobsBeside:
