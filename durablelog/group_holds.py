@@ -8,6 +8,8 @@ from typing import Final
 
 from durablelog.group_pace import GroupPace
 
+PART_FILLED_IN_FLIGHT_MAX: Final = 2
+"""Behind so many frames part-filled ones are kept back (docs/decisions/0004)."""
 GATHERED_BYTES: Final = 16 * 1024
 """So much that waits is a group worth its sync, with what each request counts besides its data."""
 
@@ -28,9 +30,23 @@ class GroupHolds:
         """What had been queued when callers had replied to the last acknowledgement."""
         self._company = False
 
-    def holds(self, waiting_bytes: int) -> bool:
-        """Whether an append with so many bytes before it stays in the queue for now."""
-        return self._timer is not None and waiting_bytes < GATHERED_BYTES
+    def holds(self, waiting_bytes: int, on_its_way: int) -> bool:
+        """Whether an append with so many bytes before it, and frames on their way, stays in the
+        queue.
+
+        It does until the hold has passed, or until a frame is durable, if none may go before. To be
+        called when the first append of a turn comes.
+        """
+        if self._timer is None and on_its_way:
+            now = self._loop.time()
+            if self._pace.is_right_behind(now):
+                self._company = True
+            if on_its_way < PART_FILLED_IN_FLIGHT_MAX:
+                return False
+            self._pace.arrived(now)
+        elif self._timer is None:
+            return False
+        return waiting_bytes < GATHERED_BYTES
 
     @property
     def in_progress(self) -> bool:
@@ -57,8 +73,6 @@ class GroupHolds:
         now = self._loop.time()
         if held or idle:
             self._company = waiting > 1
-        elif self._pace.is_right_behind(now):
-            self._company = True
         if not held and (self._company or not idle):
             self._pace.arrived(now)
 

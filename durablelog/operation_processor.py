@@ -37,7 +37,7 @@ from durablelog.frame_packer import (
     PackedFrame,
     Request,
 )
-from durablelog.group_holds import GroupHolds
+from durablelog.group_holds import PART_FILLED_IN_FLIGHT_MAX, GroupHolds
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_lookup import Learn, MetadataLookup
 from durablelog.metadata_updater import MetadataUpdater
@@ -63,7 +63,6 @@ from segmentstore.contracts.loop_turns import timed_turn
 from segmentstore.contracts.runtime import Clock
 
 _FRAMES_IN_FLIGHT_MAX = 32
-_PART_FILLED_IN_FLIGHT_MAX = 2
 _ROOM_TIMEOUT_S = 5.0
 """A close, or a store that is being made, waits so long for a log whose disk is full."""
 
@@ -169,8 +168,9 @@ class OperationProcessor:
             return future
         self.room.queued += size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
-        if not (self._scheduled or self._holds.holds(waiting)):
-            if self._in_flight or self._holds.gathers:
+        on_its_way = len(self._in_flight)
+        if not (self._scheduled or self._holds.holds(waiting, on_its_way)):
+            if on_its_way or self._holds.gathers:
                 self._scheduled = True
                 self._loop.call_soon(self._pump)
             else:
@@ -301,7 +301,7 @@ class OperationProcessor:
                 if packer.idle and not in_flight:
                     self._ship_checkpoint()
                     continue
-                if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
+                if len(in_flight) < PART_FILLED_IN_FLIGHT_MAX:
                     self._ship_part_filled()
                 return
             if self._lookup.in_progress:
@@ -313,7 +313,7 @@ class OperationProcessor:
                 self._ship(frame)
             if packer.stalled:
                 self._lookup.begin(packer.lacks(queue))
-        if len(in_flight) < _PART_FILLED_IN_FLIGHT_MAX:
+        if len(in_flight) < PART_FILLED_IN_FLIGHT_MAX:
             self._ship_part_filled()
 
     def _requests(self) -> deque[Request]:

@@ -22,7 +22,7 @@ from durablelog.operation_processor import OperationProcessor
 from durablelog.operations import CreateOperation
 from durablelog.processor_config import ProcessorConfig
 from durablelog.throttler import Throttle
-from recovery.harness.simulation.virtual_loop import run_virtual
+from recovery.harness.simulation.virtual_loop import VirtualLoop, run_virtual
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.metadata import ContainerMetadata
 from tests.support.loop_clock import LoopClock
@@ -82,6 +82,8 @@ class Store(NamedTuple):
     processor: OperationProcessor
     log: TimedLog
     segment_id: int
+    packings: list[int]
+    """One for each time that the processor began to pack: it asks for the throttle then."""
 
     async def timed_append(self) -> float:
         """Seconds that an append takes."""
@@ -93,6 +95,12 @@ class Store(NamedTuple):
 async def opened(sync_s: float, *, parallel: bool = False) -> Store:
     log = TimedLog(sync_s, parallel=parallel)
     await log.open()
+    packings: list[int] = []
+
+    def throttle(on_its_way: int) -> Throttle:
+        packings.append(on_its_way)
+        return NO_THROTTLE
+
     processor = OperationProcessor(
         log=log,
         updater=MetadataUpdater(ContainerMetadata(0)),
@@ -106,11 +114,12 @@ async def opened(sync_s: float, *, parallel: bool = False) -> Store:
         clock=LoopClock(),
         on_commit=lambda _operations: None,
         on_failure=lambda _error: None,
-        throttle=lambda _on_its_way: NO_THROTTLE,
+        throttle=throttle,
     )
     log.settle, log.on_settled = log.on_settled, lambda: None
     await processor.checkpoint()
-    return Store(processor, log, int(str(await processor.submit(CreateOperation("one")))))
+    segment_id = int(str(await processor.submit(CreateOperation("one"))))
+    return Store(processor, log, segment_id, packings)
 
 
 class Came(NamedTuple):
@@ -198,5 +207,51 @@ def test_callers_after_a_load_of_others_wait_for_syncs_alone_soon() -> None:
         before = await closed_loop(store, 1, 4)
         assert await closed_loop(store, 1, 200) <= 200 * FILE_S + 0.000_1
         assert before <= 4 * (FILE_S + HOLD_MAX_S)
+
+    run_virtual(scenario())
+
+
+def test_a_burst_is_one_group_though_its_calls_take_time() -> None:
+    async def scenario() -> None:
+        store, loop = await opened(FILE_S), asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        groups: list[int] = []
+        for _ in range(20):
+            before, appends = store.log.groups, list[asyncio.Future[int | None]]()
+            for _ in range(30):
+                appends.append(store.processor.append(store.segment_id, bytes(100)))
+                loop.virtual_time.now_us += 20
+            await asyncio.gather(*appends)
+            groups.append(store.log.groups - before)
+            await asyncio.sleep(10 * MS)
+        assert groups == [2] + [1] * 19, "the first one goes alone, for nothing is known by then"
+
+    run_virtual(scenario())
+
+
+def test_few_appends_behind_two_frames_are_packed_when_one_is_durable() -> None:
+    async def scenario() -> None:
+        store = await opened(FILE_S)
+        appends = []
+        for _ in range(22):
+            appends.append(store.processor.append(store.segment_id, bytes(100)))
+            await asyncio.sleep(0)
+        before = len(store.packings)
+        await asyncio.gather(*appends)
+        assert before == 2 + 1, "the segment's creation, and a frame each"
+        assert len(store.packings) == before + 1
+
+    run_virtual(scenario())
+
+
+def test_many_appends_behind_two_frames_are_packed_meanwhile() -> None:
+    async def scenario() -> None:
+        store = await opened(FILE_S)
+        appends = []
+        for _ in range(22):
+            appends += [store.processor.append(store.segment_id, bytes(100)) for _ in range(50)]
+            await asyncio.sleep(0)
+        assert len(store.packings) >= 22, "they are packed while a sync takes its time"
+        await asyncio.gather(*appends)
 
     run_virtual(scenario())
