@@ -8,6 +8,7 @@ by code points, as Python's strings are.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from durablelog.catalog.key_ranges import StoreKeyRange, prefix_range
@@ -33,6 +34,8 @@ _ATTRIBUTE = struct.Struct(">cQ16s")
 _PLACE = struct.Struct(">QQ")
 _END_OF_NAME = b"\0"
 _NUMBER_MAX = (1 << 64) - 1
+_OBJECTS_REMEMBERED = 1024
+"""Names of objects whose encoded form is kept: chunks of many segments lie in one object."""
 
 
 class MetadataFormatError(Exception):
@@ -46,7 +49,7 @@ class SegmentIdKey(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is stored."""
-        return _ONE.pack(SEGMENTS, self.segment_id)
+        return segment_id_key(self.segment_id)
 
 
 class NameKey(NamedTuple):
@@ -68,7 +71,7 @@ class ChunkPageKey(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is stored."""
-        return _TWO.pack(CHUNK_PAGES, self.segment_id, self.first_offset)
+        return chunk_page_key(self.segment_id, self.first_offset)
 
 
 class CatalogAttributeKey(NamedTuple):
@@ -103,8 +106,7 @@ class ChunkPlaceKey(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is stored. Raises MetadataFormatError if it has no name."""
-        place = _PLACE.pack(self.segment_id, self.start_offset)
-        return CHUNK_PLACES + _encode_name(self.object_name) + _END_OF_NAME + place
+        return chunk_place_key(self.object_name, self.segment_id, self.start_offset)
 
 
 class GarbageKey(NamedTuple):
@@ -134,7 +136,7 @@ class UnflushedKey(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is stored."""
-        return _ONE.pack(UNFLUSHED, self.segment_id)
+        return unflushed_key(self.segment_id)
 
 
 class TotalsKey(NamedTuple):
@@ -157,6 +159,35 @@ CatalogKey = (
     | UnflushedKey
     | TotalsKey
 )
+
+
+# --- encoded without a tuple: there are some for every segment that is written or read ----------
+
+
+def segment_id_key(segment_id: int) -> bytes:
+    """A SegmentIdKey as it is stored."""
+    return _ONE.pack(SEGMENTS, segment_id)
+
+
+def chunk_page_key(segment_id: int, first_offset: int) -> bytes:
+    """A ChunkPageKey as it is stored."""
+    return _TWO.pack(CHUNK_PAGES, segment_id, first_offset)
+
+
+def chunk_place_key(object_name: str, segment_id: int, start_offset: int) -> bytes:
+    """A ChunkPlaceKey as it is stored. Raises MetadataFormatError if it has no name."""
+    return _places_of(object_name) + _PLACE.pack(segment_id, start_offset)
+
+
+def unflushed_key(segment_id: int) -> bytes:
+    """An UnflushedKey as it is stored."""
+    return _ONE.pack(UNFLUSHED, segment_id)
+
+
+@lru_cache(_OBJECTS_REMEMBERED)
+def _places_of(object_name: str) -> bytes:
+    """What the keys of all chunks in an object begin with."""
+    return CHUNK_PLACES + _encode_name(object_name) + _END_OF_NAME
 
 
 def decode_key(data: bytes) -> CatalogKey:
@@ -213,8 +244,8 @@ def chunk_page_range(segment_id: int, up_to: int = _NUMBER_MAX) -> StoreKeyRange
 
     The last one is the only one that can have the chunk with the offset `up_to`.
     """
-    last = ChunkPageKey(segment_id, up_to).encode()
-    return StoreKeyRange(ChunkPageKey(segment_id, 0).encode(), last + b"\0")
+    last = chunk_page_key(segment_id, up_to)
+    return StoreKeyRange(chunk_page_key(segment_id, 0), last + b"\0")
 
 
 def attribute_range(segment_id: int, start: AttributeKey = bytes(16)) -> StoreKeyRange:
@@ -230,7 +261,7 @@ def object_range(prefix: str = "") -> StoreKeyRange:
 
 def chunk_place_range(object_name: str) -> StoreKeyRange:
     """The chunks in one object, by segment and offset."""
-    return prefix_range(CHUNK_PLACES + _encode_name(object_name) + _END_OF_NAME)
+    return prefix_range(_places_of(object_name))
 
 
 def unflushed_range() -> StoreKeyRange:

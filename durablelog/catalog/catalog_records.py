@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from durablelog.catalog.catalog_keys import GarbageKey, MetadataFormatError
@@ -44,6 +45,8 @@ _RELEASING = 8
 _DELETED = 16
 _FLAGS = _SEALED | _MERGED | _PAGED | _RELEASING | _DELETED
 _NOT_COUNTED = (1 << 64) - 1
+_OBJECTS_REMEMBERED = 1024
+"""Names of objects whose encoded form is kept: pages of many segments have one."""
 
 # A context manager for each record would take a third of the time to load a catalog.
 _MALFORMED = (struct.error, UnicodeDecodeError, IndexError, MetadataFormatError)
@@ -138,9 +141,13 @@ def encode_segment(segment: SegmentRecord) -> bytes:
         segment.attribute_count,
         len(segment.merges),
     )
+    named = fixed + encode_text(segment.name)
+    if not segment.merges and segment.long_chunks is None:
+        # Most of them.
+        return named
     merges = (_MERGE.pack(*merge) for merge in segment.merges)
     long = b"" if segment.long_chunks is None else _LONG.pack(*segment.long_chunks)
-    return b"".join((fixed, encode_text(segment.name), *merges, long))
+    return b"".join((named, *merges, long))
 
 
 def decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
@@ -234,16 +241,19 @@ def encode_chunk_page(chunks: Sequence[ChunkRecord]) -> bytes:
     if not 0 < len(chunks) <= PAGE_CHUNKS_MAX:
         raise MetadataFormatError(f"a page of {len(chunks)} chunks")
     numbers: dict[str, int] = {}
-    position, entries = chunks[0].start_offset, []
-    for chunk in chunks:
-        if chunk.start_offset != position:
-            raise MetadataFormatError(f"a chunk at {chunk.start_offset}, not at {position}")
-        position += chunk.length
-        number = numbers.setdefault(chunk.object_name, len(numbers))
-        place = (chunk.block_offset, chunk.block_segment_id, chunk.block_start_offset)
-        entries.append(_CHUNK.pack(chunk.length, number, *place))
-    head = _PAGE.pack(chunks[0].start_offset, len(chunks), len(numbers))
-    return b"".join((head, *map(encode_text, numbers), *entries))
+    first = position = chunks[0].start_offset
+    entries = []
+    for start, length, name, block_offset, block_segment_id, block_start in chunks:
+        if start != position:
+            raise MetadataFormatError(f"a chunk at {start}, not at {position}")
+        position += length
+        number = numbers.setdefault(name, len(numbers))
+        entries.append(_CHUNK.pack(length, number, block_offset, block_segment_id, block_start))
+    head = _PAGE.pack(first, len(chunks), len(numbers))
+    return b"".join((head, *map(_encode_object_name, numbers), *entries))
+
+
+_encode_object_name = lru_cache(_OBJECTS_REMEMBERED)(encode_text)
 
 
 def decode_chunk_page(
@@ -294,8 +304,8 @@ def decode_object(name: str, value: bytes) -> LiveObjectRecord:
     return LiveObjectRecord(ObjectRecord(name, size, created_ms), chunks, length)
 
 
-def encode_chunk_place(place: ChunkPlace) -> bytes:
-    """The value of a ChunkPlaceKey."""
+def encode_chunk_place(place: tuple[int, int, int, int]) -> bytes:
+    """The value of a ChunkPlaceKey: of a ChunkPlace, or a tuple like it."""
     return _PLACE.pack(*place)
 
 

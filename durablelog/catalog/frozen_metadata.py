@@ -12,21 +12,20 @@ from typing import Final, NamedTuple, TypeAlias
 
 from durablelog.catalog.catalog_keys import (
     CatalogAttributeKey,
-    ChunkPageKey,
-    ChunkPlaceKey,
     DeletionClockKey,
     GarbageKey,
     NameKey,
     ObjectKey,
-    SegmentIdKey,
     TotalsKey,
-    UnflushedKey,
     attribute_range,
+    chunk_page_key,
     chunk_page_range,
+    chunk_place_key,
+    segment_id_key,
+    unflushed_key,
 )
 from durablelog.catalog.catalog_records import (
     CatalogTotals,
-    ChunkPlace,
     LiveObjectRecord,
     LongChunks,
     SegmentRecord,
@@ -223,11 +222,10 @@ class FrozenMetadata:
             segment_id, segment = tables.segments.popitem()
             found = segment_record(segment) if isinstance(segment, SegmentMetadata) else segment
             assert not isinstance(found, WholeSegment)
-            key = SegmentIdKey(segment_id).encode()
-            self._set(key, None if found is None else encode_segment(found))
+            self._set(segment_id_key(segment_id), None if found is None else encode_segment(found))
             unflushed = found is not None and not found.flushed
             if unflushed != (segment_id in tables.unflushed):
-                self._set(UnflushedKey(segment_id).encode(), b"" if unflushed else None)
+                self._set(unflushed_key(segment_id), b"" if unflushed else None)
             yield 1
         while tables.names:
             name, named_id = tables.names.popitem()
@@ -287,9 +285,9 @@ class FrozenMetadata:
 
     def _encode_all_of(self, found: WholeSegment) -> Iterator[int]:
         record, segment_id = found.record, found.record.segment_id
-        self._batch.put(SegmentIdKey(segment_id).encode(), encode_segment(record))
+        self._batch.put(segment_id_key(segment_id), encode_segment(record))
         if not record.flushed:
-            self._batch.put(UnflushedKey(segment_id).encode(), b"")
+            self._batch.put(unflushed_key(segment_id), b"")
         yield 1
         if record.has_name:
             self._batch.put(NameKey(record.name).encode(), encode_segment_id(segment_id))
@@ -310,17 +308,15 @@ class FrozenMetadata:
 
     def _set_page(self, segment_id: int, page_key: int, content: PageContent | None) -> int:
         chunks = () if content is None else _chunks_of(content)
-        key = ChunkPageKey(segment_id, page_key).encode()
+        key = chunk_page_key(segment_id, page_key)
         self._set(key, encode_chunk_page(chunks) if chunks else None)
         return 1 + len(chunks) // _CHUNKS_OF_A_STEP
 
     def _set_place(
         self, object_name: str, segment_id: int, start_offset: int, chunk: ChunkRecord | None
     ) -> None:
-        value = None
-        if chunk is not None:
-            value = encode_chunk_place(ChunkPlace(chunk.length, *chunk[3:]))
-        self._set(ChunkPlaceKey(object_name, segment_id, start_offset).encode(), value)
+        key = chunk_place_key(object_name, segment_id, start_offset)
+        self._set(key, None if chunk is None else encode_chunk_place((chunk.length, *chunk[3:])))
 
     def _set(self, key: bytes, value: bytes | None) -> None:
         if value is None:

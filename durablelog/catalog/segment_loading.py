@@ -17,11 +17,12 @@ from durablelog.catalog.catalog_keys import (
     ChunkPlaceKey,
     MetadataFormatError,
     NameKey,
-    SegmentIdKey,
     attribute_range,
+    chunk_page_key,
     chunk_page_range,
     chunk_place_range,
     decode_key,
+    segment_id_key,
 )
 from durablelog.catalog.catalog_records import (
     LongChunks,
@@ -68,7 +69,7 @@ async def load_records(store: KeyStore, ids: Sequence[int]) -> list[SegmentRecor
 
     Decoded at once. Raises as `find_ids`.
     """
-    found = await store.get([SegmentIdKey(segment_id).encode() for segment_id in ids])
+    found = await store.get([segment_id_key(segment_id) for segment_id in ids])
     return [
         None if value is None else decode_segment(segment_id, value)
         for segment_id, value in zip(ids, found, strict=True)
@@ -126,8 +127,8 @@ async def _load_records_and_first_pages(
     Most segments have such a page, and no other: so one call of the store is enough for them. To
     ask for one that is not there costs what its filter does.
     """
-    keys = [SegmentIdKey(segment_id).encode() for segment_id in ids]
-    keys += [ChunkPageKey(segment_id, 0).encode() for segment_id in ids]
+    keys = [segment_id_key(segment_id) for segment_id in ids]
+    keys += [chunk_page_key(segment_id, 0) for segment_id in ids]
     found = await store.get(keys)
     records: list[SegmentRecord | None] = []
     for number, (segment_id, value) in enumerate(zip(ids, found, strict=False)):
