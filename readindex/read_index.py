@@ -140,7 +140,12 @@ class ReadIndex:
             know_chunk,
         )
         self._unflushed = UnflushedReads(
-            metadata, self._cache_manager, self._places, self._loader, self._log_rescanner
+            metadata,
+            self._indexes,
+            self._cache_manager,
+            self._places,
+            self._loader,
+            self._log_rescanner,
         )
         self._waiting = WaitingReads()
         self._logged_bytes_min = config.small_bytes

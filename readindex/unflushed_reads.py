@@ -4,7 +4,8 @@ One upload has up to thousands of blocks, and several uploads are under way. Wer
 when its turn comes, each that memory and cache have lost would cost a rescan of the whole
 un-flushed log. So:
 
-- what is known to be missing is asked for first, for all blocks, before anything is waited for;
+- a block that lies in memory is taken at once: nearly all are small ones, and do;
+- what is known to be missing of the others is asked for, before anything is waited for;
 - then what is held is taken, from memory and cache; what the cache turns out to have lost is asked
   for too;
 - only then the rescan is waited for. What it did not bring is searched again, and requested once
@@ -21,6 +22,7 @@ from readindex.cache_manager import CacheManager
 from readindex.loader import CACHED_BLOCKS_PER_UPLOAD, Attempt, Loader, not_found_in_log
 from readindex.log_rescanner import LogRescanner, Want
 from readindex.places import Places
+from readindex.segment_read_index import SegmentIndexes
 from segmentstore.contracts.errors import (
     BadOffsetError,
     SegmentNotFoundError,
@@ -60,11 +62,13 @@ class _Stretch:
 
 
 class _Block:
-    """Bytes of a segment; `stretches` cover them in order."""
+    """Bytes of a segment that memory has not all of; `stretches` cover them in order."""
 
-    __slots__ = ("name", "removed", "segment_id", "stretches", "wants")
+    __slots__ = ("name", "number", "removed", "segment_id", "stretches", "wants")
 
-    def __init__(self, segment_id: int, offset: int, length: int) -> None:
+    def __init__(self, number: int, segment_id: int, offset: int, length: int) -> None:
+        self.number = number
+        """Among all that are read."""
         self.segment_id = segment_id
         self.name = str(segment_id)
         self.stretches = [_Stretch(offset, offset + length)]
@@ -91,12 +95,14 @@ class UnflushedReads:
     def __init__(
         self,
         metadata: ContainerMetadata,
+        indexes: SegmentIndexes,
         cache_manager: CacheManager,
         places: Places,
         loader: Loader,
         log_rescanner: LogRescanner,
     ) -> None:
         self._metadata = metadata
+        self._indexes = indexes
         self._cache_manager = cache_manager
         self._places = places
         self._loader = loader
@@ -106,12 +112,16 @@ class UnflushedReads:
         self, ranges: Sequence[tuple[int, int, int]]
     ) -> list[Sequence[bytes] | RemovedError]:
         """Answers `ReadIndex.read_unflushed`. Holds as much as the ranges are long."""
+        answers: list[Sequence[bytes] | RemovedError] = []
         blocks: list[_Block] = []
         try:
             with self._log_rescanner.asking():
                 async for each in _in_turns(ranges):
-                    blocks.append(_Block(*each))
-                    self._ask(blocks[-1])
+                    held = self._in_memory(*each)
+                    if held is None:
+                        blocks.append(_Block(len(answers), *each))
+                        self._ask(blocks[-1])
+                    answers.append(held or ())
             unsettled = blocks
             while unsettled:
                 left = await self._settle(unsettled, self._take_held)
@@ -120,7 +130,21 @@ class UnflushedReads:
             for block in blocks:
                 if block.wants:
                     self._log_rescanner.abandon(block.wants)
-        return [block.answer async for block in _in_turns(blocks)]
+        async for block in _in_turns(blocks):
+            answers[block.number] = block.answer
+        return answers
+
+    def _in_memory(self, segment_id: int, offset: int, length: int) -> Sequence[bytes] | None:
+        """Exactly these bytes, in pieces, if memory has all of them under this id.
+
+        None: a `_Block` finds them, or why there are none.
+        """
+        segment = self._metadata.segments.get(segment_id)
+        index = self._indexes.get(segment_id)
+        if segment is None or index is None or offset < segment.start_offset or self._places.closed:
+            return None
+        pieces = index.memory_pieces(offset, length)
+        return pieces if sum(map(len, pieces)) == length else None
 
     async def _settle(
         self, blocks: Sequence[_Block], take: Callable[[_Block], Awaitable[None]]

@@ -14,6 +14,7 @@ Pure: no await, no clock, no I/O.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import NamedTuple
 
 from segmentstore.contracts.checksum import Buffer, crc32c
@@ -140,6 +141,7 @@ def extents_of(payload_length: int, extent_bytes: int) -> int:
     return -(-payload_length // extent_bytes)
 
 
+@lru_cache(NAME_BYTES_MAX + 1)
 def header_length_with(name_bytes: int) -> int:
     """Length of the header of a block that says its segment's name, of so many bytes; 0: it says
     none.
@@ -158,13 +160,15 @@ def encode_header(header: BlockHeader) -> bytes:
 
     ValueError for a name too long.
     """
-    name = header.segment_name.encode()
+    *fields, segment_name = header
+    name = segment_name.encode()
     if len(name) > NAME_BYTES_MAX:
         raise ValueError(f"a segment's name of {len(name)} bytes; the most is {NAME_BYTES_MAX}")
     assert header.header_length == header_length_with(len(name)), header
-    extension = _EXTENSION.pack(_EXTENSION_NAME, len(name)) + name if name else b""
-    fields = _FIELDS.pack(MAGIC, *header[: len(BlockHeader._fields) - 1])
-    checked = (fields + extension).ljust(header.header_length - _CHECKSUM_BYTES, b"\0")
+    checked = _FIELDS.pack(MAGIC, *fields)
+    if name:
+        checked += _EXTENSION.pack(_EXTENSION_NAME, len(name)) + name
+    checked = checked.ljust(header.header_length - _CHECKSUM_BYTES, b"\0")
     return checked + _CHECKSUM.pack(crc32c(checked))
 
 
