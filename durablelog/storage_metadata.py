@@ -45,6 +45,10 @@ def apply_storage_update(
         segment = metadata.segments.get(segment_id)
         if segment is not None:
             _add_chunk(metadata, changes, segment, chunk)
+    for name in dict.fromkeys(chunk.object_name for _, chunk in operation.chunks):
+        live = metadata.objects.get(name)
+        if live is not None:
+            changes.set_object(live)
     _retire_unwanted(metadata, changes, operation.objects, operation)
     for target_id, links in groupby(operation.links, key=itemgetter(0)):
         target = metadata.segments.get(target_id)
@@ -269,8 +273,9 @@ def _add_chunk(
     _change(changes, segment)
     live.live_chunks += 1
     live.live_bytes += chunk.length
-    changes.set_object(live)
-    chunk = chunk._replace(object_name=live.record.name)
+    if chunk.object_name is not live.record.name:
+        # Of the log: all chunks in an object share its name.
+        chunk = chunk._replace(object_name=live.record.name)
     segment.chunks.append(chunk)
     changes.add_chunk(segment, chunk)
     segment.storage_length = chunk.end_offset

@@ -309,13 +309,12 @@ class PendingSegments:
 
         Idempotent.
         """
-        ids = [segment_id]
-        for (
-            each
-        ) in ids:  # grows while it is walked: sources that went with it have sources, however deep
-            ids += self._settle_one(each)
+        left = [*self._settle_one(segment_id)]
+        while left:
+            # Sources that went with it have sources, however deep.
+            left += self._settle_one(left.pop())
 
-    def _settle_one(self, segment_id: int) -> list[int]:
+    def _settle_one(self, segment_id: int) -> Sequence[int]:
         segment = self._metadata.segments.get(segment_id)
         aggregator = self.dirty.get(segment_id)
         if aggregator is not None:
@@ -331,7 +330,9 @@ class PendingSegments:
             ):
                 self._make_ready(aggregator)
         self.touched.add(segment_id)
-        return self._settle_merges(segment_id, segment)
+        if segment_id in self.sources or (segment is not None and segment.merged_into is not None):
+            return self._settle_merges(segment_id, segment)
+        return ()
 
     def _settle_merges(self, segment_id: int, segment: SegmentMetadata | None) -> list[int]:
         """Give the sources that are deleted, and are to be settled too.
