@@ -12,10 +12,10 @@ Each such segment has an aggregator in `dirty`, and is in one of three states:
   truncation or a deletion in between all end in the same `settle`;
 - nothing here is O(all segments) but `start` and a flush of everything.
 
-Oldest first and lowest sequence number first are heaps of entries that may be out of date. They are
-corrected when they come to the top, so an append to a segment that is pending already touches
-neither. An old segment may have very many below it, whose segments were flushed before it. So they
-are corrected some at a time.
+What waits, oldest first, and all that is pending are heaps of entries that may be out of date. Both
+go by sequence numbers, with which the times grow. Entries are corrected when they come to the top,
+so an append to a segment that is pending already touches neither. An old segment may have very many
+below it, whose segments were flushed before it. So they are corrected some at a time.
 
 Pure: no await, no clock, no I/O; times are handed in.
 """
@@ -42,10 +42,8 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from storagewriter.config import StorageWriterConfig
 from storagewriter.segment_aggregator import SegmentAggregator
 
-_Entry = tuple[float, int, SegmentAggregator]
-"""(its time, a tie breaker never equal for two, the segment)"""
-_NumberedEntry = tuple[int, int, SegmentAggregator, float]
-"""(its sequence number, a tie breaker, the segment, its time)"""
+_Entry = tuple[int, int, SegmentAggregator, float]
+"""(its sequence number, a tie breaker never equal for two, the segment, its time)"""
 _OUTDATED_OF_A_CALL: Final = 64
 """Entries that a question for the first one corrects, at most."""
 
@@ -88,7 +86,7 @@ class PendingSegments:
         self.touched: set[int] = set()
         self.news = False
         self._by_age: list[_Entry] = []
-        self._by_sequence: list[_NumberedEntry] = []
+        self._by_sequence: list[_Entry] = []
         self._entries = 0
 
     # --- operations in ----------------------------------------------------------------------------
@@ -170,16 +168,16 @@ class PendingSegments:
         if not aggregator.pending_bytes:
             return
         self.dirty[aggregator.segment_id] = aggregator
-        self._entries += 1
-        heapq.heappush(self._by_sequence, self._numbered(aggregator))
-        self._enqueue_by_age(aggregator)
+        entry = self._entry_of(aggregator)
+        heapq.heappush(self._by_sequence, entry)
+        self._enqueue_by_age(entry)
 
-    def _enqueue_by_age(self, aggregator: SegmentAggregator) -> None:
+    def _enqueue_by_age(self, entry: _Entry) -> None:
+        aggregator = entry[2]
         if not aggregator.in_age_queue:
             aggregator.in_age_queue = True
             self.news |= not self._by_age
-            self._entries += 1
-            heapq.heappush(self._by_age, (aggregator.first_time, self._entries, aggregator))
+            heapq.heappush(self._by_age, entry)
 
     def _add_merge(self, operation: MergeOperation) -> None:
         target_id, source_id = operation.target_id, operation.source_id
@@ -222,15 +220,14 @@ class PendingSegments:
         for _ in range(segments_max):
             if not queue:
                 return None
-            time, _, aggregator = queue[0]
+            _, _, aggregator, time = queue[0]
             segment_id = aggregator.segment_id
             waits = segment_id not in self.ready and segment_id not in self.busy
             if not waits or self.dirty.get(segment_id) is not aggregator:
                 heapq.heappop(queue)
                 aggregator.in_age_queue = False
             elif aggregator.first_time > time:
-                self._entries += 1
-                heapq.heapreplace(queue, (aggregator.first_time, self._entries, aggregator))
+                heapq.heapreplace(queue, self._entry_of(aggregator))
             elif time + age <= now:
                 heapq.heappop(queue)
                 aggregator.in_age_queue = False
@@ -301,7 +298,7 @@ class PendingSegments:
             if aggregator.is_due(self._config.flush_bytes, now - self._config.flush_age_s):
                 self._make_ready(aggregator)
             else:
-                self._enqueue_by_age(aggregator)
+                self._enqueue_by_age(self._entry_of(aggregator))
         self.news = True
 
     def settle(self, segment_id: int) -> None:
@@ -309,10 +306,11 @@ class PendingSegments:
 
         Idempotent.
         """
-        left = [*self._settle_one(segment_id)]
-        while left:
-            # Sources that went with it have sources, however deep.
-            left += self._settle_one(left.pop())
+        if gone := self._settle_one(segment_id):
+            left = [*gone]
+            while left:
+                # Sources that went with it have sources, however deep.
+                left += self._settle_one(left.pop())
 
     def _settle_one(self, segment_id: int) -> Sequence[int]:
         segment = self._metadata.segments.get(segment_id)
@@ -381,13 +379,13 @@ class PendingSegments:
             if self.dirty.get(aggregator.segment_id) is not aggregator:
                 heapq.heappop(queue)
             elif aggregator.first_sequence_number > number:
-                self._entries += 1
-                heapq.heapreplace(queue, self._numbered(aggregator))
+                heapq.heapreplace(queue, self._entry_of(aggregator))
             else:
                 return False
         return True
 
-    def _numbered(self, aggregator: SegmentAggregator) -> _NumberedEntry:
+    def _entry_of(self, aggregator: SegmentAggregator) -> _Entry:
+        self._entries += 1
         number, time = aggregator.first_sequence_number, aggregator.first_time
         return number, self._entries, aggregator, time
 
