@@ -80,7 +80,8 @@ def test_ledgers_that_get_the_same_bookie_again_and_again_follow_each_other_slow
     async def scenario(it: Watched) -> None:
         it.writer.on_short = it.told.append
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        # Whole seconds: fractions are rounded anew where the number gets another binary digit.
+        now_s = float(round(loop.time()))
         times: list[float] = []
         with monkeypatch.context() as patch:
             patch.setattr(loop, "time", lambda: now_s)
