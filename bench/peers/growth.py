@@ -12,19 +12,16 @@ import asyncio
 import itertools
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from bench.child import Measured
-from bench.floor import MIB, synced_write_rate
-from bench.peers import long_logs
+from bench.peers import callers, long_logs
 from bench.peers.cell import Cell, PeerRun, PeerSizes
 from bench.peers.peer import open_log
 from bench.peers.timed_loads import timed_callers
 
 CALLERS: Final = 256
 APPEND_BYTES: Final = 100
-_FLOOR_SYNCS: Final = 500
 _AT_ONCE: Final = 256
 
 
@@ -47,9 +44,7 @@ def cells(sizes: PeerSizes) -> Sequence[Cell]:
 
 def floor_round(directory: str, **_: object) -> Measured:
     """As of 256 callers of W1."""
-    piece = CALLERS * APPEND_BYTES
-    rate = synced_write_rate(Path(directory), piece, _FLOOR_SYNCS * piece, 16 * MIB)
-    return {"value": rate / APPEND_BYTES}
+    return callers.floor_round(directory, CALLERS)
 
 
 def peer_round(run: PeerRun, segments: int) -> Measured:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from bench.child import Measured
-from bench.floor import MIB, synced_write_rate
+from bench.floor import MIB
+from bench.peers import callers
 from bench.peers.cell import Cell, PeerRun, PeerSizes
 from bench.peers.peer import ENGINE, MODULES, open_log
 from bench.peers.timed_loads import FILL_BATCH, FILL_RECORD_BYTES, fill, timed_callers
 
 CALLERS: Final = 256
 APPEND_BYTES: Final = 100
-_FLOOR_SYNCS: Final = 500
 
 
 def cells(sizes: PeerSizes) -> Sequence[Cell]:
@@ -48,9 +47,7 @@ def cells(sizes: PeerSizes) -> Sequence[Cell]:
 
 def floor_round(directory: str, **_: object) -> Measured:
     """As of 256 callers of W1."""
-    piece = CALLERS * APPEND_BYTES
-    rate = synced_write_rate(Path(directory), piece, _FLOOR_SYNCS * piece, 16 * MIB)
-    return {"value": rate / APPEND_BYTES}
+    return callers.floor_round(directory, CALLERS)
 
 
 def peer_round(run: PeerRun, batches: int, flushes: int) -> Measured:

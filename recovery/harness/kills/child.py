@@ -27,8 +27,9 @@ import segmentstore
 from recovery.harness.history import Call, CallKind, History
 from recovery.harness.history_codec import Event, call_begun, call_ended, observed
 from recovery.harness.kills.log_points import open_to_die
-from recovery.harness.kills.orders import FORESEEN, Orders, shared_clock_ns
+from recovery.harness.kills.orders import Orders, shared_clock_ns
 from recovery.harness.observer import observe
+from recovery.harness.runs.allowed_ends import FORESEEN
 from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage

@@ -11,22 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from segmentstore.contracts.errors import (
-    AppendOutcomeUnknownError,
-    ContainerStoppedError,
-    DataCorruptionError,
-    NotPrimaryError,
-    StoreInUseError,
-    TierUnavailableError,
-)
+from recovery.harness.runs.allowed_ends import FORESEEN
+from segmentstore.contracts.errors import DataCorruptionError, StoreInUseError
 
-FORESEEN: Final = (
-    AppendOutcomeUnknownError,
-    ContainerStoppedError,
-    NotPrimaryError,
-    TierUnavailableError,
-)
-"""How a process run may end by itself, where an outside part fails or another owner comes."""
 OVERTAKEN: Final = (*FORESEEN, StoreInUseError, DataCorruptionError)
 """And how that of one of two owners may: both opened at the same time; an object it would read is
 deleted.

@@ -36,9 +36,10 @@ from recovery.harness.kills.files import (
     remove_cache,
     remove_catalogs,
 )
-from recovery.harness.kills.orders import FORESEEN, OVERTAKEN, Ending, Orders
+from recovery.harness.kills.orders import OVERTAKEN, Ending, Orders
 from recovery.harness.kills.points import DECK, OWNERS, Kill, Kind, draw_kills, tracer, was_injected
 from recovery.harness.kills.process import Child, ChildHungError, attend
+from recovery.harness.runs.allowed_ends import FORESEEN
 from recovery.harness.runs.plan import draw_active, draw_settings, draw_snapshots
 from recovery.harness.workloads.catalogue import BY_NAME
 
