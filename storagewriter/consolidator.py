@@ -29,8 +29,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
+from heapq import merge
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -80,10 +81,11 @@ GATHER_SPACINGS = 10
 nothing is known of any.
 """
 OBJECTS_PER_TURN = 1024
-CHUNKS_PER_TURN = 1024
+CHUNKS_PER_TURN = 256
+IDS_PER_TURN: Final = 4096
 BLOCKS_PER_TURN = 64
-"""Objects or chunks checked, small blocks written, before the event loop gets a turn: a millisecond
-or two.
+"""Objects or chunks checked, ids sorted, small blocks written, before the event loop gets a turn: a
+millisecond or two.
 """
 SEGMENTS_HELD: Final = 256
 """Whose names are looked up at once."""
@@ -285,7 +287,7 @@ class Consolidator:
             del found[segment_id]
         runs: deque[Run] = deque()
         passed = 0
-        for segment_id in sorted(found):
+        for segment_id in await ascending(found):
             chunks = found.pop(segment_id)
             runs += runs_of(segment_id, chunks)
             passed += len(chunks)
@@ -493,6 +495,15 @@ def _taken(items: deque[T]) -> Iterator[T]:
     """The items, which are taken off as they are given out."""
     while items:
         yield items.popleft()
+
+
+async def ascending(ids: Iterable[int]) -> Iterator[int]:
+    """The ids in order, which do not change meanwhile, sorted in slices: 65,536 take 10 ms."""
+    rest, slices = iter(ids), []
+    while some := sorted(islice(rest, IDS_PER_TURN)):
+        slices.append(some)
+        await asyncio.sleep(0)
+    return merge(*slices)
 
 
 async def _release(items: list[Any] | deque[Any]) -> None:
