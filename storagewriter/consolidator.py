@@ -31,7 +31,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from heapq import merge
 from itertools import islice
 from typing import Any, Final, TypeVar
 
@@ -45,6 +44,7 @@ from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.sliced_sort import sorted_in_slices
 from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
     choose_group,
@@ -287,7 +287,7 @@ class Consolidator:
             del found[segment_id]
         runs: deque[Run] = deque()
         passed = 0
-        for segment_id in await ascending(found):
+        for segment_id in await sorted_in_slices(_slices(found)):
             chunks = found.pop(segment_id)
             runs += runs_of(segment_id, chunks)
             passed += len(chunks)
@@ -497,13 +497,11 @@ def _taken(items: deque[T]) -> Iterator[T]:
         yield items.popleft()
 
 
-async def ascending(ids: Iterable[int]) -> Iterator[int]:
-    """The ids in order, which do not change meanwhile, sorted in slices: 65,536 take 10 ms."""
-    rest, slices = iter(ids), []
-    while some := sorted(islice(rest, IDS_PER_TURN)):
-        slices.append(some)
-        await asyncio.sleep(0)
-    return merge(*slices)
+def _slices(ids: Iterable[int]) -> Iterator[list[int]]:
+    """To sort 65,536 at once takes 10 ms."""
+    rest = iter(ids)
+    while some := list(islice(rest, IDS_PER_TURN)):
+        yield some
 
 
 async def _release(items: list[Any] | deque[Any]) -> None:

@@ -14,8 +14,6 @@ catalog as it is by then. Rules of this file:
 
 from __future__ import annotations
 
-import asyncio
-import heapq
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, TypeAlias
@@ -30,6 +28,7 @@ from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.catalog.segment_loading import decoded, decoded_key, load_records, segment_of
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.sliced_sort import sorted_in_slices
 
 NAMES_OF_A_SLICE: Final = 1024
 """Sorted without letting others run: about a millisecond."""
@@ -116,7 +115,7 @@ class SegmentScan:
     async def _next_part(self) -> list[NamedId]:
         """The names that come next; none at the end."""
         if self._copied is not None:
-            self._active = await _sorted(*self._copied, self._prefix)
+            self._active = await sorted_in_slices(_slices(*self._copied, self._prefix))
             self._copied, self._first = None, next(self._active, None)
         part: list[NamedId] = []
         while len(part) < NAMES_OF_A_PART:
@@ -178,19 +177,12 @@ def _range_of(prefix: str) -> StoreKeyRange | None:
         return None
 
 
-async def _sorted(names: Sequence[str], ids: Sequence[int], prefix: str) -> Iterator[NamedId]:
-    """The names that begin with the prefix, in order."""
-    runs: list[list[NamedId]] = []
+def _slices(names: Sequence[str], ids: Sequence[int], prefix: str) -> Iterator[list[NamedId]]:
+    """The names that begin with the prefix, a slice of all names at a time."""
     for begin in range(0, len(names), NAMES_OF_A_SLICE):
-        if begin:
-            await asyncio.sleep(0)
         end = begin + NAMES_OF_A_SLICE
-        found = [
+        yield [
             pair
             for pair in zip(names[begin:end], ids[begin:end], strict=True)
             if pair[0].startswith(prefix)
         ]
-        if found:
-            found.sort()
-            runs.append(found)
-    return heapq.merge(*runs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import random
 from collections.abc import Collection
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord
-from storagewriter import consolidation_plan, consolidator, object_uploader
+from storagewriter import consolidation_plan, object_uploader
 from tests.storagewriter import fake_container
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import (
@@ -506,25 +505,3 @@ class TestMeanwhile:
             assert kinds(c) == (["consolidation"] if copying else ["flush"] * 4)
 
         run(body, storage_type=storage_type, consolidation_bytes=400)
-
-
-@pytest.mark.parametrize("count", [0, 1, 4, 5, 8, 103])
-def test_ids_are_sorted_in_slices_between_which_others_run(
-    count: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consolidator, "IDS_PER_TURN", 4)
-    ids = random.Random(count).sample(range(1000), count)
-
-    async def main() -> int:
-        turns, loop = 0, asyncio.get_running_loop()
-
-        def turn() -> None:
-            nonlocal turns
-            turns += 1
-            loop.call_soon(turn)
-
-        loop.call_soon(turn)
-        assert [*await consolidator.ascending(ids)] == sorted(ids)
-        return turns
-
-    assert run_virtual(main()) >= -(-count // 4)
