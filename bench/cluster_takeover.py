@@ -31,7 +31,7 @@ from bench.report import CaseResult, Row, Samples
 from bench.workspace import BenchError, subfolder
 from segmentstore.cli.local_hosts import LocalHosts
 from segmentstore.cluster.administration import read_cluster
-from segmentstore.config import ENVIRONMENT_PREFIX
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX
 from segmentstore.store_api import StoreApi
 
 QUESTION = "how long the containers of a killed host take no appends, by phase"

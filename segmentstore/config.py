@@ -1,10 +1,4 @@
-"""Settings of a store: what they are, where they come from, and the file they are kept in.
-
-A value comes from the first of: the option given to `open`, the environment
-(`SEGMENTSTORE_<NAME>`), `store.toml` in the store's folder, the default. What is fixed at creation
-is written to `store.toml` then; naming another value later is refused. The file's page:
-docs/formats/store-toml.md.
-"""
+"""Settings of a store: their defaults, what they may be, and what must fit together."""
 
 from __future__ import annotations
 
@@ -14,50 +8,23 @@ import ipaddress
 import itertools
 import os
 import pathlib
-import tomllib
-import uuid
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
 from durablelog.processor_config import ProcessorConfig
 from readindex.config import ReadIndexConfig
 from segmentstore.contracts.attributes import ATTRIBUTES_PER_SEGMENT_MAX
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
-from segmentstore.contracts.errors import ConfigError, DeprecatedSettingWarning
+from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.host_ids import HOST_ID_FORM, host_id_of, is_host_id
 from segmentstore.contracts.settings import check_bounds, seconds, setting, settings_of, whole
 from segmentstore.contracts.urls import redacted
-from segmentstore.deprecated_settings import (
-    CURRENT_NAMES,
-    deprecation_notes,
-    with_current_names,
-)
 from segmentstore.published_hosts import is_wildcard, published_hosts
 from storagewriter.config import StorageWriterConfig
 from tier2.archive.archive_config import ARCHIVED_FILE_BYTES, ArchiveConfig
-from tier2.credentials import refuse_secrets, stands_for
 
-FILE_NAME = "store.toml"
-FILE_VERSION = 1
-ENVIRONMENT_PREFIX = "SEGMENTSTORE_"
-OTHER_VARIABLES = frozenset(
-    ENVIRONMENT_PREFIX + name
-    for name in (
-        "BOOKKEEPER_CLIENT_SETTINGS",
-        "BOOKKEEPER_JARS",
-        "BOOKKEEPER_PASSWORD",
-        "GATEWAY",
-        "GATEWAY_LOG",
-        "GATEWAY_TOKEN",
-        "SERVICES",
-        "ZOOKEEPER_AUTH",
-    )
-)
-"""Variables of ours that are no settings; a test finds them in the sources."""
 CLUSTER = "cluster"
 PRAVEGA = "pravega:"
 """As `serve`: what the leader of the store's hosts assigns."""
@@ -213,7 +180,7 @@ class StoreConfig:
         }
 
     def __repr__(self) -> str:
-        values = (f"{name}={_shown(value)}" for name, value in self.settings().items())
+        values = (f"{name}={shown(value)}" for name, value in self.settings().items())
         return f"StoreConfig({', '.join(values)})"
 
     def __post_init__(self) -> None:
@@ -378,12 +345,9 @@ def served_ranges(text: str, containers: int) -> list[range]:
     return found
 
 
-_URLS = ("tier1", "tier2", "archive")
 FIXED = ("containers", "tier1", "tier2")
 """Settings that belong to the store, not to the process that opens it."""
 _KINDS: Mapping[type, str] = {str: "text", bool: "true or false"}
-_TRUTH = {"true": True, "false": False, "1": True, "0": False}
-"""What the environment may say for a setting that is on or off."""
 PARTS: Mapping[str, type] = {
     "processor": ProcessorConfig,
     "read_index": ReadIndexConfig,
@@ -402,137 +366,9 @@ SETTINGS: Mapping[str, dataclasses.Field[Any]] = {
 """All settings by their flat names, which are unique."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreFile:
-    """What `store.toml` says."""
-
-    store_id: str
-    settings: Mapping[str, object] = field(repr=False)
-    """As they stand there: a store of old may have a URL with a password."""
-
-
-def parse_store_file(text: str) -> StoreFile:
-    """Read `store.toml`. Raises ConfigError naming what is wrong.
-
-    Warns of deprecated names (DeprecatedSettingWarning).
-    """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(FILE_NAME, f"not TOML: {error}") from None
-    version = document.pop("version", None)
-    if version != FILE_VERSION:
-        raise ConfigError(
-            FILE_NAME, f"version {version!r}; this program knows version {FILE_VERSION}"
-        )
-    store_id = document.pop("store_id", None)
-    try:
-        store_id = str(uuid.UUID(store_id))
-    except (ValueError, TypeError, AttributeError):
-        raise ConfigError(FILE_NAME, f"store_id {store_id!r} is not a UUID") from None
-    for name in FIXED:
-        if name not in document:
-            raise ConfigError(FILE_NAME, f"{name} is missing")
-    for note in deprecation_notes(document):
-        warnings.warn(f"{FILE_NAME}: {note}", DeprecatedSettingWarning, stacklevel=2)
-    settings = with_current_names(document)
-    return StoreFile(
-        store_id=store_id, settings={name: _typed(name, value) for name, value in settings.items()}
-    )
-
-
-def render_store_file(store_id: str, config: StoreConfig) -> str:
-    """The text of a new store's `store.toml`."""
-    lines = [
-        (
-            "# A segment store. What stands here was fixed when it was made; "
-            "other settings may be added below"
-        ),
-        "# and are then the defaults of whoever opens it (docs/formats/store-toml.md).",
-        f"version = {FILE_VERSION}",
-        f'store_id = "{store_id}"',
-    ]
-    for name in FIXED:
-        value = getattr(config, name)
-        lines.append(f"{name} = {value}" if isinstance(value, int) else f"{name} = {quoted(value)}")
-    if config.shared_tier2:
-        lines.append("shared_tier2 = true")
-    return "\n".join(lines) + "\n"
-
-
-def merge_settings(
-    options: Mapping[str, object],
-    environment: Mapping[str, str],
-    file: Mapping[str, object],
-    *,
-    existing: bool,
-) -> StoreConfig:
-    """The settings in force.
-
-    Raises ConfigError for an unknown or malformed one, or a fixed one that differs.
-
-    Of a `tier1` on BookKeeper it is fixed which store it names; an opening of the store sees
-    whether the servers have it.
-    """
-    values: dict[str, object] = dict(file)
-    stored = values.get("tier2")
-    for source in (
-        _from_environment(environment),
-        {name: _typed(name, value) for name, value in with_current_names(options).items()},
-    ):
-        for name, value in source.items():
-            if name in _URLS:
-                refuse_secrets(str(value), file.get(name), setting=name)
-            fixed = (
-                existing and name in FIXED and not (name == "tier2" and stands_for(value, stored))
-            )
-            if (
-                fixed
-                and name == "tier1"
-                and is_bookkeeper_url(str(value))
-                and is_bookkeeper_url(str(values[name]))
-            ):
-                check_may_follow(str(values[name]), str(value))
-                fixed = False
-            if fixed and value != values[name]:
-                asked, created = _shown(value), _shown(values[name])
-                raise ConfigError(name, f"{asked} asked for, but the store was made with {created}")
-            values[name] = value
-    return StoreConfig.from_settings(values)
-
-
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a message has it: without the password of a URL."""
     return repr(redacted(value) if isinstance(value, str) else value)
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, object]:
-    values: dict[str, object] = {}
-    for key, text in environment.items():
-        name = key.removeprefix(ENVIRONMENT_PREFIX).lower()
-        current = CURRENT_NAMES.get(name, name)
-        if key.startswith(ENVIRONMENT_PREFIX) and current in SETTINGS:
-            values[name] = _parsed(current, text, key)
-    return with_current_names(values)
-
-
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable that looks like one of ours and is none.
-
-    Cheap: called at each opening.
-    """
-    names = (*SETTINGS, *CURRENT_NAMES)
-    known = {ENVIRONMENT_PREFIX + name.upper() for name in names} | OTHER_VARIABLES
-    return [
-        f"{key} in the environment is no setting of a segment store, and is "
-        f"ignored{did_you_mean(key, known)}"
-        for key in environment
-        if key.startswith(ENVIRONMENT_PREFIX) and key not in known
-    ]
-
-
-def deprecated_variables(environment: Iterable[str]) -> list[str]:
-    """A sentence for each variable that sets something by its deprecated name."""
-    return deprecation_notes(environment, ENVIRONMENT_PREFIX)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -541,20 +377,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _parsed(name: str, text: str, key: str) -> object:
-    default: Any = SETTINGS[name].default
-    kind = type(default)
-    if kind is bool:
-        if text not in _TRUTH:
-            raise ConfigError(key, f"{text!r} is not one of {', '.join(_TRUTH)}")
-        return _TRUTH[text]
-    try:
-        return kind(text)
-    except ValueError:
-        raise ConfigError(key, f"{text!r} is not a number") from None
+def typed_setting(name: str, value: object) -> object:
+    """The value as the setting has it: an int as a float, a folder as its URL.
 
-
-def _typed(name: str, value: object) -> object:
+    Raises ConfigError for a name that is no setting, or a value of another type.
+    """
     setting = SETTINGS.get(name)
     if setting is None:
         raise ConfigError(name, f"there is no such setting{did_you_mean(name, SETTINGS)}")
@@ -566,9 +393,3 @@ def _typed(name: str, value: object) -> object:
     if type(value) is not kind:
         raise ConfigError(name, f"{value!r} is not {_KINDS.get(kind, 'a number')}")
     return value
-
-
-def quoted(text: str) -> str:
-    """A string as it stands in the file."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

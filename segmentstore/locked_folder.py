@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from durablelog.durable_data_log_factory import DurableDataLogFactory
-from segmentstore.config import ENVIRONMENT_PREFIX, StoreConfig, StoreFile, merge_settings
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import DiskFile, is_read_only
 from segmentstore.contracts.errors import ReadOnlyFileSystemError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX, merge_settings
 from segmentstore.store_adapters import StoreAdapters
+from segmentstore.store_file import StoreFile
 from segmentstore.store_folder import (
     check_tier2_is_not_misplaced,
     keep_to_ourselves,

@@ -8,7 +8,6 @@ from collections.abc import Generator, Mapping
 from types import TracebackType
 from typing import Unpack
 
-from segmentstore.config import deprecated_variables, unknown_variables
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.errors import (
     DeprecatedSettingWarning,
@@ -25,6 +24,7 @@ from segmentstore.open_steps import open_store
 from segmentstore.open_stores import make_way, register
 from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore
+from segmentstore.settings_sources import deprecated_variables, unknown_variables
 from segmentstore.store_parts import StoreParts
 
 

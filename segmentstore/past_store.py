@@ -28,7 +28,6 @@ from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
 from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.tier2_scan import list_bucket, newest_metadata
-from segmentstore.config import merge_settings
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import InvalidArgumentError, NotAStoreError
@@ -39,6 +38,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.kept_parts import KeptParts
 from segmentstore.locked_folder import on_disk
+from segmentstore.settings_sources import merge_settings
 from segmentstore.store_folder import catalog_directory, read_store_file, tier2_url
 from segmentstore.store_identity import check_identity
 from segmentstore.tier1 import make_log_factory

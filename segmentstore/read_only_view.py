@@ -30,12 +30,7 @@ from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
 from recovery.stopped_catalogs import StoppedCatalogs
-from segmentstore.config import (
-    ENVIRONMENT_PREFIX,
-    StoreConfig,
-    StoreFile,
-    merge_settings,
-)
+from segmentstore.config import StoreConfig
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import (
     ReadOnlyFileSystemError,
@@ -48,6 +43,8 @@ from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import open_or_release, outlast
 from segmentstore.locked_folder import on_disk
 from segmentstore.service import SegmentStore
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX, merge_settings
+from segmentstore.store_file import StoreFile
 from segmentstore.store_folder import (
     catalog_directory,
     check_tier2_is_not_misplaced,

@@ -20,19 +20,19 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from durablelog.file.file_log_factory import container_folder
-from segmentstore.config import (
-    FILE_NAME,
-    StoreConfig,
-    StoreFile,
-    parse_store_file,
-    quoted,
-    render_store_file,
-)
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.disk import DiskFile, make_directories, remove_if_there
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, StoreInUseError
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import has_secret
+from segmentstore.store_file import (
+    FILE_NAME,
+    StoreFile,
+    parse_store_file,
+    quoted,
+    render_store_file,
+)
 from tier2.credentials import advice
 from tier2.file_urls import printable
 

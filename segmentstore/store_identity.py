@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from durablelog.durable_data_log_factory import DurableDataLogFactory, StoreIdentity
-from segmentstore.config import FILE_NAME, StoreConfig, StoreFile
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import (
     ConfigError,
     DataCorruptionError,
@@ -23,6 +23,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.urls import redacted
 from segmentstore.locked_folder import LockedFolder, Requested, on_disk
+from segmentstore.store_file import FILE_NAME, StoreFile
 from segmentstore.store_folder import change_tier1, new_store_id, tier2_url, write_store_file
 from tier2.credentials import stands_for
 from tier2.locations import check_object_storage_url

@@ -247,7 +247,7 @@ def test_one_module_knows_the_kinds_of_tier1() -> None:
     }
     assert asking == {
         "durablelog/bookkeeper/bookkeeper_location.py",
-        "segmentstore/config.py",  # which URL a store may be moved to
+        "segmentstore/settings_sources.py",  # which URL a store may be moved to
         "segmentstore/tier1.py",
         "segmentstore/cli/bookkeeper_store.py",  # the tool for ledgers
     }

@@ -38,12 +38,12 @@ from segmentstore.cli import (
     watch_commands,
 )
 from segmentstore.cli.exit_codes import ExitCode, exit_code_for, sentence
-from segmentstore.config import deprecated_variables, unknown_variables
 from segmentstore.contracts.errors import (
     DeprecatedSettingWarning,
     SegmentStoreError,
     UnknownSettingWarning,
 )
+from segmentstore.settings_sources import deprecated_variables, unknown_variables
 
 app = typer.Typer(
     name="segmentstore",

@@ -36,10 +36,10 @@ from durablelog.durable_data_log_factory import OrphanSearch, RemoteLog
 from durablelog.file.frame_reports import FrameReport
 from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cli.stores import require_store
-from segmentstore.config import StoreFile
 from segmentstore.contracts.errors import ConfigError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import redacted
+from segmentstore.store_file import StoreFile
 from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:

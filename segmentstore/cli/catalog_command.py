@@ -17,11 +17,12 @@ from segmentstore.cli import output
 from segmentstore.cli.exit_codes import CommandError, ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import cluster_at, not_served, require_store, run, through_owner
-from segmentstore.config import StoreFile, merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError, StoreInUseError, TierUnavailableError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.settings_sources import merge_settings
+from segmentstore.store_file import StoreFile
 
 if TYPE_CHECKING:
     from segmentstore import ClusterStore, RemoteStore

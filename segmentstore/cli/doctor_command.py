@@ -19,11 +19,11 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import require_store
-from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.settings_sources import merge_settings
 
 if TYPE_CHECKING:
     from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation

@@ -18,13 +18,13 @@ from segmentstore.cli.stores import (
     through_owner,
     with_store,
 )
-from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.reports import GarbageItem, GarbageReport
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.garbage import StoppedContainer, find_garbage, orphan_ledgers
+from segmentstore.settings_sources import merge_settings
 from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.object_names import marker_name

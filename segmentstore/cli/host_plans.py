@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from segmentstore.config import ENVIRONMENT_PREFIX
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.host_ids import HOST_ID_FORM, is_host_id
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX
 
 SETTING: Final = "processes"
 PROCESSES_MAX: Final = 16

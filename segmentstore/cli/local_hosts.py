@@ -33,9 +33,9 @@ from segmentstore.cli.exit_codes import CommandError
 from segmentstore.cluster.administration import ClusterPicture, read_cluster
 from segmentstore.cluster.cluster_nodes import ClusterNodes
 from segmentstore.cluster.host_record import ReportedState
-from segmentstore.config import ENVIRONMENT_PREFIX
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX
 
 FILE_NAME: Final = "hosts.json"
 HOSTS_MAX: Final = 16

@@ -16,10 +16,10 @@ import typer
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stores import require_store, run, with_store
-from segmentstore.config import merge_settings
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.settings_sources import merge_settings
 from segmentstore.store_folder import read_store_file, tier2_url
 from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import MailboxEntry, each_message, read_answer, read_message

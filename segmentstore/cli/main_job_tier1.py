@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
 
-from segmentstore.config import ENVIRONMENT_PREFIX
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX
 
 BOOKIES = 3
 

@@ -19,7 +19,7 @@ from segmentstore.cli.host_plans import SETTING, HostsWanted, host_folder, host_
 from segmentstore.cli.host_supervisor import HostSupervisor
 from segmentstore.cli.stores import logs_of, refuse_cluster, with_own_store
 from segmentstore.cli.stores import run as run_command
-from segmentstore.config import CLUSTER, FILE_NAME
+from segmentstore.config import CLUSTER
 from segmentstore.contracts.errors import (
     ConfigError,
     ContainerStoppedError,
@@ -32,6 +32,7 @@ from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.processes import end_with_parent
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.visible import visible
+from segmentstore.store_file import FILE_NAME
 
 if TYPE_CHECKING:
     from segmentstore import SegmentStore

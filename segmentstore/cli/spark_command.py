@@ -19,10 +19,10 @@ from segmentstore.cli.catalog_command import export_stopped
 from segmentstore.cli.exit_codes import CommandError, sentence
 from segmentstore.cli.stores import refuse_cluster, require_store
 from segmentstore.cli.temporary_owner import TemporaryOwner
-from segmentstore.config import merge_settings
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.settings_sources import merge_settings
 from segmentstore.store_folder import read_store_file, tier2_url
 
 UNDECIDED = 2

@@ -27,7 +27,6 @@ from recovery.stopped_catalogs import StoppedCatalogs, first_snapshot
 from segmentstore.cli.bookkeeper_store import BookKeeperStore
 from segmentstore.cli.stopped_logs import StoppedLogs, open_stopped_logs
 from segmentstore.cli.stores import require_store
-from segmentstore.config import merge_settings
 from segmentstore.contracts.disk import DiskFile, is_read_only
 from segmentstore.contracts.errors import (
     DataCorruptionError,
@@ -37,6 +36,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.settings_sources import merge_settings
 from segmentstore.store_folder import LOCK_NAME, catalog_directory, read_store_file, tier2_url
 from tier2.locations import open_object_storage
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import segmentstore
 from segmentstore.cli import output
 from segmentstore.client.store_addresses import parse_address, parse_addresses
-from segmentstore.config import ENVIRONMENT_PREFIX, FILE_NAME
 from segmentstore.contracts import event_loops
 from segmentstore.contracts.errors import (
     ContainerNotServedError,
@@ -28,6 +27,8 @@ from segmentstore.contracts.folders import checked_folder
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import redacted
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX
+from segmentstore.store_file import FILE_NAME
 from segmentstore.store_folder import read_store_file
 
 if TYPE_CHECKING:

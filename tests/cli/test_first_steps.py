@@ -17,7 +17,8 @@ import pytest
 import segmentstore
 from segmentstore import ConfigError, UnknownSettingWarning, blocking
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.config import ENVIRONMENT_PREFIX, OTHER_VARIABLES, SETTINGS
+from segmentstore.config import SETTINGS
+from segmentstore.settings_sources import ENVIRONMENT_PREFIX, OTHER_VARIABLES
 from tests.cli.shell import ROOT
 from tests.cli.shell import segmentstore as command
 

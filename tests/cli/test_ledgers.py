@@ -21,8 +21,8 @@ from durablelog.bookkeeper.ledger_calls import custom_metadata
 from durablelog.bookkeeper.ledger_store import LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.config import parse_store_file
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_file import parse_store_file
 from tests.cli.shell import segmentstore
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.harness import until

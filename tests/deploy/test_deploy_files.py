@@ -24,10 +24,11 @@ from typer.main import get_command
 import segmentstore
 from segmentstore.cli.app import app
 from segmentstore.cluster.cluster_host import LEAVE_S_MAX
-from segmentstore.config import StoreConfig, merge_settings, unknown_variables
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.host_ids import is_host_id
 from segmentstore.metrics_endpoint import ANSWER_S
 from segmentstore.probe_pages import LIVE, READY
+from segmentstore.settings_sources import merge_settings, unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -20,10 +20,10 @@ from durablelog.bookkeeper.store_node import container_path, decode_identity
 from durablelog.durable_data_log_factory import StoreIdentity
 from recovery.restore import EPOCH_GAP, restore_store
 from recovery.restore_report import RestoreReport
-from segmentstore.config import parse_store_file
 from segmentstore.contracts.errors import ConfigError, NotAStoreError, TierUnavailableError
 from segmentstore.contracts.findings import Severity
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_file import parse_store_file
 from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import open_lazy, read_all, run

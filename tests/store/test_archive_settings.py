@@ -12,9 +12,10 @@ import pytest
 
 import segmentstore
 from durablelog.metadata_updater import SEQUENCE_GAP
-from segmentstore.config import StoreConfig, merge_settings
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.settings_sources import merge_settings
 from tests.store.archive_world import (
     DAY_S,
     MANY,

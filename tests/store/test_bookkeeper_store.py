@@ -16,7 +16,6 @@ import pytest
 from durablelog.bookkeeper.memory_nodes import MemoryNodes
 from durablelog.bookkeeper.store_node import decode_identity, encode_identity
 from durablelog.durable_data_log_factory import StoreIdentity
-from segmentstore.config import parse_store_file
 from segmentstore.contracts.errors import (
     ConfigError,
     DataCorruptionError,
@@ -25,6 +24,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
+from segmentstore.store_file import parse_store_file
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld, name_in
 from tests.store.harness import read_all, run
 

@@ -11,11 +11,11 @@ import pytest
 
 from durablelog.bookkeeper.bookkeeper_location import check_may_follow
 from durablelog.bookkeeper.ledger_store import Replication
-from segmentstore.config import FILE_NAME, parse_store_file
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
+from segmentstore.store_file import FILE_NAME, parse_store_file
 from tests.store.bookkeeper_world import ROOT, URL, BookKeeperWorld
 from tests.store.harness import LAZY, read_all, run
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from readindex.config import ReadIndexConfig
-from segmentstore.config import PARTS, SETTINGS, StoreConfig, merge_settings
+from segmentstore.config import PARTS, SETTINGS, StoreConfig
 from segmentstore.contracts.byte_sizes import GIB, MIB
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.settings import settings_of
 from segmentstore.part_configs import cache_share, read_index_config, writer_config
+from segmentstore.settings_sources import merge_settings
 from storagewriter.config import StorageWriterConfig
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 

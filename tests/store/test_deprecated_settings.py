@@ -12,8 +12,9 @@ import pytest
 import segmentstore
 from segmentstore import ConfigError, DeprecatedSettingWarning, blocking
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.config import FILE_NAME, StoreConfig
+from segmentstore.config import StoreConfig
 from segmentstore.deprecated_settings import CURRENT_NAMES
+from segmentstore.store_file import FILE_NAME
 from tests.cli.shell import segmentstore as command
 
 NAMES = sorted(CURRENT_NAMES.items())

@@ -17,11 +17,12 @@ import pytest
 
 from durablelog.durable_data_log_factory import StoreIdentity
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.config import StoreConfig, parse_store_file
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.urls import redacted
 from segmentstore.opening import OpeningStore
+from segmentstore.store_file import parse_store_file
 from tests.cli.shell import segmentstore as command
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld
 from tests.store.harness import open_lazy, read_all, run, until

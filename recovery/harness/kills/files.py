@@ -22,10 +22,11 @@ from recovery.harness.history import History
 from recovery.harness.tier_observer import file_probe, observe_tiers
 from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.store_check import check_store
-from segmentstore.config import FILE_NAME, StoreConfig
+from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import StoreInUseError
 from segmentstore.contracts.findings import Finding, harmful_lines
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.store_file import FILE_NAME
 from segmentstore.store_folder import (
     LOCK_NAME,
     catalog_directory,
