@@ -37,7 +37,7 @@ class DataFrameBuilder:
     waits. Buffers given to `add` are referenced until their frames have been written.
     """
 
-    __slots__ = ("_data_max", "_full", "_parts", "_used")
+    __slots__ = ("_data_max", "_full", "_parts", "_used", "stretches")
 
     def __init__(self, payload_bytes_max: int) -> None:
         if payload_bytes_max < PAYLOAD_BYTES_MIN:
@@ -48,6 +48,15 @@ class DataFrameBuilder:
         self._parts: list[Buffer] = []
         self._used = 0
         self._full: list[list[Buffer]] = []
+        self.stretches: list[tuple[int, int, int]] = []
+        """Where the record lies that was added last of those over several frames: frames finished
+        before the stretch since `take_full`, position in the payload, length.
+        """
+
+    @property
+    def used(self) -> int:
+        """Bytes of the current payload so far: where the record that was added last ends."""
+        return self._used
 
     @property
     def room(self) -> int:
@@ -100,6 +109,7 @@ class DataFrameBuilder:
         missing = length
         source = iter(parts)
         rest = memoryview(b"")
+        self.stretches = []
         while missing:
             room = self._data_max - self._used
             if room <= 0:
@@ -108,6 +118,7 @@ class DataFrameBuilder:
             piece = min(room, missing)
             missing -= piece
             self._parts.append(_pack_entry(piece, flags if missing else flags | ENTRY_LAST))
+            self.stretches.append((len(self._full), self._used + ENTRY_HEADER_LENGTH, piece))
             self._used += ENTRY_HEADER_LENGTH + piece
             flags = 0
             while piece:

@@ -20,6 +20,7 @@ Pure: futures are carried, and only failed, never awaited.
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -100,6 +101,7 @@ class PackedFrame:
         "length",
         "operations",
         "payload",
+        "placed",
         "shipped_s",
         "starts_checkpoint",
         "values",
@@ -112,6 +114,8 @@ class PackedFrame:
         self.futures: list[asyncio.Future[object]] = []
         self.values: list[object] = []
         """What each future is resolved with."""
+        self.placed: list[tuple[AppendOperation, int, int]] = []
+        """Of large appends in it: position in the payload and length of what it has of each."""
         self.starts_checkpoint = False
         """The first record in it is a checkpoint: a legal truncation point once that is
         committed.
@@ -119,6 +123,11 @@ class PackedFrame:
         self.acknowledged: asyncio.Future[LogAddress]
         """Of the log; from when it was handed to it, at `shipped_s` of the loop's clock."""
         self.shipped_s = 0.0
+
+    def note_places(self, payload_address: LogAddress) -> None:
+        """It is in the log: its large appends are found there from now on."""
+        for operation, position, length in self.placed:
+            operation.places += ((LogAddress(payload_address + position), length),)
 
 
 class FramePacker:
@@ -129,12 +138,14 @@ class FramePacker:
         updater: MetadataUpdater,
         payload_bytes_max: int,
         defer: Callable[[AppendRequest], bool] = _nobody,
+        placed_min: int | None = None,
     ) -> None:
         """`defer` takes an append to a segment that is not in memory, if there is one; or says
-        False.
+        False. Frames know the places of appends of `placed_min` bytes and more; None: of none.
         """
         self._updater = updater
         self._defer = defer
+        self._placed_min = sys.maxsize if placed_min is None else placed_min
         self._builder = DataFrameBuilder(payload_bytes_max)
         self._room_of_empty = self._builder.room + ENTRY_HEADER_LENGTH
         self._room = self._room_of_empty
@@ -440,8 +451,11 @@ class FramePacker:
             )
             sequence_number += 1
             head = encode_append_head(operation)
-            builder.add((head, data), len(head) + len(data))
+            size = len(data)
+            builder.add((head, data), len(head) + size)
             operations.append(operation)
+            if size >= self._placed_min:
+                self._frame.placed.append((operation, builder.used - size, size))
             pending.parts = pending.group_attributes = None
             pending.in_flight += 1
         self._groups.clear()
@@ -482,6 +496,25 @@ class FramePacker:
             frame.payload = payload
             frame.length = encoded_length(payload)
             self._full.append(frame)
+        if isinstance(operation, AppendOperation):
+            self._note_places(operation, self._full[len(self._full) - len(payloads) :], parts)
         self._room = builder.room + ENTRY_HEADER_LENGTH
         ends_in_full = bool(payloads) and self._room == self._room_of_empty
         (self._full[-1] if ends_in_full else self._frame).operations.append(operation)
+
+    def _note_places(
+        self, append: AppendOperation, finished: Sequence[PackedFrame], parts: Sequence[Buffer]
+    ) -> None:
+        size = len(append.data)
+        if size < self._placed_min:
+            return
+        if not finished:
+            self._frame.placed.append((append, self._builder.used - size, size))
+            return
+        frames = (*finished, self._frame)
+        head = encoded_length(parts) - size
+        for number, position, length in self._builder.stretches:
+            before = min(head, length)
+            head -= before
+            if length > before:
+                frames[number].placed.append((append, position + before, length - before))

@@ -85,10 +85,11 @@ class OperationProcessor:
         checkpoints: CheckpointSource | None = None,
         defer: Callable[[AppendRequest], bool] | None = None,
         learn: Learn | None = None,
+        placed_min: int | None = None,
     ) -> None:
         """Without `checkpoints` each has all metadata in itself. `defer` takes a queued append to a
         segment that is not in memory, for `put_back`; or says False: there is none. `learn` brings
-        what memory lacks of one that it has in part.
+        what memory lacks of one that it has in part. Appends from `placed_min` bytes on get places.
         """
         self._log = log
         self._updater = updater
@@ -103,7 +104,7 @@ class OperationProcessor:
         self._loop = asyncio.get_running_loop()
         self._defer = defer
         self._lookup = MetadataLookup(learn, self._pump, self.fail)
-        self._packer = FramePacker(updater, log.payload_bytes_max, self._defer_append)
+        self._packer = FramePacker(updater, log.payload_bytes_max, self._defer_append, placed_min)
         self._policy = CheckpointPolicy(config.checkpoint_operations, config.checkpoint_bytes)
         self._queue: deque[Request] = deque()
         self._own_queue: deque[Request] = deque()
@@ -429,6 +430,8 @@ class OperationProcessor:
         operations = frame.operations
         if frame.starts_checkpoint:
             self._checkpoint_start = address
+        if frame.placed:
+            frame.note_places(self._log.payload_address(address))
         if operations:
             for run in commit_runs(operations):
                 self._updater.commit(run)
@@ -515,9 +518,7 @@ class OperationProcessor:
                 self.fail(LogFullError(self._log.health() or "its disk is full"))
 
     def fail(self, error: BaseException) -> None:
-        """Stop for good: resolve everybody who waits, roll back what is pending, notify the
-        container.
-        """
+        """Stop for good: resolve all futures, roll back what is pending, notify the container."""
         if self._failure is not None:
             return
         self._failure = error
@@ -538,9 +539,8 @@ class OperationProcessor:
         waiting = (*self._own_queue, *self._returned, *self._fair.take_all(), *self._queue)
         futures = (item[2] if isinstance(item, tuple) else item.future for item in waiting)
         refused.extend(futures)  # type: ignore[arg-type]
-        self._own_queue.clear()
-        self._returned.clear()
-        self._queue.clear()
+        for queue in (self._own_queue, self._returned, self._queue):
+            queue.clear()
         for future in refused:
             if not future.done():
                 future.set_exception(self._refusal())

@@ -50,8 +50,8 @@ class AppendOperation(Operation):
     data: Buffer
     """In replay a view into a frame: a holder of it keeps the frame."""
     attributes: dict[AttributeKey, int] | None = None
-    address: LogAddress | None = None
-    """Of the first byte of `data` in the log, the others follow; known in replay alone."""
+    places: tuple[tuple[LogAddress, int], ...] = ()
+    """Where `data` lies in the log, if that is known: address and length of each stretch of it."""
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ Each byte that is held has one residence, which alone counts, bounds and evicts 
 - `TailMemory`: appended and refilled bytes in memory;
 - `FetchedExtents`: bytes from Tier 2 in memory;
 - `CachedBlocks`: blocks in the cache, spilled from one of the two;
-- `LoggedBytes`: replayed bytes that stay in the log.
+- `LoggedBytes`: bytes that stay in the log.
 
 What happens to a whole segment (truncation, a merge, a flush, its deletion) and the way from memory
 into the cache are here. No residence knows another.
@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 from readindex.cached_blocks import CachedBlocks, SpillItem
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent, Home
+from readindex.extent import Extent, Home, LogPlaces
 from readindex.fetched_extents import FetchedExtents
 from readindex.logged_bytes import LoggedBytes
 from readindex.segment_read_index import UNKNOWN, SegmentIndexes, SegmentReadIndex, index_of
@@ -70,17 +70,17 @@ class CacheManager:
     # --- bytes coming in ---
 
     def append_replayed(
-        self, index: SegmentReadIndex, offset: int, data: Buffer, address: int
+        self, index: SegmentReadIndex, offset: int, data: Buffer, places: LogPlaces
     ) -> None:
-        """Add the next bytes of a segment, at least `small_bytes`, which lie at `address` of the
-        log: where they lie alone, if there is a place for them.
+        """Add the next bytes of a segment, at least `small_bytes`, which lie at these places of the
+        log: there alone, if there is room for so many places.
         """
         if self._logged.full:
             self._tail.append(index, offset, data)
             return
         index.check_next(offset)
         self._tail.cut(index)
-        self._logged.append(index, offset, data, address)
+        self._logged.append(index, offset, data, places)
         self._tail.note_elsewhere(len(data))
 
     def unflushed_room(self, *, spills: bool) -> int:
@@ -192,13 +192,17 @@ class CacheManager:
         self._logged.shorten(index, storage_length)
 
     def trim(self) -> bool:
-        """Drop what may go; True if something should be spilled."""
+        """Drop what may go, and leave to the log what it can give back; True if something should be
+        spilled.
+        """
+        while not self._logged.full and (extent := self._tail.take_placed()) is not None:
+            self._logged.adopt(extent)
         return self._tail.trim() or self._fetched.has_demoted
 
     def take_batch(self) -> list[SpillItem]:
         """The next extents to spill, made SPILLING; empty if there are none."""
         demoted = self._fetched.take_demoted()
-        oldest = self._tail.take_batch(self._config.spill_batch_bytes)
+        oldest = self._tail.take_batch(self._config.spill_batch_bytes, placed=self._logged.full)
         return [self._cached.item_of(extent) for extent in (*demoted, *oldest)]
 
     def spilled(self, items: Sequence[SpillItem]) -> None:

@@ -38,8 +38,8 @@ class ReadIndexConfig:
     Larger serves a longer backlog without reading the log again.
     """
     logged_places_max: int = 256 * KIB
-    """Replayed appends of at least `small_bytes`, or blocks of larger ones, that are read from the
-    log when they are wanted; each costs 50 to 400 bytes of memory.
+    """Appends of at least `small_bytes`, or blocks of larger ones, that are read from the log when
+    they are wanted: replayed ones, and those memory has no room for. Each costs 50 to 400 bytes.
     """
     spill_batch_bytes: int = 4 * MIB
     """One insert into the cache gathers about so much."""

@@ -5,7 +5,8 @@ The bytes of a segment at an offset never change, so an extent is right for as l
 whatever happens to chunks and objects in Tier 2. What moves is its home:
 
     TAIL ──► SPILLING ──► CACHED ──► REMOVED        appended or refilled bytes
-      └────────────────────────────►
+      ├────────────────────────────►
+      └──► LOGGED ──► REMOVED                       larger appends, where the log finds them
     FETCHED ──► SPILLING ──► CACHED ──► REMOVED     bytes that came from Tier 2
     LOGGED ──► REMOVED                              replayed bytes
 """
@@ -15,6 +16,10 @@ from __future__ import annotations
 import enum
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
+
+LogPlaces = Sequence[tuple[int, int]]
+"""Address in the log and length of each stretch of an append, in order."""
 
 
 class Home(enum.Enum):
@@ -67,7 +72,8 @@ class Extent:
         """TAIL: its bytes as they were appended, until somebody needs them in one."""
         self.places: array[int] | None = None
         """LOGGED: address in the log, length and CRC32C of each piece, one after another; the
-        first may begin before the extent.
+        first may begin before the extent. TAIL: the same of exactly its bytes, the checksum 0 as
+        long as nobody needs it; None if the log cannot give all of them back by place.
         """
         self.home = home
         self.address = -1
@@ -109,6 +115,20 @@ class Extent:
             self.pieces, self.data = [self.data], None
         self.pieces.append(data)
         self.length += len(data)
+
+    def places_from(self, offset: int) -> array[int] | None:
+        """TAIL: the places of its bytes from `offset` on, if they are known."""
+        if self.places is None:
+            return None
+        skip = offset - self.start_offset
+        rest = array("Q")
+        for at in range(0, len(self.places), 3):
+            address, length = self.places[at], self.places[at + 1]
+            dropped = min(skip, length)
+            skip -= dropped
+            if length > dropped:
+                rest.extend((address + dropped, length - dropped, 0))
+        return rest
 
     def joined(self) -> bytes:
         """All its bytes in one, kept so. Only while in memory."""

@@ -24,7 +24,7 @@ from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
 from readindex.cached_blocks import CachedBlocks
 from readindex.config import ReadIndexConfig
-from readindex.extent import Home
+from readindex.extent import Home, LogPlaces
 from readindex.fair_delivery import FairDelivery
 from readindex.fetched_extents import FetchedExtents
 from readindex.loader import Attempt, Loader
@@ -157,12 +157,18 @@ class ReadIndex:
     # --- commit side ---
 
     def append(
-        self, segment_id: int, offset: int, data: Buffer, address: int | None = None
+        self,
+        segment_id: int,
+        offset: int,
+        data: Buffer,
+        places: LogPlaces = (),
+        *,
+        replayed: bool = False,
     ) -> None:
         """The segment has grown by `data` at `offset`.
 
-        About 1 us for small data; larger is kept by reference, or left where it lies if `read_log`
-        finds it at `address`.
+        About 1 us for small data; larger is kept by reference. If `read_log` finds it at `places`,
+        it is left there when memory is full, and at once if `replayed`.
 
         Raises DataCorruptionError if it does not continue what came before, SegmentNotFoundError.
         """
@@ -170,10 +176,10 @@ class ReadIndex:
         if index is None:
             index = self._first_index(segment_id, offset, len(data))
         tail = self._tail
-        if address is None or len(data) < self._logged_bytes_min:
-            tail.append(index, offset, data)
+        if replayed and places and len(data) >= self._logged_bytes_min:
+            self._cache_manager.append_replayed(index, offset, data, places)
         else:
-            self._cache_manager.append_replayed(index, offset, data, address)
+            tail.append(index, offset, data, places)
         if tail.bytes_total > self._spiller.trim_at:
             self._spiller.trim()
         if self._waiting.waits_for(segment_id):
@@ -381,7 +387,9 @@ class ReadIndex:
     def pressure(self) -> Pressure:
         """How full memory and cache are of un-flushed bytes. O(1)."""
         tail, cached, memory_max = self._tail, self._cached, self._config.tail_bytes_max
-        unflushed = max(self._unflushed_bytes(), tail.bytes_unflushed + cached.bytes_unflushed)
+        # What the log gives back by place needs neither.
+        wanting_room = self._unflushed_bytes() - self._logged.bytes_total
+        unflushed = max(wanting_room, tail.bytes_unflushed + cached.bytes_unflushed)
         if self._spiller.refused:
             return Pressure(unflushed, memory_max, 0.0)
         tail_share = tail.bytes_held / (HARD_BOUND * memory_max)

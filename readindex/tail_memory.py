@@ -8,10 +8,11 @@ too: Tier 1 has them, and a rescan brings them back.
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict
 
 from readindex.config import ReadIndexConfig
-from readindex.extent import Extent, Home
+from readindex.extent import Extent, Home, LogPlaces
 from readindex.segment_read_index import SegmentIndexes, SegmentReadIndex
 from segmentstore.contracts.checksum import Buffer
 
@@ -50,8 +51,10 @@ class TailMemory:
 
     # --- bytes coming in ---
 
-    def append(self, index: SegmentReadIndex, offset: int, data: Buffer) -> None:
-        """Add the next bytes of a segment.
+    def append(
+        self, index: SegmentReadIndex, offset: int, data: Buffer, places: LogPlaces = ()
+    ) -> None:
+        """Add the next bytes of a segment, which lie at these places of the log, if that is known.
 
         About 0.5 us when they are few. DataCorruptionError at a wrong offset.
         """
@@ -76,7 +79,14 @@ class TailMemory:
                 extent = index.append_block(offset, kept)
                 extent.position = self.position
                 self._fifo[extent] = None
+                extent.places = array("Q") if places else None
             extent.counted_bytes = extent.length
+            if extent.places is not None:
+                if places:
+                    for address, count in places:
+                        extent.places.extend((address, count, 0))
+                else:
+                    extent.places = None
         self.bytes_total += length
         self.position += length
 
@@ -181,8 +191,30 @@ class TailMemory:
             self.drop(extent)
         return self.bytes_total > self._bytes_max
 
-    def take_batch(self, bytes_max: int) -> list[Extent]:
-        """The oldest un-flushed extents above the bound, made SPILLING; about `bytes_max` bytes."""
+    def take_placed(self) -> Extent | None:
+        """The oldest extent, no more counted here, if there is too much and the log has it at known
+        places. Those that Tier 2 has are dropped on the way.
+        """
+        while self.bytes_total > self._bytes_max:
+            extent = self._oldest()
+            if extent is None:
+                break
+            if extent.flushed:
+                self.release(extent)
+                continue
+            if extent.places is None:
+                break
+            del self._fifo[extent]
+            self.bytes_total -= extent.counted_bytes
+            extent.counted_bytes = 0
+            return extent
+        return None
+
+    def take_batch(self, bytes_max: int, *, placed: bool) -> list[Extent]:
+        """The oldest un-flushed extents above the bound, made SPILLING; about `bytes_max` bytes.
+
+        `placed`: those too that the log has at known places; else it ends before them.
+        """
         batch: list[Extent] = []
         size = 0
         excess = self.bytes_total - self._bytes_max
@@ -194,6 +226,8 @@ class TailMemory:
             if extent.flushed:
                 self.release(extent)
                 continue
+            if extent.places is not None and not placed:
+                break
             del self._fifo[extent]
             extent.home = Home.SPILLING
             size += extent.length

@@ -153,7 +153,7 @@ def _decoded(
             if begin == (
                 append_data_start(operation) if operation.attributes else APPEND_HEAD_LENGTH
             ):
-                operation.address = LogAddress(address + begin)
+                operation.places = ((LogAddress(address + begin), len(operation.data)),)
         parts.append((operation, each))
     return parts
 

@@ -146,7 +146,7 @@ CONTAINER_METRICS = [
         read_index.cached_bytes_unflushed | read_index_cached_unflushed_bytes | \
             Of these, not yet in Tier 2.
         read_index.logged_bytes | read_index_logged_bytes | \
-            Replayed appends that are read from the log until Tier 2 has them.
+            Larger appends that are read from the log until Tier 2 has them.
         read_index.fetched_bytes | read_index_fetched_bytes | Pieces fetched from Tier 2, in memory.
         read_index.readers_waiting | read_index_readers_waiting | \
             Reads that wait at a tail for more.

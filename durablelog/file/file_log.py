@@ -235,6 +235,9 @@ class FileLog(DurableDataLog):
     def reads_ranges(self) -> bool:
         return True
 
+    def payload_address(self, address: LogAddress) -> LogAddress:
+        return LogAddress(address + FRAME_HEADER_LENGTH)
+
     async def read_ranges(self, ranges: Sequence[LogRange]) -> list[bytes | None]:
         loop, _, _ = self._running()
         if self._place_reader is None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from durablelog.operations import (
     AppendOperation,
@@ -47,22 +48,22 @@ class CommitDispatch:
         self._writer = writer
         self._on_checkpoint = on_checkpoint
         self._replaying = True
+        self._append = partial(read_index.append, replayed=True)
 
     def end_replay(self) -> None:
         """The log has been replayed: what comes from now on is live."""
         self._replaying = False
+        self._append = partial(self._index.append)
 
     def committed(self, operations: Sequence[Operation]) -> None:
         """Committed operations, live or replayed, in order: the read index first, then the storage
         writer.
         """
-        index, used = self._index, self._eviction.recent.add
+        append, used = self._append, self._eviction.recent.add
         for operation in operations:
             if type(operation) is AppendOperation:
                 used(operation.segment_id)
-                index.append(
-                    operation.segment_id, operation.offset, operation.data, operation.address
-                )
+                append(operation.segment_id, operation.offset, operation.data, operation.places)
             elif type(operation) is not CreateOperation:
                 self._other(operation)
         self._writer.add(operations)

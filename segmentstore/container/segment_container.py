@@ -322,6 +322,7 @@ class SegmentContainer(ContainerUpkeep):
             checkpoints=self._checkpoints,
             defer=self._active.defer,
             learn=self._partial.learn,
+            placed_min=self._config.read_index.small_bytes if self._log.reads_ranges else None,
         )
         self._active.queue = processor
         processor.note_replayed(

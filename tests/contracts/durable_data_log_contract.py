@@ -64,6 +64,7 @@ class DurableDataLogContract(RetainedPartsContract):
                 for begin, length in ((0, len(frame.payload)), (3, 10))
             ]
             assert len(wanted) == 2 * len(frames)
+            assert [log.payload_address(frame.address) for frame in frames] == places
             expected = [
                 bytes(frame.payload[begin : begin + length])
                 for frame in frames

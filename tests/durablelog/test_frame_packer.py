@@ -26,6 +26,7 @@ from durablelog.frame_packer import (
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
+    AppendOperation,
     CheckpointOperation,
     CreateOperation,
     DeleteOperation,
@@ -51,6 +52,8 @@ from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from tests.support.suites import examples
 
 KEY = b"k" * 16
+PLACED = 30
+"""Appends of so many bytes are committed with their places."""
 
 
 class Bench:
@@ -60,10 +63,14 @@ class Bench:
         self.loop = loop
         self.metadata = ContainerMetadata(0)
         self.updater = MetadataUpdater(self.metadata)
-        self.packer = FramePacker(self.updater, payload_bytes_max)
+        self.packer = FramePacker(self.updater, payload_bytes_max, placed_min=PLACED)
+        self.log = bytearray()
+        """The payloads, one behind the other: an address is a position in it."""
         self.queue: deque[Request] = deque()
         self.frames: list[PackedFrame] = []
         self.time_ms = 0
+        self.places = 0
+        """Of all appends committed."""
         for frame in self._checkpoint():
             self._commit(frame)
 
@@ -104,11 +111,25 @@ class Bench:
         assert_metadata_valid(self.metadata)
 
     def _commit(self, frame: PackedFrame) -> None:
+        frame.note_places(LogAddress(len(self.log)))
+        self.log += b"".join(frame.payload)
+        for operation in frame.operations:
+            if isinstance(operation, AppendOperation):
+                self._check_places(operation)
         self.updater.commit(frame.operations)
         if frame.payload:
             self.frames.append(frame)
         for future, value in zip(frame.futures, frame.values, strict=True):
             future.set_result(value)
+
+    def _check_places(self, operation: AppendOperation) -> None:
+        if len(operation.data) < PLACED:
+            assert not operation.places
+            return
+        found = [self.log[address : address + length] for address, length in operation.places]
+        assert all(found)
+        assert b"".join(found) == operation.data
+        self.places += len(found)
 
     def replayed(self) -> tuple[ContainerMetadata, list[Operation]]:
         metadata = ContainerMetadata(0)
@@ -354,3 +375,18 @@ def _act(
             results.append(bench.submit(MergeOperation(segment_id, source_id)))
     else:
         results.append(bench.submit(DeleteOperation(segment_id)))
+
+
+@pytest.mark.parametrize("size", [PLACED - 1, PLACED, 60, 200, 20_000])
+def test_an_append_is_committed_with_its_places(loop: asyncio.AbstractEventLoop, size: int) -> None:
+    """Gathered, alone, and over several frames, behind others and as the first of a frame."""
+    bench = Bench(loop, 100)
+    created = bench.submit(CreateOperation("one"))
+    bench.run()
+    segment_id = int(str(created.result()))
+    for before in range(0, 80, 7):
+        data = bytes(range(100)) * (size // 100) + bytes(range(size % 100))
+        futures = [bench.append(segment_id, each) for each in (bytes(before), data)]
+        bench.run()
+        assert all(future.done() for future in futures)
+    assert (bench.places > 0) == (size >= PLACED or size + 77 >= PLACED)

@@ -1,5 +1,5 @@
-"""Replayed bytes that stay in the log: neither memory nor the cache gets them, and readers have
-them from their place.
+"""Bytes that stay in the log: the cache never gets them, nor does memory if they were replayed, and
+readers have them from their place.
 """
 
 from __future__ import annotations
@@ -133,6 +133,111 @@ def test_many_readers_of_one_place() -> None:
         world.truncate(segment_id, 0)
         for offset, data in zip(range(0, 120, 7), await asyncio.gather(*reads), strict=True):
             assert data == world.truth[segment_id][offset : offset + len(data)]
+        await close(world)
+
+    run_virtual(main())
+
+
+async def overfull_world(count: int = 12, **changes: int) -> tuple[World, int]:
+    """Live appends of 10 bytes, of which memory holds 64."""
+    world = await World(replace(TINY, **changes)).open()
+    segment_id = world.create()
+    for number in range(count):
+        world.append(segment_id, bytes([number]) * 10, placed=True)
+    return world, segment_id
+
+
+def test_live_appends_that_memory_cannot_hold_are_left_in_the_log() -> None:
+    async def main() -> None:
+        world, segment_id = await overfull_world()
+        numbers = world.index.statistics()
+        assert (numbers.tail_bytes, numbers.logged_bytes) == (60, 60)
+        truth = bytes(world.truth[segment_id])
+        for start, end in ((0, 120), (3, 9), (55, 70), (110, 120)):
+            assert await world.unflushed(segment_id, start, end - start) == truth[start:end]
+            data = await world.index.read(segment_id, start, end - start)
+            assert data
+            assert data == truth[start : start + len(data)]
+        assert world.asked
+        assert world.refills == 0
+        assert world.cache.statistics().inserts == 0
+        world.flush(segment_id)
+        assert world.index.statistics().logged_bytes == 0
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_an_append_over_two_frames_is_found_at_both_places() -> None:
+    async def main() -> None:
+        world = await World().open()
+        segment_id = world.create()
+        world.append(segment_id, bytes(range(50)), placed=True)
+        world.append(segment_id, bytes(60), placed=True)
+        assert world.index.statistics().logged_bytes == 50
+        assert await world.unflushed(segment_id, 0, 50) == bytes(range(50))
+        assert await world.index.read(segment_id, 9, 4) == bytes(range(9, 13))
+        assert world.refills == 0
+        await close(world)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("flushed", [5, 12, 20, 27])
+@pytest.mark.parametrize(("block_bytes", "kept_of_extent"), [(64, 0), (16, 10)])
+def test_what_is_flushed_in_part_is_left_from_there_on(
+    flushed: int, block_bytes: int, kept_of_extent: int
+) -> None:
+    """Tier 2 has a part of an extent. One that appends still grow is split there; another stays as
+    it is. Either way the log may be truncated up to the append that the rest begins in.
+    """
+
+    async def main() -> None:
+        world = await World(replace(TINY, block_bytes=block_bytes)).open()
+        segment_id = world.create()
+        for number in range(3):
+            world.append(segment_id, bytes([number]) * 10, placed=True)
+        world.flush(segment_id, flushed)
+        world.log_cut = flushed // 10 * 10
+        world.append(segment_id, bytes(64), placed=True)
+        left = flushed % kept_of_extent if kept_of_extent else 0
+        assert world.index.statistics().logged_bytes == 30 - flushed + left
+        truth = bytes(world.truth[segment_id])
+        assert await world.unflushed(segment_id, flushed, 94 - flushed) == truth[flushed:]
+        assert world.refills == 0
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_live_appends_without_a_place_are_spilled() -> None:
+    """Small ones, those that share an extent with one of unknown place, and what is beyond the
+    bound of places.
+    """
+
+    async def main() -> None:
+        world, segment_id = await overfull_world(logged_places_max=3)
+        await world.index.wait_trimmed()
+        numbers = world.index.statistics()
+        assert (numbers.logged_bytes, numbers.spilled_bytes) == (30, 30)
+        other = world.create()
+        for number in range(20):
+            world.append(other, b"small", placed=number % 2 == 0)
+        await world.index.wait_trimmed()
+        assert world.index.statistics().logged_bytes == 30
+        assert await world.unflushed(segment_id, 0, 120) == world.truth[segment_id]
+        assert await world.unflushed(other, 0, 100) == world.truth[other]
+        await close(world)
+
+        world = await World(replace(TINY, block_bytes=64)).open()
+        segment_id = world.create()
+        for placed in (True, False, True):
+            world.append(segment_id, bytes(10), placed=placed)
+        world.append(segment_id, bytes(64), placed=True)
+        await world.index.wait_trimmed()
+        numbers = world.index.statistics()
+        assert (numbers.logged_bytes, numbers.spilled_bytes) == (0, 30)
+        assert await world.unflushed(segment_id, 0, 94) == world.truth[segment_id]
         await close(world)
 
     run_virtual(main())

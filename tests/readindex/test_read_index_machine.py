@@ -80,14 +80,14 @@ class ReadIndexMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         sizes=st.lists(st.integers(0, 50), min_size=1, max_size=5),
-        replayed=st.booleans(),
+        way=st.sampled_from(({}, {"replayed": True}, {"placed": True})),
     )
-    def append(self, data: st.DataObject, sizes: list[int], replayed: bool) -> None:
+    def append(self, data: st.DataObject, sizes: list[int], way: dict[str, bool]) -> None:
         segment_id = self.pick(data, open_only=True)
         for size in sizes:
             payload = bytes((self.written + i) * 31 % 251 for i in range(size))
             self.written += size
-            self.act("append", segment_id, payload, replayed=replayed)
+            self.act("append", segment_id, payload, **way)
 
     @rule()
     def log_goes(self) -> None:

@@ -166,20 +166,26 @@ class World:
         self.truth[segment_id] = bytearray()
         return segment_id
 
-    def append(self, segment_id: int, data: bytes, *, replayed: bool = False) -> None:
+    def append(
+        self, segment_id: int, data: bytes, *, replayed: bool = False, placed: bool = False
+    ) -> None:
+        """`placed`: live, and the index knows its places in the log: two frames, if it is long."""
         segment = self.segment(segment_id)
         offset = segment.length
         segment.length += len(data)
         self.truth[segment_id] += data
         self.log.append((segment_id, offset, data))
-        address = len(self.logged)
-        self.logged += data
+        places = [(len(self.logged), len(data))]
+        if placed and len(data) > 20:
+            places = [(len(self.logged), 11), (len(self.logged) + 13, len(data) - 11)]
+            self.logged += data[:11] + b"||"
+        self.logged += data[-places[-1][1] :] if data else b""
         if replayed:
             # As replay does: a view, which nobody may keep.
             with memoryview(bytearray(data)) as view:
-                self.index.append(segment_id, offset, view, address)
+                self.index.append(segment_id, offset, view, places, replayed=True)
         else:
-            self.index.append(segment_id, offset, data)
+            self.index.append(segment_id, offset, data, places if placed else ())
 
     def flush(self, segment_id: int, length: int | None = None) -> None:
         segment = self.segment(segment_id)
