@@ -192,15 +192,22 @@ class CacheManager:
         self._logged.shorten(index, storage_length)
 
     def trim(self) -> bool:
-        """Drop what may go, and leave to the log what it can give back; True if something should be
-        spilled.
+        """Drop what may go, and leave to the log what it can give back, about `spill_batch_bytes`;
+        True if more of that is left, or something should be spilled.
         """
-        while not self._logged.full and (extent := self._tail.take_placed()) is not None:
+        left = self._config.spill_batch_bytes
+        while left > 0 and not self._logged.full:
+            extent = self._tail.take_placed()
+            if extent is None:
+                break
+            left -= extent.length
             self._logged.adopt(extent)
         return self._tail.trim() or self._fetched.has_demoted
 
     def take_batch(self) -> list[SpillItem]:
-        """The next extents to spill, made SPILLING; empty if there are none."""
+        """The next extents to spill, made SPILLING; empty if there are none, or if `trim` leaves
+        the next ones to the log.
+        """
         demoted = self._fetched.take_demoted()
         oldest = self._tail.take_batch(self._config.spill_batch_bytes, placed=self._logged.full)
         return [self._cached.item_of(extent) for extent in (*demoted, *oldest)]

@@ -71,10 +71,17 @@ class LoggedBytes:
         known = extent.places
         assert known is not None
         assert extent.home is Home.TAIL, extent
+        whole = None if extent.data is None else memoryview(extent.data)
         places = array("Q")
         position = extent.start_offset
         for address, length in self._blocks_of(list(zip(known[::3], known[1::3], strict=True))):
-            places.extend((address, length, crc32c_parts(extent.parts(position, length))))
+            begin = position - extent.start_offset
+            parts = (
+                extent.parts(position, length)
+                if whole is None
+                else (whole[begin : begin + length],)
+            )
+            places.extend((address, length, crc32c_parts(parts)))
             position += length
         assert position == extent.end_offset, extent
         extent.home, extent.places = Home.LOGGED, places

@@ -1,6 +1,7 @@
 """Spiller: the one background flow that moves extents from memory into the cache (loop).
 
-Memory is released only after the cache said True. When it said False, nothing is tried for
+Of what the log can give back, some is left to it in each turn. Memory of the rest is released only
+after the cache said True. When it said False, nothing is tried for
 `spill_retry_s`; meanwhile the tail may grow to its hard bound, where TailMemory drops instead. A
 producer that brings bytes faster than they are spilled waits, batch by batch (`step`): replay and
 rescans here, writers by the throttle.
@@ -102,7 +103,9 @@ class Spiller:
             while self._cache_manager.trim():
                 items = self._cache_manager.take_batch()
                 if not items:
-                    break
+                    await asyncio.sleep(0)
+                    self._end_step()
+                    continue
                 if await self._cached.insert(items):
                     self._cache_manager.spilled(items)
                     self._end_step()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -238,6 +239,29 @@ def test_live_appends_without_a_place_are_spilled() -> None:
         numbers = world.index.statistics()
         assert (numbers.logged_bytes, numbers.spilled_bytes) == (0, 30)
         assert await world.unflushed(segment_id, 0, 94) == world.truth[segment_id]
+        await close(world)
+
+    run_virtual(main())
+
+
+def test_much_is_left_to_the_log_in_several_turns() -> None:
+    """A checksum takes its time: a turn of the loop has about `spill_batch_bytes` of them."""
+
+    async def main() -> None:
+        world = await World(replace(TINY, spill_batch_bytes=10)).open()
+        segment_id = world.create()
+        world.append(segment_id, b"small")
+        for number in range(11):
+            # The small one is the oldest, and is spilled before anything is left to the log.
+            world.append(segment_id, bytes([number]) * 10, placed=True)
+        left = []
+        while world.index.statistics().tail_bytes > 64:
+            left.append(world.index.statistics().logged_bytes)
+            await asyncio.sleep(0)
+        left.append(world.index.statistics().logged_bytes)
+        assert [after - before for before, after in pairwise(left) if after > before] == [10] * 5
+        await world.index.wait_trimmed()
+        assert await world.unflushed(segment_id, 0, 115) == world.truth[segment_id]
         await close(world)
 
     run_virtual(main())
