@@ -53,13 +53,13 @@ class ObjectPlan(NamedTuple):
         return [block.segment_id for block in self.blocks]
 
 
-def next_block(segment: SegmentMetadata, bytes_max: int) -> BlockPlan | None:
-    """The bytes of a segment that can go now; None while a merge has to be linked first, or chunks
-    have to be released.
+def next_block(segment: SegmentMetadata, bytes_max: int, on_its_way: int = 0) -> BlockPlan | None:
+    """The bytes of a segment that can go now, behind those `on_its_way` already; None while a merge
+    has to be linked first, or chunks have to be released.
     """
     if segment.detached:
         return None
-    start = segment.storage_length
+    start = max(segment.storage_length, on_its_way)
     end = segment.merges[0].offset if segment.merges else segment.length
     return (
         BlockPlan(segment.segment_id, start, min(end - start, bytes_max)) if end > start else None

@@ -34,7 +34,7 @@ from storagewriter.chunk_releaser import ChunkReleaser
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
-from storagewriter.flush_plan import ObjectPlan, ObjectPlanner, plan_full_object
+from storagewriter.flush_plan import ObjectPlanner, plan_full_object
 from storagewriter.flush_waiters import FlushWaiters
 from storagewriter.garbage_collector import GarbageCollector
 from storagewriter.link_plan import plan_links
@@ -43,6 +43,7 @@ from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.request_processor import RequestProcessor
+from storagewriter.upload_flights import UploadFlights
 from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_storage import ObjectStorage
 
@@ -135,6 +136,9 @@ class StorageWriter:
             group=group,
         )
         self._pending = PendingSegments(source, config)
+        self._flights = UploadFlights(
+            source, self._pending, self._uploader, config, self._upload_ended, self._release_some
+        )
         self._waiters = FlushWaiters()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -142,11 +146,8 @@ class StorageWriter:
         self._advanced = False
         self._requested: list[int] = []
         """Segments to be flushed at the request of somebody who is held back."""
-        self._uploads_in_flight = 0
-        self._draining = False
-        self._upload_ended = asyncio.Event()
-        self._upload_bytes_in_flight = 0
-        self._objects = self._blocks = self._bytes = self._links = 0
+        self._drained_some = asyncio.Event()
+        self._links = 0
 
     # --- the container's side ---------------------------------------------------------------------
 
@@ -162,11 +163,7 @@ class StorageWriter:
         pending.add(operations, asyncio.get_running_loop().time())
         if pending.touched:
             self._settle_waiters()
-        if (
-            pending.news
-            or self._advanced
-            or (self._uploads_in_flight < self._config.uploads_max and self._is_over_target())
-        ):
+        if pending.news or self._advanced or (self._flights.has_room and self._is_over_target()):
             self._wake.set()
 
     def start(self) -> None:
@@ -201,14 +198,14 @@ class StorageWriter:
         Waits at most `timeout_s`, and not for a Tier 2 that is failing. For an ordinary close,
         before `stop`.
         """
-        self._draining = self.consolidator.draining = self.mailbox.draining = True
+        self._flights.draining = self.consolidator.draining = self.mailbox.draining = True
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
         while self._is_draining() and loop.time() < give_up:
-            self._upload_ended.clear()
-            timer = loop.call_later(_DRAIN_CHECK_S, self._upload_ended.set)
+            self._drained_some.clear()
+            timer = loop.call_later(_DRAIN_CHECK_S, self._drained_some.set)
             try:
-                await self._upload_ended.wait()
+                await self._drained_some.wait()
             finally:
                 timer.cancel()
 
@@ -221,7 +218,7 @@ class StorageWriter:
         """Something is on its way that is worth waiting for."""
         if self._stopped:
             return False
-        uploading = self._uploads_in_flight and self._uploader.failing() is None
+        uploading = self._flights.count and self._uploader.failing() is None
         return bool(uploading) or (
             self.consolidator.uploading and self.consolidator.health.describe() is None
         )
@@ -263,7 +260,7 @@ class StorageWriter:
 
         O(dirty segments) of a pointer each then; the task makes them due, in slices.
         """
-        if self._stopped or self._uploads_in_flight or self._requested:
+        if self._stopped or self._flights.count or self._requested:
             return
         if self._pending.dirty:
             self._requested = self._pending.with_sources(None)
@@ -282,7 +279,7 @@ class StorageWriter:
     @property
     def is_flushing(self) -> bool:
         """Whether bytes are on their way, or go as soon as something sees to it."""
-        return self._uploads_in_flight > 0 or self._is_over_target()
+        return self._flights.count > 0 or self._is_over_target()
 
     def unflushed_bytes_of(self, segment_id: int) -> int:
         """Those of one segment, without what was merged into it. O(1)."""
@@ -330,7 +327,7 @@ class StorageWriter:
         return (
             f"the oldest bytes that are not in tier2 are {age:.0f} s old, flush_age_s is {due:g}:"
             f" {pending.unflushed_bytes:,} bytes of {len(pending.dirty):,} segments "
-            f"wait, {self._uploads_in_flight} uploads under way"
+            f"wait, {self._flights.count} uploads under way"
         )
 
     def health(self) -> str | None:
@@ -369,11 +366,11 @@ class StorageWriter:
             segments_pending=len(self._pending.dirty),
             unflushed_bytes=self._pending.unflushed_bytes,
             unflushed_age_s=self.unflushed_age_s,
-            uploads_in_flight=self._uploads_in_flight,
-            upload_bytes_in_flight=self._upload_bytes_in_flight,
-            objects_written=self._objects,
-            blocks_written=self._blocks,
-            bytes_written=self._bytes,
+            uploads_in_flight=self._flights.count,
+            upload_bytes_in_flight=self._flights.bytes_in_flight,
+            objects_written=self._flights.objects,
+            blocks_written=self._flights.blocks,
+            bytes_written=self._flights.bytes_written,
             links=self._links,
             upload_failures=self._uploader.health.failures,
             name_collisions=self._uploader.collisions,
@@ -470,9 +467,9 @@ class StorageWriter:
             group.create_task(self._link(links, ids))
 
     async def _start_uploads(self, group: asyncio.TaskGroup) -> None:
-        config, pending = self._config, self._pending
-        while self._uploads_in_flight < config.uploads_max and not self._draining:
-            room = config.upload_bytes_max - self._upload_bytes_in_flight
+        config, pending, flights = self._config, self._pending, self._flights
+        while flights.has_room:
+            room = flights.room_bytes
             planner = ObjectPlanner(pending, self._source.metadata, config, room)
             while planner.plan_some(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - it is a step
                 await asyncio.sleep(0)
@@ -484,39 +481,28 @@ class StorageWriter:
                 pending.take(plan.segment_ids if plan is not None else ())
             if plan is None:
                 return
-            self._uploads_in_flight += 1
-            self._upload_bytes_in_flight += plan.payload_bytes
-            group.create_task(self._upload(plan))
+            flights.begin(plan, group)
 
     def _is_over_target(self) -> bool:
         return (
-            self._pending.unflushed_bytes - self._upload_bytes_in_flight
+            self._pending.unflushed_bytes - self._flights.bytes_in_flight
             >= self._unflushed_target_bytes
         )
-
-    async def _upload(self, plan: ObjectPlan) -> None:
-        try:
-            updates = await self._uploader.upload(plan)
-            for update in updates:
-                await self._source.commit(update)
-                self._blocks += len(update.chunks)
-                self._bytes += sum(chunk.length for _, chunk in update.chunks)
-            for update in updates:
-                self._uploader.settled(update.objects[0].name)
-        finally:
-            self._uploads_in_flight -= 1
-            self._upload_bytes_in_flight -= plan.payload_bytes
-            self._upload_ended.set()
-        self._objects += bool(updates)
-        for some in _portions(plan.segment_ids):
-            self._release(some)
-            if len(some) == SEGMENTS_OF_A_TURN:
-                await asyncio.sleep(0)
 
     async def _link(self, links: Sequence[tuple[int, int]], segment_ids: Sequence[int]) -> None:
         await self._source.commit(StorageUpdateOperation(links=links))
         self._links += len(links)
         self._release(segment_ids)
+
+    def _upload_ended(self) -> None:
+        self._drained_some.set()
+        self._wake.set()
+
+    async def _release_some(self, segment_ids: Sequence[int]) -> None:
+        for some in _portions(segment_ids):
+            self._release(some)
+            if len(some) == SEGMENTS_OF_A_TURN:
+                await asyncio.sleep(0)
 
     def _release(self, segment_ids: Sequence[int]) -> None:
         self._pending.release(segment_ids, asyncio.get_running_loop().time())

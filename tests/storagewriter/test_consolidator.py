@@ -475,16 +475,15 @@ class TestMeanwhile:
             a = c.create("a")
             await write(c, a, 3)
             c.storage.fail("put", 10**9)
-            c.append(a, 100)
-            c.append(a, 450)
-            c.append(a, 450)
+            for length in (100, 450, 450, 450):
+                c.append(a, length)
             await asyncio.sleep(LONG_S)
             assert kinds(c) == ["flush"] * 3
             c.storage.heal()
             await asyncio.sleep(60)
             assert "consolidation" in kinds(c)
 
-        # Half of what waits is in flight; the other half is above the target.
+        # 800 of what waits are in flight; the rest is above the target.
         run(body, consolidation_bytes=300, unflushed_target_bytes=300, flush_age_s=1000.0)
 
     @GATED

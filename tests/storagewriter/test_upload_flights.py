@@ -1,0 +1,261 @@
+"""A large segment has several objects on their way: they are stored in any order, and committed in
+the order of its bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from durablelog.chunk_slices import Slices
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.runtime import Runtime
+from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, run
+from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
+from tier2.object_storage import NO_METADATA
+
+pytestmark = pytest.mark.usefixtures("active_or_idle")
+
+OBJECT = 400
+"""`object_bytes`."""
+MANY: dict[str, Any] = {"upload_bytes_max": 10 * OBJECT, "uploads_max": 4, "consolidation": False}
+
+
+class HeldPuts(MemoryObjectStorage):
+    """Each put waits until it is let through, by its number."""
+
+    def __init__(self, runtime: Runtime, bucket: MemoryBucket | None = None) -> None:
+        super().__init__(runtime, bucket)
+        self.gates: list[asyncio.Event] = []
+        self.done: list[int] = []
+
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        number, gate = len(self.gates), asyncio.Event()
+        self.gates.append(gate)
+        await gate.wait()
+        await super().put(name, parts, unique_id, metadata)
+        self.done.append(number)
+
+    async def let(self, *numbers: int) -> None:
+        for number in numbers:
+            self.gates[number].set()
+            await asyncio.sleep(0.1)
+
+
+def held_puts(c: FakeContainer) -> HeldPuts:
+    assert isinstance(c.storage, HeldPuts)
+    return c.storage
+
+
+def test_full_objects_of_one_segment_are_on_their_way_together() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 3 * OBJECT + 399)
+        await asyncio.sleep(0.1)
+        assert len(puts.gates) == 3
+        assert c.writer.statistics().upload_bytes_in_flight == 3 * OBJECT
+        await puts.let(2, 1)
+        assert c.segment(a).storage_length == 0
+        await puts.let(0)
+        assert puts.done == [2, 1, 0]
+        assert c.segment(a).storage_length == 3 * OBJECT
+        assert [chunk.length for chunk in c.segment(a).chunks] == [OBJECT] * 3
+        await puts.let(3)
+        assert c.writer.unflushed_bytes == 0
+        assert c.writer.statistics().objects_written == 4
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_a_flight_goes_on_with_what_has_been_appended_meanwhile() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, OBJECT)
+        await asyncio.sleep(0.1)
+        c.append(a, 10 * OBJECT)
+        await asyncio.sleep(0.1)
+        assert len(puts.gates) == 1
+        for number in range(11):
+            await puts.let(number)
+            on_their_way = c.writer.statistics().uploads_in_flight
+            assert on_their_way == min(4, 10 - number)
+        assert c.segment(a).storage_length == 11 * OBJECT
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_the_bounds_of_all_uploads_hold() -> None:
+    async def body(c: FakeContainer) -> None:
+        a = c.create("a")
+        c.append(a, 9 * OBJECT)
+        await asyncio.sleep(0.1)
+        assert len(held_puts(c).gates) == 2
+        await held_puts(c).let(0, 1)
+        assert len(held_puts(c).gates) == 4
+
+    run(body, storage_type=HeldPuts, **(MANY | {"upload_bytes_max": 2 * OBJECT + 1}))
+
+
+def test_another_segment_that_is_due_goes_first() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a, b = held_puts(c), c.create("a"), c.create("b")
+        c.append(a, 9 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.append(b, 100)
+        await asyncio.sleep(0.1)
+        assert len(puts.gates) == 4
+        await puts.let(0, 4)
+        assert c.segment(b).storage_length == 100
+        await puts.let(*range(1, 4), *range(5, 10))
+        assert c.segment(a).storage_length == 9 * OBJECT
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+@pytest.mark.parametrize("in_slices", [False, True])
+@pytest.mark.parametrize("offset", [10, OBJECT, OBJECT + 10, 3 * OBJECT + 10, 4 * OBJECT])
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
+def test_truncated_while_they_are_on_their_way(
+    offset: int, order: Sequence[int], *, in_slices: bool
+) -> None:
+    """What Tier 2 still wants gets there, without a gap; the rest is garbage."""
+
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 50)
+        await asyncio.sleep(11)
+        await puts.let(0)
+        c.append(a, 5 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.truncate(a, 50 + offset, in_slices=in_slices)
+        await puts.let(*(number + 1 for number in order))
+        for number in range(5, 9):
+            if number < len(puts.gates):
+                await puts.let(number)
+        assert c.segment(a).storage_length == 50 + 5 * OBJECT
+        kept = {chunk.object_name for chunk in c.segment(a).chunks}
+        assert set(c.metadata.objects) == kept
+        assert set(c.storage.bucket.objects) == kept | set(c.metadata.garbage)
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_what_follows_a_block_that_was_not_taken_is_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The block comes while chunks before it are being released, those behind it afterwards: they
+    would leave a gap.
+    """
+    monkeypatch.setattr(Slices, "chunks_max", 1)
+
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        for number in range(3):
+            c.append(a, 50)
+            await asyncio.sleep(11)
+            await puts.let(number)
+        c.append(a, 3 * OBJECT)
+        await asyncio.sleep(0.1)
+        puts.gates[3].set()
+        await asyncio.sleep(LOG_LATENCY_S / 2)
+        c.truncate(a, 150 + 10, in_slices=True)
+        await asyncio.sleep(0.1)
+        assert c.segment(a).storage_length == 150 + 10
+        for number in range(4, 9):
+            if number < len(puts.gates):
+                await puts.let(number)
+        assert len(c.metadata.garbage) == 3 + 3
+        assert c.segment(a).storage_length == 150 + 3 * OBJECT
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_deleted_while_they_are_on_their_way() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 4 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.delete(a)
+        await puts.let(1, 0, 2, 3)
+        assert not c.metadata.objects
+        assert len(c.metadata.garbage) == 4
+        assert c.writer.unflushed_bytes == 0
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_a_merge_ends_the_flight_and_is_linked() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a, b = held_puts(c), c.create("a"), c.create("b")
+        c.append(b, 2 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.append(a, 2 * OBJECT + 50)
+        c.merge(a, b)
+        c.append(a, OBJECT)
+        await asyncio.sleep(0.1)
+        number = 0
+        while number < len(puts.gates):
+            await puts.let(number)
+            number += 1
+        assert c.segment(a).storage_length == 5 * OBJECT + 50
+        assert not c.segment(a).merges
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_a_close_waits_for_them_and_begins_no_more() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 9 * OBJECT)
+        await asyncio.sleep(0.1)
+        draining = asyncio.ensure_future(c.writer.drain(5.0))
+        await puts.let(3, 1, 0)
+        assert not draining.done()
+        await puts.let(2)
+        await asyncio.sleep(1)
+        assert draining.done()
+        assert len(puts.gates) == 4
+        assert c.segment(a).storage_length == 4 * OBJECT
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_a_failing_commit_stops_all_of_them() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 4 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.commit_error = RuntimeError("the log is lost")
+        await puts.let(0)
+        assert [str(failure) for failure in c.failures] == ["the log is lost"]
+        assert c.writer.statistics().uploads_in_flight == 0
+        c.failures.clear()
+        c.commit_error = None
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_an_object_of_several_segments_is_a_flight_of_its_own() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a, b = held_puts(c), c.create("a"), c.create("b")
+        c.append(a, 20)
+        c.append(b, 20)
+        await asyncio.sleep(11)
+        c.append(b, 3 * OBJECT)
+        await asyncio.sleep(0.1)
+        assert len(puts.gates) == 1
+        await puts.let(0)
+        assert len(puts.gates) == 4
+        await puts.let(1, 2, 3)
+        assert c.writer.unflushed_bytes == 0
+
+    run(body, storage_type=HeldPuts, **MANY)
