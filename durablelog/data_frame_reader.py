@@ -42,17 +42,40 @@ class Record(NamedTuple):
     """Of its first byte, the others follow; None if it lies in several frames, or its log cannot
     `read_ranges`.
     """
+    stretches: tuple[tuple[LogAddress, int], ...] = ()
+    """Where its pieces lie, if it has several: address and length."""
+
+    def places_from(self, position: int) -> tuple[tuple[LogAddress, int], ...]:
+        """Address and length of each stretch of its bytes from `position` on; none if its log
+        cannot `read_ranges`.
+        """
+        if self.address is not None:
+            return ((LogAddress(self.address + position), len(self.data) - position),)
+        places = []
+        for address, length in self.stretches:
+            before = min(position, length)
+            position -= before
+            if length > before:
+                places.append((LogAddress(address + before), length - before))
+        return tuple(places)
 
 
 class _OpenRecord:
     """A record whose end has not been seen yet."""
 
-    __slots__ = ("epoch", "first_frame_address", "pieces")
+    __slots__ = ("epoch", "first_frame_address", "pieces", "stretches")
 
-    def __init__(self, piece: memoryview, frame: LogFrame) -> None:
-        self.pieces = [piece]
+    def __init__(self, frame: LogFrame) -> None:
+        self.pieces: list[memoryview] = []
+        self.stretches: list[tuple[LogAddress, int]] = []
         self.first_frame_address = frame.address
         self.epoch = frame.epoch
+
+    def add(self, frame: LogFrame, start: int, piece: memoryview) -> None:
+        """The piece that follows, at `start` of a frame's payload."""
+        self.pieces.append(piece)
+        if frame.payload_address is not None:
+            self.stretches.append((LogAddress(frame.payload_address + start), len(piece)))
 
 
 class DataFrameReader:
@@ -117,7 +140,7 @@ class DataFrameReader:
                 records.append(Record(payload[start:position], address, address, place))
             else:
                 self._started = self._started or bool(records)
-                record = self._piece(frame, payload[start:position], flags)
+                record = self._piece(frame, start, payload[start:position], flags)
                 if record is not None:
                     records.append(record)
                 open_record = self._open is not None
@@ -154,7 +177,7 @@ class DataFrameReader:
         self._epoch = frame.epoch
         return True
 
-    def _piece(self, frame: LogFrame, piece: memoryview, flags: int) -> Record | None:
+    def _piece(self, frame: LogFrame, start: int, piece: memoryview, flags: int) -> Record | None:
         """Any entry that is not a whole record met while none is open."""
         if flags & ~ENTRY_WHOLE:
             raise _corrupt(frame, f"an entry has unknown flags {flags:#04x}")
@@ -168,7 +191,8 @@ class DataFrameReader:
             self._started = True
             if flags & ENTRY_LAST:
                 return Record(piece, frame.address, frame.address)
-            self._open = _OpenRecord(piece, frame)
+            self._open = _OpenRecord(frame)
+            self._open.add(frame, start, piece)
             return None
         if current is None:
             if self._started:
@@ -179,11 +203,12 @@ class DataFrameReader:
             raise _corrupt(
                 frame, f"epoch {frame.epoch} continues a record of epoch {current.epoch}"
             )
-        current.pieces.append(piece)
+        current.add(frame, start, piece)
         if not flags & ENTRY_LAST:
             return None
         self._open = None
-        return Record(b"".join(current.pieces), current.first_frame_address, frame.address)
+        first, stretches = current.first_frame_address, tuple(current.stretches)
+        return Record(b"".join(current.pieces), first, frame.address, None, stretches)
 
 
 def _corrupt(frame: LogFrame, detail: str) -> DataCorruptionError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from durablelog.data_frame_reader import DataFrameReader, Record
-from durablelog.durable_data_log import DurableDataLog, LogAddress
+from durablelog.durable_data_log import DurableDataLog
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import APPEND_HEAD_LENGTH, append_data_start
@@ -131,7 +131,7 @@ async def _begin(
     """Replay the log's first operation if it is a checkpoint by reference; what is left to
     replay.
     """
-    record, first_address, last_address, _ = records[0]
+    record, first_address, last_address, *_ = records[0]
     operation = replay.decode(record, first_address)
     if not isinstance(operation, SnapshotCheckpointOperation):
         return records
@@ -146,14 +146,14 @@ def _decoded(
     """The operations of records; `placed`: say of appends where the log has their bytes."""
     parts: list[tuple[Operation, Record]] = []
     for each in records:
-        record, first_address, _, address = each
+        record, first_address, *_ = each
         operation = replay.decode(record, first_address, copy=False)
-        if address is not None and placed and type(operation) is AppendOperation:
+        if placed and type(operation) is AppendOperation:
             begin = len(record) - len(operation.data)
             if begin == (
                 append_data_start(operation) if operation.attributes else APPEND_HEAD_LENGTH
             ):
-                operation.places = ((LogAddress(address + begin), len(operation.data)),)
+                operation.places = each.places_from(begin)
         parts.append((operation, each))
     return parts
 
@@ -170,7 +170,7 @@ async def _replay_parts(
         await prepare([operation for operation, _ in parts])
     appends: list[Operation] = []
     run_bytes, room_bytes = 0, home.room_bytes
-    for operation, (record, first_address, last_address, _) in parts:
+    for operation, (record, first_address, last_address, *_) in parts:
         is_append = type(operation) is AppendOperation
         run_bytes += len(record)
         if appends and (not is_append or run_bytes > room_bytes):

@@ -71,18 +71,41 @@ def test_addresses_of_a_record_over_three_frames() -> None:
     assert (bytes(whole.data), *whole[1:3]) == (b"e", 3000, 3000)
 
 
-def test_a_record_that_lies_whole_in_a_frame_knows_where() -> None:
+@given(
+    payload_max=st.integers(16, 80),
+    contents=st.lists(st.binary(min_size=1, max_size=200), max_size=12),
+    skip=st.integers(0, 199),
+)
+def test_a_record_knows_where_its_bytes_lie(
+    payload_max: int, contents: list[bytes], skip: int
+) -> None:
+    """Whole in a frame, and over several; from its beginning, and from any byte on."""
+    builder = DataFrameBuilder(payload_max)
+    payloads: list[bytes] = []
+    for data in contents:
+        builder.add([data], len(data))
+        payloads += [b"".join(full) for full in builder.take_full()]
+    payloads.append(b"".join(builder.seal() or []))
+    log, reader, found = bytearray(), DataFrameReader(), []
+    for number, payload in enumerate(filter(None, payloads), 1):
+        log += b"header"
+        placed = LogFrame(LogAddress(number), number, 1, memoryview(payload), LogAddress(len(log)))
+        log += payload
+        found += reader.feed(placed)
+    assert [record.data for record in found] == contents
+    for record, data in zip(found, contents, strict=True):
+        for position in {0, min(skip, len(data) - 1)}:
+            places = record.places_from(position)
+            assert all(length for _, length in places)
+            pieces = [log[address : address + length] for address, length in places]
+            assert b"".join(pieces) == data[position:]
+
+
+def test_records_of_a_log_that_is_not_read_by_place_know_no_places() -> None:
     reader = DataFrameReader()
-    placed = frame(1, (ENTRY_WHOLE, b"abc"), (ENTRY_WHOLE, b"de"), (ENTRY_FIRST, b"f"))
-    first, second = reader.feed(placed._replace(payload_address=LogAddress(5000)))
-    payload = bytes(placed.payload)
-    for record in (first, second):
-        assert record.address is not None
-        begin = record.address - 5000
-        assert payload[begin : begin + len(record.data)] == record.data
-    placed = frame(2, (ENTRY_LAST, b"g"))
-    (spanning,) = reader.feed(placed._replace(payload_address=LogAddress(6000)))
-    assert (spanning.data, spanning.address) == (b"fg", None)
+    (whole,) = reader.feed(frame(1, (ENTRY_WHOLE, b"a"), (ENTRY_FIRST, b"b")))
+    (spanning,) = reader.feed(frame(2, (ENTRY_LAST, b"c")))
+    assert whole.places_from(0) == spanning.places_from(0) == ()
 
 
 def test_many_small_parts_are_joined_and_large_ones_left_alone() -> None:
