@@ -172,7 +172,7 @@ def check_beginnings(bench: Bench, snapshots: Snapshots) -> None:
         first = 0
         for frame in bench.store.frames(0):
             if frame.address >= address:
-                for record, begin, end, _ in reader.feed(frame):
+                for record, begin, end, *_ in reader.feed(frame):
                     operation = replay.apply(record, begin, end)
                     first = first or operation.sequence_number
         assert first == sequence_number
