@@ -43,7 +43,7 @@ from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.request_processor import RequestProcessor
-from storagewriter.upload_flights import UploadFlights
+from storagewriter.uploads_in_flight import UploadsInFlight
 from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_storage import ObjectStorage
 
@@ -136,7 +136,7 @@ class StorageWriter:
             group=group,
         )
         self._pending = PendingSegments(source, config)
-        self._flights = UploadFlights(
+        self._uploads = UploadsInFlight(
             source, self._pending, self._uploader, config, self._upload_ended, self._release_some
         )
         self._waiters = FlushWaiters()
@@ -163,7 +163,7 @@ class StorageWriter:
         pending.add(operations, asyncio.get_running_loop().time())
         if pending.touched:
             self._settle_waiters()
-        if pending.news or self._advanced or (self._flights.has_room and self._is_over_target()):
+        if pending.news or self._advanced or (self._uploads.has_room and self._is_over_target()):
             self._wake.set()
 
     def start(self) -> None:
@@ -198,7 +198,7 @@ class StorageWriter:
         Waits at most `timeout_s`, and not for a Tier 2 that is failing. For an ordinary close,
         before `stop`.
         """
-        self._flights.draining = self.consolidator.draining = self.mailbox.draining = True
+        self._uploads.draining = self.consolidator.draining = self.mailbox.draining = True
         loop = asyncio.get_running_loop()
         give_up = loop.time() + timeout_s
         while self._is_draining() and loop.time() < give_up:
@@ -218,7 +218,7 @@ class StorageWriter:
         """Something is on its way that is worth waiting for."""
         if self._stopped:
             return False
-        uploading = self._flights.count and self._uploader.failing() is None
+        uploading = self._uploads.count and self._uploader.failing() is None
         return bool(uploading) or (
             self.consolidator.uploading and self.consolidator.health.describe() is None
         )
@@ -260,7 +260,7 @@ class StorageWriter:
 
         O(dirty segments) of a pointer each then; the task makes them due, in slices.
         """
-        if self._stopped or self._flights.count or self._requested:
+        if self._stopped or self._uploads.count or self._requested:
             return
         if self._pending.dirty:
             self._requested = self._pending.with_sources(None)
@@ -279,7 +279,7 @@ class StorageWriter:
     @property
     def is_flushing(self) -> bool:
         """Whether bytes are on their way, or go as soon as something sees to it."""
-        return self._flights.count > 0 or self._is_over_target()
+        return self._uploads.count > 0 or self._is_over_target()
 
     def unflushed_bytes_of(self, segment_id: int) -> int:
         """Those of one segment, without what was merged into it. O(1)."""
@@ -327,7 +327,7 @@ class StorageWriter:
         return (
             f"the oldest bytes that are not in tier2 are {age:.0f} s old, flush_age_s is {due:g}:"
             f" {pending.unflushed_bytes:,} bytes of {len(pending.dirty):,} segments "
-            f"wait, {self._flights.count} uploads under way"
+            f"wait, {self._uploads.count} uploads under way"
         )
 
     def health(self) -> str | None:
@@ -366,11 +366,11 @@ class StorageWriter:
             segments_pending=len(self._pending.dirty),
             unflushed_bytes=self._pending.unflushed_bytes,
             unflushed_age_s=self.unflushed_age_s,
-            uploads_in_flight=self._flights.count,
-            upload_bytes_in_flight=self._flights.bytes_in_flight,
-            objects_written=self._flights.objects,
-            blocks_written=self._flights.blocks,
-            bytes_written=self._flights.bytes_written,
+            uploads_in_flight=self._uploads.count,
+            upload_bytes_in_flight=self._uploads.bytes_in_flight,
+            objects_written=self._uploads.objects,
+            blocks_written=self._uploads.blocks,
+            bytes_written=self._uploads.bytes_written,
             links=self._links,
             upload_failures=self._uploader.health.failures,
             name_collisions=self._uploader.collisions,
@@ -467,9 +467,9 @@ class StorageWriter:
             group.create_task(self._link(links, ids))
 
     async def _start_uploads(self, group: asyncio.TaskGroup) -> None:
-        config, pending, flights = self._config, self._pending, self._flights
-        while flights.has_room:
-            room = flights.room_bytes
+        config, pending, uploads = self._config, self._pending, self._uploads
+        while uploads.has_room:
+            room = uploads.room_bytes
             planner = ObjectPlanner(pending, self._source.metadata, config, room)
             while planner.plan_some(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - it is a step
                 await asyncio.sleep(0)
@@ -481,11 +481,11 @@ class StorageWriter:
                 pending.take(plan.segment_ids if plan is not None else ())
             if plan is None:
                 return
-            flights.begin(plan, group)
+            uploads.begin(plan, group)
 
     def _is_over_target(self) -> bool:
         return (
-            self._pending.unflushed_bytes - self._flights.bytes_in_flight
+            self._pending.unflushed_bytes - self._uploads.bytes_in_flight
             >= self._unflushed_target_bytes
         )
 

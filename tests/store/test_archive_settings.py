@@ -221,9 +221,11 @@ def test_a_log_file_is_archived_by_two_puts(tmp_path: Path) -> None:
             await all_archived(store)
             place = store._parts.archive
             assert place is not None
+            puts = place.storage.statistics
+            # One that was sealed meanwhile may be on its way.
+            await until(lambda: puts().requests("put") == 2 * archive_of(store).count)
             parts, asked = archive_of(store).count, place.storage.statistics()
             assert parts > 5
-            assert asked.requests("put") == 2 * parts
             assert asked.requests() <= 4 * parts
             part = archive_of(store).tail[0]
             name = archived_data_name(part.ledger_id, part.uid)

@@ -1,4 +1,4 @@
-"""UploadFlights: objects on their way to Tier 2, and what becomes of the metadata by each (loop).
+"""UploadsInFlight: objects on their way to Tier 2, and what becomes of the metadata by each (loop).
 
 A flight is of one plan and has its segments to itself. One of a large segment goes on while full
 objects of it are pending and nothing else is due. They are uploaded beside each other, so that a
@@ -24,7 +24,7 @@ from storagewriter.object_uploader import ObjectUploader
 from storagewriter.pending_segments import PendingSegments
 
 
-class UploadFlights:
+class UploadsInFlight:
     """Of one storage writer.
 
     `on_ended()` is called when an object is not on its way any more, `release(segment_ids)` at the
@@ -70,23 +70,23 @@ class UploadFlights:
         group.
         """
         self._add(plan)
-        group.create_task(self._fly(plan, group))
+        group.create_task(self._run(plan, group))
 
-    async def _fly(self, first: ObjectPlan, group: asyncio.TaskGroup) -> None:
+    async def _run(self, first: ObjectPlan, group: asyncio.TaskGroup) -> None:
         last = first
-        flying = deque([(first, group.create_task(self._uploader.upload(first)))])
+        under_way = deque([(first, group.create_task(self._uploader.upload(first)))])
         try:
-            while flying:
+            while under_way:
                 while (plan := self._following(last)) is not None:
                     last = plan
                     self._add(plan)
-                    flying.append((plan, group.create_task(self._uploader.upload(plan))))
-                plan, uploaded = flying[0]
+                    under_way.append((plan, group.create_task(self._uploader.upload(plan))))
+                plan, uploaded = under_way[0]
                 await self._commit(plan, await uploaded)
-                flying.popleft()
+                under_way.popleft()
                 self._remove(plan)
         finally:
-            for plan, _ in flying:
+            for plan, _ in under_way:
                 self._remove(plan)
         await self._release(first.segment_ids)
 
