@@ -112,9 +112,11 @@ class LoggedBytes:
     async def read(
         self, index: SegmentReadIndex, offset: int, length: int, blocks_max: int
     ) -> list[bytes] | None:
-        """At most `length` bytes from `offset`, which an extent has, out of at most so many extents
-        that follow each other. None if the log does not have the first whole.
+        """At most `length` bytes from `offset`, which an extent has, out of at most so many blocks'
+        worth of extents that follow each other. None if the log does not have the first whole.
         """
+        # An extent of a large append has many blocks.
+        length = min(length, blocks_max * self._block_bytes)
         run = index.run_of(Home.LOGGED, offset, length, blocks_max)
         wanted = [
             ranges_of(extent, max(offset, extent.start_offset), offset + length) for extent in run

@@ -265,3 +265,21 @@ def test_much_is_left_to_the_log_in_several_turns() -> None:
         await close(world)
 
     run_virtual(main())
+
+
+def test_one_read_of_a_large_append_takes_no_more_than_some_blocks() -> None:
+    """Others wait for the thread that reads, and a reader that asks for all would hold all."""
+
+    async def main() -> None:
+        world = await World(replace(TINY, spill_batch_bytes=1000)).open()
+        segment_id = world.create()
+        world.append(segment_id, bytes(range(250)) * 2, placed=True)
+        world.append(segment_id, bytes(64), placed=True)
+        assert world.index.statistics().logged_bytes == 500
+        data = await world.index.read(segment_id, 3, 1000)
+        assert len(data) == 16 * TINY.block_bytes
+        assert data == world.truth[segment_id][3 : 3 + len(data)]
+        assert await world.unflushed(segment_id, 0, 500) == world.truth[segment_id][:500]
+        await close(world)
+
+    run_virtual(main())
