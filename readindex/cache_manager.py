@@ -195,14 +195,24 @@ class CacheManager:
         """Drop what may go, and leave to the log what it can give back, about `spill_batch_bytes`;
         True if more of that is left, or something should be spilled.
         """
-        left = self._config.spill_batch_bytes
-        while left > 0 and not self._logged.full:
-            extent = self._tail.take_placed()
-            if extent is None:
-                break
-            left -= extent.length
+        tail = self._tail
+        tail.trim()
+        self._leave_some()
+        while tail.over_hard_bound and (self._leave_some() or tail.drop_oldest()):
+            pass
+        return tail.over_bound or self._fetched.has_demoted
+
+    def _leave_some(self) -> bool:
+        if self._logged.full:
+            return False
+        extents = self._tail.take_placed(self._config.spill_batch_bytes)
+        for extent in extents:
             self._logged.adopt(extent)
-        return self._tail.trim() or self._fetched.has_demoted
+            # The log may be truncated behind what Tier 2 has of it.
+            storage_length = self._metadata.segments[extent.segment_id].storage_length
+            if extent.start_offset < storage_length:
+                self._logged.shorten(self._indexes[extent.segment_id], storage_length)
+        return bool(extents)
 
     def take_batch(self) -> list[SpillItem]:
         """The next extents to spill, made SPILLING; empty if there are none, or if `trim` leaves

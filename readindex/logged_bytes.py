@@ -117,18 +117,21 @@ class LoggedBytes:
         """
         # An extent of a large append has many blocks.
         length = min(length, blocks_max * self._block_bytes)
-        run = index.run_of(Home.LOGGED, offset, length, blocks_max)
-        wanted = [
-            ranges_of(extent, max(offset, extent.start_offset), offset + length) for extent in run
+        run = [
+            (extent, extent.start_offset)
+            for extent in index.run_of(Home.LOGGED, offset, length, blocks_max)
         ]
+        wanted = [ranges_of(extent, max(offset, start), offset + length) for extent, start in run]
         found = iter(await self._read_log([each for ranges, _ in wanted for each in ranges]))
         pieces: list[bytes] = []
         whole = True
-        for extent, (ranges, before) in zip(run, wanted, strict=True):
+        for (extent, start), (ranges, before) in zip(run, wanted, strict=True):
             parts = [part for part in islice(found, len(ranges)) if part is not None]
             if len(parts) < len(ranges):
-                # All that are lost are forgotten together: one rescan searches them.
-                self._lost(extent)
+                # All that are lost are forgotten together: one rescan searches them. What one lacks
+                # that was shortened meanwhile is in Tier 2.
+                if extent.start_offset == start:
+                    self._lost(extent)
                 whole = False
             elif whole:
                 parts[0] = parts[0][before:]

@@ -18,6 +18,10 @@ from segmentstore.contracts.checksum import Buffer
 
 HARD_BOUND = 2
 """Tail memory never goes beyond this many times `tail_bytes_max`, spills in flight left aside."""
+PASSED_OVER_MAX = 64
+"""Extents that wait for the cache are passed over in search of those that the log has, and the
+other way round. Large and small appends of a segment may alternate. So many at a time.
+"""
 
 
 class TailMemory:
@@ -177,48 +181,59 @@ class TailMemory:
             self.dropped_unflushed_bytes += extent.length
         self.release(extent)
 
-    def trim(self) -> bool:
-        """Drop what may go; True if something should be spilled."""
+    def trim(self) -> None:
+        """Drop the oldest above the bound, as far as Tier 2 has it."""
         while self.bytes_total > self._bytes_max:
             extent = self._oldest()
             if extent is None or not extent.flushed:
                 break
             self.release(extent)
-        while self.bytes_total > HARD_BOUND * self._bytes_max:
-            extent = self._oldest()
-            if extent is None:
-                break
-            self.drop(extent)
+
+    @property
+    def over_bound(self) -> bool:
+        """Whether something has to leave memory."""
         return self.bytes_total > self._bytes_max
 
-    def take_placed(self) -> Extent | None:
-        """The oldest extent, no more counted here, if there is too much and the log has it at known
-        places. Those that Tier 2 has are dropped on the way.
+    @property
+    def over_hard_bound(self) -> bool:
+        """Whether something has to leave memory now, wherever it is besides."""
+        return self.bytes_total > HARD_BOUND * self._bytes_max
+
+    def drop_oldest(self) -> bool:
+        """Drop the oldest extent, un-flushed or not; False if there is none."""
+        extent = self._oldest()
+        if extent is not None:
+            self.drop(extent)
+        return extent is not None
+
+    def take_placed(self, bytes_max: int) -> list[Extent]:
+        """Of the oldest un-flushed extents above the bound those that the log has at known places,
+        counted here no more; about `bytes_max` bytes.
         """
-        while self.bytes_total > self._bytes_max:
-            extent = self._oldest()
-            if extent is None:
-                break
-            if extent.flushed:
-                self.release(extent)
-                continue
-            if extent.places is None:
-                break
-            del self._fifo[extent]
+        taken = self._take_oldest(bytes_max, placed=True)
+        for extent in taken:
             self.bytes_total -= extent.counted_bytes
             extent.counted_bytes = 0
-            return extent
-        return None
+        return taken
 
     def take_batch(self, bytes_max: int, *, placed: bool) -> list[Extent]:
         """The oldest un-flushed extents above the bound, made SPILLING; about `bytes_max` bytes.
 
-        `placed`: those too that the log has at known places; else it ends before them.
+        `placed`: those too that the log has at known places.
         """
-        batch: list[Extent] = []
-        size = 0
-        excess = self.bytes_total - self._bytes_max
-        while excess > 0 and size < bytes_max:
+        taken = self._take_oldest(bytes_max, placed=None if placed else False)
+        for extent in taken:
+            extent.home = Home.SPILLING
+        return taken
+
+    def _take_oldest(self, bytes_max: int, *, placed: bool | None) -> list[Extent]:
+        """Those of known places alone, or the others alone; None: all. A few that are not wanted
+        are passed over, and stay the oldest. What Tier 2 has is dropped on the way.
+        """
+        taken: list[Extent] = []
+        passed: list[Extent] = []
+        size, excess = 0, self.bytes_total - self._bytes_max
+        while excess > 0 and size < bytes_max and len(passed) < PASSED_OVER_MAX:
             extent = self._oldest()
             if extent is None:
                 break
@@ -226,13 +241,16 @@ class TailMemory:
             if extent.flushed:
                 self.release(extent)
                 continue
-            if extent.places is not None and not placed:
-                break
             del self._fifo[extent]
-            extent.home = Home.SPILLING
-            size += extent.length
-            batch.append(extent)
-        return batch
+            if placed is None or placed == (extent.places is not None):
+                size += extent.length
+                taken.append(extent)
+            else:
+                passed.append(extent)
+        for extent in reversed(passed):
+            self._fifo[extent] = None
+            self._fifo.move_to_end(extent, last=False)
+        return taken
 
     def take_back(self, extent: Extent) -> None:
         """The cache refused an extent: it is the oldest again."""

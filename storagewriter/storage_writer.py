@@ -471,8 +471,12 @@ class StorageWriter:
         while uploads.has_room:
             room = uploads.room_bytes
             planner = ObjectPlanner(pending, self._source.metadata, config, room)
-            while planner.plan_some(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - it is a step
-                await asyncio.sleep(0)
+            uploads.planning = True
+            try:
+                while planner.plan_some(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - it is a step
+                    await asyncio.sleep(0)
+            finally:
+                uploads.planning = False
             plan = planner.plan
             # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake
             # us.

@@ -52,6 +52,8 @@ class UploadsInFlight:
         """Their payload."""
         self.objects = self.blocks = self.bytes_written = 0
         """Of those that are in Tier 2 and in the metadata."""
+        self.planning = False
+        """A plan of what else is due is being made: the room is for that."""
         self.draining = False
         """Begin no more of them."""
 
@@ -73,11 +75,11 @@ class UploadsInFlight:
         group.create_task(self._run(plan, group))
 
     async def _run(self, first: ObjectPlan, group: asyncio.TaskGroup) -> None:
-        last = first
+        last: ObjectPlan | None = first
         under_way = deque([(first, group.create_task(self._uploader.upload(first)))])
         try:
             while under_way:
-                while (plan := self._following(last)) is not None:
+                while last is not None and (plan := self._following(last)) is not None:
                     last = plan
                     self._add(plan)
                     under_way.append((plan, group.create_task(self._uploader.upload(plan))))
@@ -85,6 +87,9 @@ class UploadsInFlight:
                 await self._commit(plan, await uploaded)
                 under_way.popleft()
                 self._remove(plan)
+                if not self._is_taken(plan):
+                    # What follows would be garbage: the segment is planned anew from where it is.
+                    last = None
         finally:
             for plan, _ in under_way:
                 self._remove(plan)
@@ -96,6 +101,7 @@ class UploadsInFlight:
         if (
             len(last.blocks) > 1
             or self._pending.ready
+            or self.planning
             or not self.has_room
             or self.room_bytes < size
         ):
@@ -122,6 +128,11 @@ class UploadsInFlight:
         if len(plan.blocks) > 1 or segment is None or segment.storage_length >= block.offset:
             return update
         return StorageUpdateOperation(objects=update.objects)
+
+    def _is_taken(self, plan: ObjectPlan) -> bool:
+        block = plan.blocks[-1]
+        segment = self._source.metadata.segments.get(block.segment_id)
+        return segment is not None and segment.storage_length >= block.end_offset
 
     def _add(self, plan: ObjectPlan) -> None:
         self.count += 1

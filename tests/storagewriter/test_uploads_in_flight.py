@@ -13,6 +13,8 @@ import pytest
 from durablelog.chunk_slices import Slices
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
+from storagewriter import storage_writer
+from storagewriter.flush_plan import ObjectPlan
 from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, run
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_storage import NO_METADATA
@@ -177,6 +179,72 @@ def test_what_follows_a_block_that_was_not_taken_is_garbage(
         assert c.segment(a).storage_length == 150 + 3 * OBJECT
 
     run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_a_flight_that_lost_a_block_ends_though_appends_go_on() -> None:
+    """What it went on with would be garbage, object after object."""
+
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.read_gate = asyncio.Event()
+        c.append(a, 4 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.truncate(a, 10)
+        c.read_gate.set()
+        await asyncio.sleep(0.1)
+        for number in range(40):
+            await puts.let(number)
+            c.append(a, OBJECT)
+            await asyncio.sleep(0.1)
+        assert len(c.metadata.garbage) <= MANY["uploads_max"]
+        assert c.segment(a).storage_length >= 35 * OBJECT
+        while number + 1 < len(puts.gates):
+            number += 1
+            await puts.let(number)
+
+    run(body, storage_type=HeldPuts, **MANY)
+
+
+def test_a_plan_in_progress_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are planned one in each turn, behind a large one that is on its way already."""
+    monkeypatch.setattr(storage_writer, "SEGMENTS_OF_A_TURN", 1)
+
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        many = [c.create(f"s{number}") for number in range(12)]
+        c.append(many[0], 5)
+        await asyncio.sleep(9.99)
+        for each in many[1:]:
+            c.append(each, 5)
+        c.append(a, 90)
+        pending = c.writer._pending
+        collect_aged = pending.collect_aged
+
+        def collect(now: float, segments_max: int) -> float | None:
+            due = collect_aged(now, segments_max)
+            if many[0] in pending.ready and c.segment(a).length == 90:
+                # In the turn in which the small one is due, the large one is, and goes before it.
+                c.append(a, 5 * OBJECT)
+                pending.ready[many[0]] = pending.ready.pop(many[0])
+            return due
+
+        monkeypatch.setattr(pending, "collect_aged", collect)
+        add = c.writer._uploads._add
+
+        def checked_add(plan: ObjectPlan) -> None:
+            add(plan)
+            assert c.writer._uploads.count <= 2
+            assert c.writer._uploads.bytes_in_flight <= 2 * OBJECT
+
+        monkeypatch.setattr(c.writer._uploads, "_add", checked_add)
+        await asyncio.sleep(1)
+        assert c.writer._uploads.count == 2
+        for number in range(10):
+            if number < len(puts.gates):
+                await puts.let(number)
+
+    bounds = {"uploads_max": 2, "upload_bytes_max": 2 * OBJECT}
+    run(body, storage_type=HeldPuts, **(MANY | bounds))
 
 
 def test_deleted_while_they_are_on_their_way() -> None:
