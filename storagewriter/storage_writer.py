@@ -137,7 +137,13 @@ class StorageWriter:
         )
         self._pending = PendingSegments(source, config)
         self._uploads = UploadsInFlight(
-            source, self._pending, self._uploader, config, self._upload_ended, self._release_some
+            source,
+            self._pending,
+            self._uploader,
+            config,
+            several=not storage.is_local,
+            on_ended=self._upload_ended,
+            release=self._release_some,
         )
         self._waiters = FlushWaiters()
         self._wake = asyncio.Event()

@@ -25,7 +25,7 @@ from storagewriter.pending_segments import PendingSegments
 
 
 class UploadsInFlight:
-    """Of one storage writer.
+    """Of one storage writer. `several`: of one segment too, where that helps.
 
     `on_ended()` is called when an object is not on its way any more, `release(segment_ids)` at the
     end of each flight.
@@ -37,6 +37,8 @@ class UploadsInFlight:
         pending: PendingSegments,
         uploader: ObjectUploader,
         config: StorageWriterConfig,
+        *,
+        several: bool,
         on_ended: Callable[[], None],
         release: Callable[[Sequence[int]], Awaitable[None]],
     ) -> None:
@@ -44,6 +46,7 @@ class UploadsInFlight:
         self._pending = pending
         self._uploader = uploader
         self._config = config
+        self._several = several
         self._on_ended = on_ended
         self._release = release
         self.count = 0
@@ -99,7 +102,8 @@ class UploadsInFlight:
         """A full object of the bytes behind a plan of one segment, if it may be begun."""
         size = self._config.object_bytes
         if (
-            len(last.blocks) > 1
+            not self._several
+            or len(last.blocks) > 1
             or self._pending.ready
             or self.planning
             or not self.has_room

@@ -243,6 +243,10 @@ class FileObjectStorage(ThreadedObjectStorage[_Files]):
             page_objects=page_objects,
         )
 
+    @property
+    def is_local(self) -> bool:
+        return True
+
     def _understood(self, name: str, error: Exception) -> StorageUnavailableError:
         if not isinstance(error, OSError):
             raise error

@@ -238,6 +238,13 @@ class ObjectStorage(ABC):
     def url(self) -> str:
         """Where this is, for messages."""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether objects are on a disk of this machine: uploads beside each other are no faster
+        there, and the log has less of it.
+        """
+        return False
+
     @abstractmethod
     async def put(
         self,

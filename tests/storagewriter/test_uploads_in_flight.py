@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from segmentstore.contracts.runtime import Runtime
 from storagewriter import storage_writer
 from storagewriter.flush_plan import ObjectPlan
 from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, run
+from tier2.file_object_storage import FileObjectStorage
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_storage import NO_METADATA
 
@@ -327,3 +329,28 @@ def test_an_object_of_several_segments_is_a_flight_of_its_own() -> None:
         assert c.writer.unflushed_bytes == 0
 
     run(body, storage_type=HeldPuts, **MANY)
+
+
+class LocalHeldPuts(HeldPuts):
+    @property
+    def is_local(self) -> bool:
+        return True
+
+
+def test_on_a_local_disk_objects_of_a_segment_go_one_by_one() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 3 * OBJECT)
+        for number in range(3):
+            await asyncio.sleep(0.1)
+            assert len(puts.gates) == number + 1
+            await puts.let(number)
+        assert c.segment(a).storage_length == 3 * OBJECT
+
+    run(body, storage_type=LocalHeldPuts, **MANY)
+
+
+def test_a_folder_is_local_and_memory_is_not(tmp_path: Path) -> None:
+    runtime = Runtime()
+    assert FileObjectStorage(str(tmp_path), runtime).is_local
+    assert not MemoryObjectStorage(runtime).is_local
