@@ -38,6 +38,10 @@ class ReadOnlyObjectStorage(ObjectStorage):
         return self._storage.url
 
     @property
+    def is_local(self) -> bool:
+        return self._storage.is_local
+
+    @property
     def get_bytes_best(self) -> int:
         return self._storage.get_bytes_best
 

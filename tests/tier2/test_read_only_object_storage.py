@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable
+from pathlib import Path
 
 import pytest
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
+from tier2.file_object_storage import FileObjectStorage
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_storage import ObjectRange, ObjectStorage, StorageRefusedError, UnfinishedUpload
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
@@ -17,6 +19,7 @@ from tier2.read_only_object_storage import ReadOnlyObjectStorage
 READS = {
     "close",
     "get_bytes_best",
+    "is_local",
     "get_range",
     "get_whole",
     "head",
@@ -40,7 +43,7 @@ async def no_parts() -> AsyncGenerator[Buffer, None]:
     yield b""  # type: ignore[unreachable]
 
 
-def test_reads_pass_and_everything_else_is_refused() -> None:
+def test_reads_pass_and_everything_else_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
         inner = MemoryObjectStorage(Runtime())
         await inner.put("a/b", [b"bytes"], bytes(16))
@@ -60,6 +63,9 @@ def test_reads_pass_and_everything_else_is_refused() -> None:
         assert inner.statistics().requests() == before
         assert storage.compose_bytes_min is None
         assert (storage.url, storage.get_bytes_best) == (inner.url, inner.get_bytes_best)
+        assert not storage.is_local
+        folder = FileObjectStorage(str(tmp_path), Runtime())
+        assert ReadOnlyObjectStorage(folder).is_local
         assert await storage.get_range("a/b", 1, 3) == b"yte"
         assert [each.name async for page in storage.list() for each in page] == ["a/b"]
         assert await storage.get_whole("a/b", 5) == (b"bytes", {})
