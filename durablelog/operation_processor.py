@@ -430,8 +430,8 @@ class OperationProcessor:
         operations = frame.operations
         if frame.starts_checkpoint:
             self._checkpoint_start = address
-        if frame.placed:
-            frame.note_places(self._log.payload_address(address))
+        if frame.placed and (begin := self._log.payload_address(address)) is not None:
+            frame.note_places(begin)
         if operations:
             for run in commit_runs(operations):
                 self._updater.commit(run)

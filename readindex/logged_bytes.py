@@ -65,8 +65,8 @@ class LoggedBytes:
                 yield address + begin, min(self._block_bytes, length - begin)
 
     def adopt(self, extent: Extent) -> None:
-        """An extent whose bytes leave memory, of which TailMemory knew the places, lives in the log
-        from now on. About 4 us for 64 KiB.
+        """An extent whose bytes leave memory, of which TailMemory knew the places, is read from the
+        log from now on. About 4 us for 64 KiB.
         """
         known = extent.places
         assert known is not None

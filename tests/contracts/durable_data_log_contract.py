@@ -55,6 +55,7 @@ class DurableDataLogContract(RetainedPartsContract):
             places = [frame.payload_address for frame in frames]
             if not log.reads_ranges:
                 assert await log.read_ranges([(1, 1, 1)]) == [None]
+                assert log.payload_address(frames[0].address) is None
                 await log.close()
                 return
             wanted = [
