@@ -12,6 +12,7 @@ from typing import Any
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import Disk, DiskFile
 from tier2.file_staging import StagingFolder
+from tier2.synced_writing import write_synced
 
 
 class GrowingFile:
@@ -43,10 +44,7 @@ class GrowingFile:
             if self._file is None:
                 self._open()
             assert self._file is not None
-            self._file.pwrite([part], self._size)
-            self._size += len(part)
-            # Each part: what is left to the end would hold up everything else on that disk.
-            self._file.sync()
+            self._size = write_synced(self._file, [part], self._size)
 
     def finish(self) -> None:
         with self._lock:

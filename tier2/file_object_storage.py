@@ -38,6 +38,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
+from tier2.synced_writing import SYNCED_BYTES, write_synced
 from tier2.threaded_object_storage import PAGE_OBJECTS, ThreadedObjectStorage
 
 COMPARE_BYTES = 1024 * 1024
@@ -193,8 +194,11 @@ class _Files:
     def _write(self, path: str, parts: Sequence[Buffer]) -> None:
         file = self._disk.open(path, write=True, create=True, exclusive=True)
         try:
-            file.pwrite([part for part in parts if len(part)], 0)
-            file.sync()
+            length = sum(map(len, parts))
+            if length > SYNCED_BYTES:
+                # Or each piece would change the length of the file, and its sync the journal.
+                file.allocate(0, length)
+            write_synced(file, parts, 0)
         except BaseException:
             self._staging.discard(path)
             raise

@@ -41,9 +41,8 @@ from durablelog.file.room import NoRoomError, unless_full
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import Disk, DiskFile, create_own, is_full
 
-ZERO_PIECE_BYTES = 4 * 1024 * 1024
-"""A file is prepared in pieces of this size, each synced: one large sync would stall the appends
-beside it.
+ZERO_PIECE_BYTES = 256 * 1024
+"""A file is prepared in pieces of this size, each synced: an append waits behind the sync of one.
 """
 GROW_BYTES = 4 * 1024 * 1024
 """A file that grows finds room for so much more at a time, where the disk has it."""

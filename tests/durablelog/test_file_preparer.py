@@ -6,10 +6,11 @@ import asyncio
 from pathlib import Path
 
 from durablelog.file.file_preparer import FilePreparer
-from durablelog.file.group_writer import PreparedFile
+from durablelog.file.group_writer import ZERO_PIECE_BYTES, PreparedFile, prepare_file
 from durablelog.file.log_folder import LogFolder
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.contracts.disk import OsDisk
+from tests.support.sync_sizes import CountingDisk
 
 
 def preparer_in(
@@ -77,3 +78,11 @@ def test_a_file_that_comes_while_the_writer_thread_checks_is_not_lost(tmp_path: 
     assert preparer.take() is prepared
     assert preparer.take() is None
     prepared.file.close()
+
+
+def test_zeros_ahead_leave_no_more_than_a_piece_to_one_sync(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    length = 2 * ZERO_PIECE_BYTES + 100
+    prepare_file(str(tmp_path / "next"), disk, length, (), zeros=True).file.close()
+    assert disk.synced == [ZERO_PIECE_BYTES, ZERO_PIECE_BYTES, 100]
+    assert (tmp_path / "next").read_bytes() == bytes(length)

@@ -31,6 +31,10 @@ class FaultyFile(OsFile):
         self._disk.reach("sync", self._path)
         super().sync()
 
+    def allocate(self, offset: int, length: int) -> None:
+        self._disk.reach("allocate", self._path)
+        super().allocate(offset, length)
+
 
 class FaultyDisk(OsDisk):
     """`calls` notes every call reached; `trap` may end one."""

@@ -1,0 +1,84 @@
+"""Objects are written in pieces, each synced: what bounds how long an append waits behind one."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.disk import Disk
+from segmentstore.contracts.runtime import Runtime
+from tests.contracts.object_storage_contract import unique_id
+from tests.support.sync_sizes import CountingDisk
+from tests.tier2.faulty_disk import FaultyDisk
+from tier2.file_object_storage import FileObjectStorage
+from tier2.object_storage import StorageUnavailableError
+from tier2.synced_writing import SYNCED_BYTES, pieces_of
+
+
+@given(parts=st.lists(st.binary(max_size=9), max_size=6), size=st.integers(1, 7))
+def test_pieces_are_the_same_bytes_in_equal_sizes(parts: list[bytes], size: int) -> None:
+    pieces = [b"".join(piece) for piece in pieces_of(parts, size)]
+    assert b"".join(pieces) == b"".join(parts)
+    assert all(len(piece) == size for piece in pieces[:-1])
+    assert 0 < len(pieces[-1]) <= size or pieces == [b""]
+
+
+def run(root: Path, disk: Disk, case: Callable[[FileObjectStorage], Awaitable[None]]) -> None:
+    async def body() -> None:
+        storage = FileObjectStorage(str(root), Runtime(disk=disk))
+        try:
+            await case(storage)
+        finally:
+            await storage.close()
+
+    asyncio.run(body())
+
+
+def test_a_put_leaves_no_more_than_a_piece_to_one_sync(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    parts = [b"a" * 10, b"b" * (2 * SYNCED_BYTES), b"c" * SYNCED_BYTES]
+
+    async def case(storage: FileObjectStorage) -> None:
+        await storage.put("a/x", parts, unique_id(1))
+
+    run(tmp_path, disk, case)
+    assert disk.synced == [SYNCED_BYTES, SYNCED_BYTES, SYNCED_BYTES, 10]
+    assert (tmp_path / "a/x").read_bytes() == b"".join(parts)
+
+
+def test_neither_does_an_object_that_comes_in_parts(tmp_path: Path) -> None:
+    disk = CountingDisk()
+    parts = [b"a" * (SYNCED_BYTES + 10), b"b" * 10]
+
+    async def generated() -> AsyncGenerator[Buffer, None]:
+        for part in parts:
+            yield part
+
+    async def case(storage: FileObjectStorage) -> None:
+        await storage.upload("a/x", generated(), unique_id(1))
+
+    run(tmp_path, disk, case)
+    assert disk.synced == [SYNCED_BYTES, 10, 10]
+    assert (tmp_path / "a/x").read_bytes() == b"".join(parts)
+
+
+def test_room_for_a_large_object_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    data = bytes(SYNCED_BYTES + 1)
+
+    async def case(storage: FileObjectStorage) -> None:
+        disk.fail_once("allocate", errno.ENOSPC)
+        with pytest.raises(StorageUnavailableError, match="ENOSPC"):
+            await storage.put("a/x", [data], unique_id(1))
+        assert "pwrite" not in [call for call, _ in disk.calls]
+        await storage.put("a/x", [data], unique_id(1))
+
+    run(tmp_path, disk, case)
+    assert (tmp_path / "a/x").read_bytes() == data
