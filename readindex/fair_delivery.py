@@ -8,9 +8,9 @@ never rests, the threads that write the log wait for the interpreter lock. Rules
 - delivered bytes are counted; a reader that takes more than what is left of a turn's portion waits,
   first come first served;
 - each turn admits as many as make up a portion, so many readers advance alike;
-- while appends arrive, the next portion comes only after a pause as long as the last one took, at
-  least `PAUSE_S`. Readers then have at most half of the loop, however slow the machine, and the
-  rest is a real pause;
+- while appends arrive (their number has grown since a moment ago), the next portion comes only
+  after a pause as long as the last one took, at least `PAUSE_S`. Readers then have at most half of
+  the loop, however slow the machine, and the rest is a real pause;
 - a reader waits for nothing but turns and that pause, and closing admits all.
 """
 
@@ -36,7 +36,7 @@ class FairDelivery:
         self._least = max(1, turn_bytes // _READS_PER_TURN)
         self._appended = appended
         self._appended_last = 0
-        self._written_s = float("-inf")
+        self._written_s = self._asked_s = float("-inf")
         self._spent = 0
         self._taken = 0
         self._waiting: deque[tuple[asyncio.Future[None], int]] = deque()
@@ -98,7 +98,10 @@ class FairDelivery:
         appended = self._appended()
         if appended != self._appended_last:
             self._appended_last = appended
-            self._written_s = now_s
+            if now_s - self._asked_s <= WRITING_S:
+                # Of appends since a check further back nobody knows whether they go on.
+                self._written_s = now_s
+        self._asked_s = now_s
         if now_s - self._written_s <= WRITING_S:
             self._next = loop.call_later(max(PAUSE_S, now_s - self._begun_s), self._turn)
         else:

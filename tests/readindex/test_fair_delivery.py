@@ -101,6 +101,21 @@ async def test_while_somebody_appends_there_is_a_pause_behind_each_portion(
 
 
 @paced
+async def test_appends_of_before_the_first_portion_cost_no_pause(
+    pacer: FairDelivery, writer: Writer
+) -> None:
+    loop = asyncio.get_running_loop()
+    writer.appended = 1000
+    for _ in range(2):
+        begun = loop.time()
+        for _ in range(100):
+            await take(pacer, 100)
+        assert loop.time() == begun
+        await asyncio.sleep(2 * WRITING_S)
+        writer.appended += 1000
+
+
+@paced
 async def test_a_reader_that_gave_up_holds_nobody_up(pacer: FairDelivery, writer: Writer) -> None:
     waiting = [asyncio.ensure_future(take(pacer, 100)) for _ in range(4)]
     await asyncio.sleep(0)
