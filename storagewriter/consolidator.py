@@ -87,6 +87,10 @@ BLOCKS_PER_TURN = 64
 """Objects or chunks checked, ids sorted, small blocks written, before the event loop gets a turn: a
 millisecond or two.
 """
+LOCAL_RUN_BYTES: Final = 1024 * 1024
+"""Fetched at once where a request costs nothing: the syncs of the log wait behind larger reads."""
+FREED_BYTES_PER_TURN: Final = 4 * 1024 * 1024
+"""At least one buffer: 0.1 ms for each MiB."""
 SEGMENTS_HELD: Final = 256
 """Whose names are looked up at once."""
 LEFT_ALONE_MAX = 1024
@@ -360,7 +364,8 @@ class Consolidator:
         )
         self.bytes_rewritten += builder.size
         record = builder.record(name, self._clock.time_ms())
-        for done in (builder.parts, builder.placements, builder.beginnings):
+        await _release(builder.parts, len)
+        for done in (builder.placements, builder.beginnings):
             await _release(done)
         await self._commit(record, _taken(written), replaced_by_rewrite)
 
@@ -388,8 +393,12 @@ class Consolidator:
         """In the thread: what is fetched together, and whether little of it is wanted. Views hold
         all that was fetched; so they do not pay then.
         """
-        # A full object and the headers in it are one GET.
-        run_bytes = self._config.object_bytes + self._config.object_bytes // 4
+        # A full object and the headers in it are one GET, where each is paid for.
+        run_bytes = (
+            LOCAL_RUN_BYTES
+            if self._storage.is_local
+            else self._config.object_bytes + self._config.object_bytes // 4
+        )
         planned: deque[tuple[BlockRun, bool]] = deque()
         for name, chunks in chunks_by_source(runs).items():
             for fetch in self._reader.plan(name, pinned[name].size, chunks, run_bytes):
@@ -431,6 +440,8 @@ class Consolidator:
                 add()
             else:
                 await loop.run_in_executor(self._executor, add)
+                # With a codec nobody else has them.
+                await _release(parts, len)
             blocks.append(
                 PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset)
             )
@@ -504,11 +515,18 @@ def _slices(ids: Iterable[int]) -> Iterator[list[int]]:
         yield some
 
 
-async def _release(items: list[Any] | deque[Any]) -> None:
-    """Free the items, in slices."""
+def _no_size(_: object) -> int:
+    return 0
+
+
+async def _release(items: list[Any] | deque[Any], size_of: Callable[[Any], int] = _no_size) -> None:
+    """Free the items, in slices; `size_of` gives the bytes of one, where they are many."""
     while items:
+        freed = 0
         for _ in range(min(len(items), CHUNKS_PER_TURN)):
-            items.pop()
+            freed += size_of(items.pop())
+            if freed >= FREED_BYTES_PER_TURN:
+                break
         await asyncio.sleep(0)
 
 

@@ -13,7 +13,7 @@ import pytest
 from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord
-from storagewriter import consolidation_plan, object_uploader
+from storagewriter import consolidation_plan, consolidator, object_uploader
 from tests.storagewriter import fake_container
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import (
@@ -504,3 +504,39 @@ class TestMeanwhile:
             assert kinds(c) == (["consolidation"] if copying else ["flush"] * 4)
 
         run(body, storage_type=storage_type, consolidation_bytes=400)
+
+    @pytest.mark.parametrize("is_local", [False, True])
+    @pytest.mark.parametrize("compression", ["none", "zstd"])
+    def test_large_objects_are_read_in_parts_where_a_request_costs_nothing(
+        self, monkeypatch: pytest.MonkeyPatch, compression: str, is_local: bool
+    ) -> None:
+        monkeypatch.setattr(consolidator, "LOCAL_RUN_BYTES", 64)
+        monkeypatch.setattr(consolidator, "FREED_BYTES_PER_TURN", 20)
+        read: list[int] = []
+
+        class Storage(StorageWithoutCompose):
+            @property
+            def is_local(self) -> bool:
+                return is_local
+
+            async def get_range(self, name: str, offset: int, length: int) -> bytes:
+                read.append(length)
+                return await super().get_range(name, offset, length)
+
+        async def main() -> None:
+            c = FakeContainer(
+                make_config(consolidation_bytes=1000, extent_bytes=16, compression=compression),
+                storage_type=Storage,
+            )
+            c.writer.start()
+            a = c.create("a")
+            await write(c, a, 4, 250)
+            await asyncio.sleep(LONG_S)
+            assert kinds(c) == ["consolidation"]
+            # 250 bytes are 16 extents, and four of them are 64 bytes.
+            assert len(read) > 4 * 3 if is_local else len(read) == 4
+            c.check_stored()
+            await c.writer.stop()
+            assert not c.failures
+
+        run_virtual(main())
