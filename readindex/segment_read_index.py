@@ -197,7 +197,7 @@ class SegmentReadIndex:
     def extents_from(self, offset: int) -> Iterator[Extent]:
         """Extents that end above `offset`, in order. Do not change the index while iterating."""
         extents = self.extents
-        if extents is None:
+        if not extents:
             return
         at = max(0, extents.bisect_right(offset) - 1)
         for start_offset in extents.irange(extents.peekitem(at)[0]):
@@ -210,19 +210,13 @@ class SegmentReadIndex:
         are not copied.
         """
         pieces: list[bytes] = []
-        extents = self.extents
-        if extents is not None:
-            at = extents.bisect_right(offset) - 1
-            values = extents.values()
-            while 0 <= at < len(extents) and max_length > 0:
-                extent: Extent = values[at]
-                if not extent.in_memory or not extent.start_offset <= offset < extent.end_offset:
-                    break
-                pieces += extent.parts(offset, max_length)
-                count = min(max_length, extent.end_offset - offset)
-                offset += count
-                max_length -= count
-                at += 1
+        for extent in self.extents_from(offset):
+            if max_length <= 0 or not extent.in_memory or extent.start_offset > offset:
+                break
+            pieces += extent.parts(offset, max_length)
+            count = min(max_length, extent.end_offset - offset)
+            offset += count
+            max_length -= count
         tail = self.tail
         if tail is not None and max_length > 0 and tail.start_offset <= offset < self.next_offset:
             pieces.append(tail.slice(offset, max_length))

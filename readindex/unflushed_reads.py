@@ -34,6 +34,8 @@ T = TypeVar("T")
 
 BLOCKS_PER_TURN = 256
 """Blocks checked before the event loop gets a turn."""
+BYTES_PER_TURN = 2 * 1024 * 1024
+"""Of one block: some hundred pieces of 4 KiB and more each, small appends lie in larger ones."""
 
 RemovedError = SegmentNotFoundError | SegmentTruncatedError
 """What becomes of a block whose segment has changed meanwhile."""
@@ -117,7 +119,7 @@ class UnflushedReads:
         try:
             with self._log_rescanner.asking():
                 async for each in _in_turns(ranges):
-                    held = self._in_memory(*each)
+                    held = await self._in_memory(*each)
                     if held is None:
                         blocks.append(_Block(len(answers), *each))
                         self._ask(blocks[-1])
@@ -134,11 +136,23 @@ class UnflushedReads:
             answers[block.number] = block.answer
         return answers
 
-    def _in_memory(self, segment_id: int, offset: int, length: int) -> Sequence[bytes] | None:
+    async def _in_memory(self, segment_id: int, offset: int, length: int) -> Sequence[bytes] | None:
         """Exactly these bytes, in pieces, if memory has all of them under this id.
 
         None: a `_Block` finds them, or why there are none.
         """
+        end, pieces = offset + length, list[bytes]()
+        while offset < end:
+            if pieces:
+                await asyncio.sleep(0)
+            some = self._pieces_in_memory(segment_id, offset, min(end - offset, BYTES_PER_TURN))
+            if some is None:
+                return None
+            pieces += some
+            offset += BYTES_PER_TURN
+        return pieces
+
+    def _pieces_in_memory(self, segment_id: int, offset: int, length: int) -> list[bytes] | None:
         segment = self._metadata.segments.get(segment_id)
         index = self._indexes.get(segment_id)
         if segment is None or index is None or offset < segment.start_offset or self._places.closed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from readindex import unflushed_reads
 from readindex.memory_cache import MemoryCache
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import (
@@ -55,6 +56,41 @@ def test_an_upload_is_given_the_pieces_that_are_there_from_memory_and_cache() ->
         assert not isinstance(pieces, Exception)
         assert [len(piece) for piece in pieces] == [11, *[16] * 8, 9]
         assert b"".join(pieces) == world.truth[segment_id][5:153]
+        await world.index.close()
+
+    scenario(main())
+
+
+@pytest.mark.parametrize("turns", range(12))
+@pytest.mark.parametrize("change", ["none", "append", "truncate", "delete"])
+def test_a_large_block_is_taken_in_turns_whatever_comes_between(
+    monkeypatch: pytest.MonkeyPatch, change: str, turns: int
+) -> None:
+    monkeypatch.setattr(unflushed_reads, "BYTES_PER_TURN", 8)
+
+    async def main() -> None:
+        world = await World(cache=MemoryCache(10_000)).open()
+        segment_id = world.create()
+        for number in range(4):
+            world.append(segment_id, bytes([number]) * 16)
+        before = bytes(world.truth[segment_id])
+        reading = asyncio.create_task(world.index.read_unflushed([(segment_id, 3, 60)]))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if change == "append":
+            # Some of the others leave memory for it.
+            world.append(segment_id, bytes(60))
+        elif change == "truncate":
+            world.truncate(segment_id, 30)
+        elif change == "delete":
+            world.delete(segment_id)
+        (read,) = await reading
+        if isinstance(read, Exception):
+            expected = {"truncate": SegmentTruncatedError, "delete": SegmentNotFoundError}
+            assert isinstance(read, expected[change])
+        else:
+            assert b"".join(read) == before[3:63]
+            assert change != "none" or turns == 0 or len(read) > 4
         await world.index.close()
 
     scenario(main())
