@@ -38,7 +38,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
-from tier2.synced_writing import SYNCED_BYTES, write_synced
+from tier2.synced_writing import SYNCED_BYTES, SyncSizes, write_synced
 from tier2.threaded_object_storage import PAGE_OBJECTS, ThreadedObjectStorage
 
 COMPARE_BYTES = 1024 * 1024
@@ -58,6 +58,8 @@ class _Files:
         self._root = root
         self._staging = StagingFolder(runtime, root, tag)
         self._tree = FileTree(runtime, root)
+        self._boot = runtime.boot
+        self._sync_sizes = SyncSizes()
 
     def put(
         self, name: str, parts: Sequence[Buffer], unique_id: bytes, metadata: Mapping[str, str]
@@ -196,9 +198,13 @@ class _Files:
         try:
             length = sum(map(len, parts))
             if length > SYNCED_BYTES:
-                # Or each piece would change the length of the file, and its sync the journal.
+                # Or each part would change the length of the file, and its sync the journal.
                 file.allocate(0, length)
-            write_synced(file, parts, 0)
+                begun_ms = self._boot().elapsed_ms
+                write_synced(file, parts, 0, self._sync_sizes.begin(begun_ms))
+                self._sync_sizes.end(begun_ms, self._boot().elapsed_ms)
+            else:
+                write_synced(file, parts, 0)
         except BaseException:
             self._staging.discard(path)
             raise

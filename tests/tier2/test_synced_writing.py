@@ -19,7 +19,13 @@ from tests.support.sync_sizes import CountingDisk
 from tests.tier2.faulty_disk import FaultyDisk
 from tier2.file_object_storage import FileObjectStorage
 from tier2.object_storage import StorageUnavailableError
-from tier2.synced_writing import SYNCED_BYTES, pieces_of
+from tier2.synced_writing import (
+    GROWTH,
+    SYNCED_BYTES,
+    SYNCED_BYTES_MAX,
+    SyncSizes,
+    pieces_of,
+)
 
 
 @given(parts=st.lists(st.binary(max_size=9), max_size=6), size=st.integers(1, 7))
@@ -28,6 +34,23 @@ def test_pieces_are_the_same_bytes_in_equal_sizes(parts: list[bytes], size: int)
     assert b"".join(pieces) == b"".join(parts)
     assert all(len(piece) == size for piece in pieces[:-1])
     assert 0 < len(pieces[-1]) <= size or pieces == [b""]
+
+
+def test_parts_grow_while_objects_follow_each_other_and_shrink_behind_a_pause() -> None:
+    sizes = SyncSizes()
+    now_ms, begun = 100, []
+    for pause_ms in (0, 0, 99, 99, 150, 200, 399, 99, 300, 400, 99, 10_000, 99):
+        now_ms += pause_ms
+        begun.append(sizes.begin(now_ms) // SYNCED_BYTES)
+        sizes.end(now_ms, now_ms + 100)
+        now_ms += 100
+    most = SYNCED_BYTES_MAX // SYNCED_BYTES
+    assert most == GROWTH**2
+    assert begun == [
+        *(1, GROWTH, most, most, most),
+        *(most, most, most, most),
+        *(1, GROWTH, 1, GROWTH),
+    ]
 
 
 def run(root: Path, disk: Disk, case: Callable[[FileObjectStorage], Awaitable[None]]) -> None:
