@@ -378,7 +378,7 @@ class Consolidator:
             if self.draining:
                 return {}
             # As it is asked for, whatever becomes of it: it may be billed though it fails a check.
-            self._limiter.reserve(loop.time(), fetch.end - fetch.start)
+            self._limiter.reserve(loop.time(), fetch.fetched_bytes)
             found = await self._reader.read_run(fetch)
             for number, (chunk, _, data) in enumerate(found, start=1):
                 piece = bytes(data) if is_sparse else data
@@ -402,8 +402,7 @@ class Consolidator:
         planned: deque[tuple[BlockRun, bool]] = deque()
         for name, chunks in chunks_by_source(runs).items():
             for fetch in self._reader.plan(name, pinned[name].size, chunks, run_bytes):
-                wanted_bytes = sum(stretch.length for stretch in fetch.stretches)
-                planned.append((fetch, 2 * wanted_bytes < fetch.end - fetch.start))
+                planned.append((fetch, 2 * fetch.wanted_bytes < fetch.fetched_bytes))
         return planned
 
     async def _build(

@@ -54,6 +54,16 @@ class BlockRun(NamedTuple):
     end: int
     stretches: tuple[ChunkStretch, ...]
 
+    @property
+    def wanted_bytes(self) -> int:
+        """Of the payload."""
+        return sum(stretch.length for stretch in self.stretches)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """What is asked of the storage, header and table of a stretch without a place apart."""
+        return self.end - self.start or self.wanted_bytes
+
 
 class StretchPayload(NamedTuple):
     """A stretch and its bytes, checked."""

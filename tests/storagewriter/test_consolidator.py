@@ -29,6 +29,12 @@ from tier2.memory_object_storage import MemoryObjectStorage
 pytestmark = pytest.mark.usefixtures("active_or_idle")
 
 
+class LocalStorage(StorageWithoutCompose):
+    @property
+    def is_local(self) -> bool:
+        return True
+
+
 class TestWhatComesOut:
     @WAYS
     def test_small_objects_of_a_segment_become_one(self, storage_type: Any) -> None:
@@ -504,6 +510,26 @@ class TestMeanwhile:
             assert kinds(c) == (["consolidation"] if copying else ["flush"] * 4)
 
         run(body, storage_type=storage_type, consolidation_bytes=400)
+
+    def test_what_is_read_in_parts_is_charged_to_the_budget(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(consolidator, "LOCAL_RUN_BYTES", 64)
+
+        async def body(c: FakeContainer) -> None:
+            a = c.create("a")
+            await write(c, a, 80)
+            await asyncio.sleep(3600)
+            assert 1 <= c.writer.statistics().consolidations <= 3600 / 400 + 1
+            await asyncio.sleep(2 * 3600)
+            assert c.writer.statistics().consolidations == 20
+
+        run(
+            body,
+            storage_type=LocalStorage,
+            consolidation_bytes=400,
+            consolidation_download_bytes_per_s=1,
+        )
 
     @pytest.mark.parametrize("is_local", [False, True])
     @pytest.mark.parametrize("compression", ["none", "zstd"])
