@@ -178,7 +178,7 @@ TIER2: Final = (
         "object-file-not-synced",
         "4.3 An object becomes part of a segment when it is durable and the log says so.",
         "The file Tier 2 gives an object its name without having synced its bytes.",
-        (Edit("tier2.file_object_storage:_Files._write", "file.sync()", "pass"),),
+        (Edit("tier2.synced_writing:write_synced", "file.sync()", "pass"),),
         Hunt(workload="tier2", tier2="file", settings={**BUSY}),
         bugs=("B18",),
     ),
