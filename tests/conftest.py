@@ -10,17 +10,18 @@ import shutil
 import signal
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, is_hypothesis_test, settings
 
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
-from segmentstore.contracts.collector import collector_paused
 from segmentstore.contracts.event_loops import new_uvloop
+from tests.support.parse_guard import guard_parsing
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import RunReport
 from tests.support.suites import cost, examples, sized, time_limit
+
+guard_parsing()
 
 # No timed assertions: machines are noisy. Explicit settings of a test build upon this.
 settings.register_profile(
@@ -87,18 +88,6 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
     disabled = logging.root.manager.disable
     logging.disable(logging.NOTSET)
     assert disabled == logging.NOTSET, f"{item.nodeid} left the log disabled"
-
-
-@pytest.fixture(autouse=True)
-def _unbroken_parsing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests of the sources parse them. CPython 3.11 fails to, with a SystemError, if a collection
-    in the middle runs a finalizer: futures that tests have left have one.
-    """
-    if request.path.parent != Path(__file__).parent:
-        yield
-        return
-    with collector_paused():
-        yield
 
 
 @pytest.fixture(scope="session")

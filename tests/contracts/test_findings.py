@@ -18,7 +18,6 @@ from segmentstore.contracts.findings import (
     harmful_lines,
     note,
 )
-from tests.support.source_trees import parsed
 from tier2.spark.reconcile.findings import (
     FINDINGS,
     FindingKind,
@@ -35,7 +34,7 @@ MAKERS = {"harmful": 0, "note": 0, "Finding": 1}
 def kinds_in_use() -> Iterator[str]:
     for package in ("segmentstore", "recovery"):
         for path in (ROOT / package).rglob("*.py"):
-            for node in ast.walk(parsed(path.read_bytes())):
+            for node in ast.walk(ast.parse(path.read_bytes())):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                     place = MAKERS.get(node.func.id)
                     if place is not None and len(node.args) > place:

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_trees import parsed
-
 FOLDER = Path(__file__).resolve().parents[2] / "readindex"
 
 CALLBACKS = {
@@ -29,7 +27,7 @@ part is created.
 
 def classes(sources: Iterable[str]) -> dict[str, ast.ClassDef]:
     """By name."""
-    nodes = [node for source in sources for node in ast.walk(parsed(source))]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 

@@ -51,7 +51,6 @@ from segmentstore.wire.errors import WireError
 from segmentstore.wire.fields import FRAME_BYTES_MAX, LIST_MAX, TEXT, Scalar
 from segmentstore.wire.formats import ALL, REPLIES, REQUESTS
 from segmentstore.wire.layouts import Layout
-from tests.support.source_trees import parsed
 from tests.wire.frames import commands, decode_frame, same, values
 
 WRITER = bytes(range(16))
@@ -70,7 +69,7 @@ def test_every_class_of_a_command_has_a_type_id() -> None:
     defined = {
         node.name
         for module in (append_commands, failure_replies, segment_commands, table_commands)
-        for node in parsed(inspect.getsource(module)).body
+        for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.ClassDef)
     }
     assert {layout.kind.__name__ for layout in ALL.values()} == defined - ITEMS

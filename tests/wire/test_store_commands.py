@@ -54,7 +54,6 @@ from segmentstore.wire.store_commands import (
     UpdateAttributes,
 )
 from segmentstore.wire.store_formats import STORE_COMMANDS, STORE_REPLIES, STORE_REQUESTS
-from tests.support.source_trees import parsed
 from tests.wire.frames import decode_frame, same, values
 
 WRITER = bytes.fromhex("112233445566778899aabbccddeeff00")
@@ -111,7 +110,7 @@ commands: st.SearchStrategy[Command] = st.sampled_from(list(STORE_COMMANDS.value
 def test_every_class_of_a_command_has_a_type_id() -> None:
     defined = {
         node.name
-        for node in parsed(inspect.getsource(store_commands)).body
+        for node in ast.parse(inspect.getsource(store_commands)).body
         if isinstance(node, ast.ClassDef)
     }
     parts = {"EventToAppend", "SegmentEntry", "AttributeEntry"}

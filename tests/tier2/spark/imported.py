@@ -8,8 +8,6 @@ import ast
 import sys
 from pathlib import Path
 
-from tests.support.source_trees import parsed
-
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -47,7 +45,7 @@ def _file_of(module: str) -> Path | None:
 
 def _imports(path: Path) -> list[str]:
     names: list[str] = []
-    for node in ast.walk(parsed(path.read_bytes())):
+    for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None:

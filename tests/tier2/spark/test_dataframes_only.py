@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.source_trees import parsed
-
 JOBS = Path(__file__).resolve().parents[3] / "tier2" / "spark"
 CLASSIC = {
     "SparkContext",
@@ -41,7 +39,7 @@ def classic_names(source: str) -> set[str]:
     `functions.broadcast` is a hint to a DataFrame.
     """
     found: set[str] = set()
-    for node in ast.walk(parsed(source)):
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute):
             hint = (
                 node.attr == "broadcast"
