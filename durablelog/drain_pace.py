@@ -32,6 +32,8 @@ PROBE_S: Final = 300.0
 """The same where almost nothing drains: the room that is left is used in any case."""
 _ZONE_SHARE_MIN: Final = 1 / 16
 _ZONE_OF_HELD_MAX: Final = 0.75
+UNPACED_SHARE: Final = min(HELD_SHARE * (1 - _ZONE_OF_HELD_MAX), HELD_SHARE - UNMEASURED_SHARE)
+"""Share of a bound below which `pace` gives None, whatever drains."""
 
 WINDOW_S: Final = 20.0
 """The rate is measured over so long at least."""

@@ -20,7 +20,7 @@ from durablelog.drain_pace import HELD_SHARE, Drain, pace
 
 DELAY_MAX_S = 1.0
 """One pause; at the maximum the pause is repeated until something is relieved."""
-_TARGET = 0.75
+TARGET = 0.75
 """Share of a bound below which its source asks for no delay."""
 
 
@@ -87,7 +87,7 @@ def throttle(load: Load) -> Throttle:
         if not rate:
             return Throttle(delay_s=DELAY_MAX_S, source=paced_by, full=True)
         return Throttle(delay_s=0.0, source=paced_by, full=False, bytes_per_s=rate)
-    if share <= _TARGET:
+    if share <= TARGET:
         return NO_DELAY
-    ramp = (share - _TARGET) / (HELD_SHARE - _TARGET)
+    ramp = (share - TARGET) / (HELD_SHARE - TARGET)
     return Throttle(delay_s=ramp * DELAY_MAX_S, source=source, full=False)

@@ -14,6 +14,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
@@ -81,7 +82,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         self._parts = parts
         self._config = parts.config
         self._homes = parts.registry.homes
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._birth = forks.Birth()
         forks.in_child(self, SegmentStore._begin_child)
 
@@ -134,7 +135,9 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         taken). All errors come through the future, but WrongEventLoopError. Cost: a few
         microseconds and a share of one sync.
         """
-        if running_loop() is not self._loop:
+        # A loop that runs in this thread is the running one, and asyncio asks the operating system
+        # for the process's id before it says which. A forked child remembers no name (`_home`).
+        if get_ident() != self._thread or not self._loop.is_running():
             self._check_loop()
         try:
             home = self._homes.get(name) if type(name) is str else None

@@ -64,7 +64,9 @@ from segmentstore.contracts.errors import (
     describe,
 )
 from segmentstore.contracts.ledgers import ReadHandle
+from segmentstore.contracts.loop_calls import LoopCalls
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.serial_thread import post
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 KEPT_SHARE: Final = 4
@@ -106,6 +108,7 @@ class FileLog(DurableDataLog):
             directory, container_id, runtime.disk, tag, epoch_min, payload_bytes_max
         )
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._calls: LoopCalls | None = None
         self._writer_thread: Executor | None = None
         self._helper: Executor | None = None
         self._place_reader: Executor | None = None  # made when something is read by place
@@ -182,7 +185,7 @@ class FileLog(DurableDataLog):
     async def open(self) -> None:
         if self._closed or self._writer_thread is not None:
             raise ContainerStoppedError(self._container_id)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._calls = asyncio.get_running_loop(), LoopCalls()
         self._writer_thread = self._runtime.executor(f"log-{self._container_id}", 1)
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
         opened = False
@@ -288,6 +291,8 @@ class FileLog(DurableDataLog):
                 self._place_reader = None
             await self._loop.run_in_executor(helper, _nothing)
             await self._loop.run_in_executor(writer_thread, self._release)
+            if self._calls is not None:
+                self._calls.close()
             self._writer_thread = self._helper = None
             helper.shutdown(wait=False)
             writer_thread.shutdown(wait=False)
@@ -315,7 +320,7 @@ class FileLog(DurableDataLog):
     def _start_writer(self) -> None:
         _, writer_thread, _ = self._running()
         self._writer_busy = True
-        writer_thread.submit(self._drain)
+        post(writer_thread, self._drain)
 
     def _drain(self) -> None:
         """On the writer thread: write groups until nothing waits, then rest; or rest because no
@@ -392,8 +397,8 @@ class FileLog(DurableDataLog):
         self._post(self._fail, self._failure_of("preparing a file of", self._folder.reason(error)))
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(callback, *arguments)
+        assert self._calls is not None
+        self._calls.call(callback, *arguments)
 
     # --- reports from the writer thread, on the loop ----------------------------------------------
 

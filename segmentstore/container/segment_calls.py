@@ -9,7 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import cast
+from typing import Final, cast
 
 from durablelog import chunk_slices
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -42,6 +42,9 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.reports import BlockEntry
 from segmentstore.contracts.segments import Merged
+
+_RUNNING: Final = ContainerState.RUNNING
+"""To find a member of an enumeration takes as long as the rest of the check."""
 
 
 class SegmentCalls(ABC):
@@ -153,12 +156,12 @@ class SegmentCalls(ABC):
         """
         # Not `_running`: its call would be a noticeable part of an append.
         processor = self._processor
-        if processor is None or self.state is not ContainerState.RUNNING:
+        if processor is None or self.state is not _RUNNING:
             processor = self._running()
-        if type(key) is int:
-            segment_id = key if key in self.segments else None
+        if isinstance(key, str):
+            segment_id = self.segment_ids.get(key)
         else:
-            segment_id = self.segment_ids.get(cast("str", key))
+            segment_id = key if key in self.segments else None
         if segment_id is None or (self._active.wanted and self._active.goes_first(segment_id)):
             return self._active.append(key, data, expected_offset, updates, event)
         return processor.append(segment_id, data, expected_offset, updates, event)
@@ -166,7 +169,7 @@ class SegmentCalls(ABC):
     def room(self, size: int) -> asyncio.Future[None] | None:
         """As `QueueRoom.request`; None also where the append is refused for another reason."""
         processor = self._processor
-        if processor is None or self.state is not ContainerState.RUNNING:
+        if processor is None or self.state is not _RUNNING:
             return None
         return processor.room.request(size)
 

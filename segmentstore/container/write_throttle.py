@@ -8,9 +8,9 @@ import asyncio
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from durablelog.drain_pace import DrainMeter
+from durablelog.drain_pace import UNPACED_SHARE, DrainMeter
 from durablelog.durable_data_log import DurableDataLog
-from durablelog.throttler import DrainingBytes, Load, Throttle, throttle
+from durablelog.throttler import NO_DELAY, TARGET, DrainingBytes, Load, Throttle, throttle
 from readindex.read_index import ReadIndex
 from readindex.statistics import Pressure
 from segmentstore.config import StoreConfig
@@ -63,6 +63,8 @@ class WriteThrottle:
         """
         self.observe()
         log, pressure = self._log, self._index.pressure
+        if self._is_light(pressure, on_its_way):
+            return NO_DELAY
         load = Load(pressure.tail, float(log.full), self._backlogs(pressure, on_its_way))
         asked = throttle(load)
         if not asked.source:
@@ -76,6 +78,20 @@ class WriteThrottle:
             # What room is left in the log is not for callers.
             return replace(asked, relief_bytes=log.relief_bytes)
         return self._with_room(asked, pressure, on_its_way)
+
+    def _is_light(self, pressure: Pressure, on_its_way: int) -> bool:
+        """Whether nothing asks for a delay or a pace, whatever drains.
+
+        It is so for most frames, and found with a third of the calls.
+        """
+        hold, unpaced = self._hold, UNPACED_SHARE * self._config.unflushed_bytes_max - on_its_way
+        return (
+            self._writer.unflushed_bytes < unpaced
+            and pressure.unflushed + on_its_way < UNPACED_SHARE * pressure.bound
+            and pressure.tail <= TARGET
+            and not self._log.full
+            and (hold is None or not hold.holds or hold.unarchived_bytes < unpaced)
+        )
 
     def _backlogs(self, pressure: Pressure, on_its_way: int) -> list[DrainingBytes]:
         now, bound_max = asyncio.get_running_loop().time(), self._config.unflushed_bytes_max

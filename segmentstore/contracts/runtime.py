@@ -23,6 +23,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import Disk, OsDisk
 from segmentstore.contracts.processes import Processes, SystemProcesses
+from segmentstore.contracts.serial_thread import SerialThread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,11 +90,11 @@ def _boot_id() -> bytes:
 
 
 def thread_executor(name: str, threads: int) -> Executor:
-    """A bounded pool of real threads; `threads=1` gives a serial executor.
+    """A bounded pool of real threads; `threads=1` gives a serial executor, a SerialThread.
 
     Raises ForkedStoreError in a forked child.
     """
-    return _ThreadPool(name, threads)
+    return SerialThread(name) if threads == 1 else _ThreadPool(name, threads)
 
 
 @dataclass(frozen=True, slots=True)

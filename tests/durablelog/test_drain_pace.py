@@ -12,6 +12,7 @@ from durablelog.drain_pace import (
     HELD_SHARE,
     IDLE_S,
     STEP_S,
+    UNPACED_SHARE,
     WINDOW_GAPS,
     WINDOW_S,
     Drain,
@@ -48,6 +49,16 @@ def test_a_fuller_backlog_admits_less_and_only_one_that_is_held_admits_nothing(
 @given(DRAINS | st.none())
 def test_nobody_waits_while_little_of_the_room_is_used(drain: Drain | None) -> None:
     assert pace(0.2 * BOUND, BOUND, drain) is None
+
+
+@given(st.none() | DRAINS, st.integers(0, int(UNPACED_SHARE * BOUND) - 1))
+def test_below_a_share_there_is_no_pace_whatever_drains(drain: Drain | None, level: int) -> None:
+    assert pace(level, BOUND, drain) is None
+
+
+def test_from_that_share_on_a_slow_drain_has_a_pace() -> None:
+    slow = Drain(bytes_per_s=BOUND, gap_s=100.0)
+    assert pace(UNPACED_SHARE * BOUND, BOUND, slow) is not None
 
 
 def test_the_zone_is_twice_what_drains_between_two_steps() -> None:

@@ -1,0 +1,146 @@
+"""SerialThread: an executor of one thread, which also takes work whose end nobody waits for.
+
+A `Future` of `concurrent.futures` has a lock and a condition, and at a lock two threads of Python
+hand the interpreter to each other. For a group of the log that cost as much as its write
+(docs/decisions/0087-wake-ups-of-a-group.md). `post` makes none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from segmentstore.contracts import forks
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Work(NamedTuple):
+    """A call, and what its end is reported to."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    future: Future[Any] | None
+
+
+_threads: dict[threading.Thread, SimpleQueue[_Work | None]] = {}
+"""Those that have begun and not ended. None in its queue ends a thread."""
+
+
+class SerialThread(Executor):
+    """Does what it is given in its order, on a thread that begins with the first of it.
+
+    As with a `ThreadPoolExecutor`, all of it is done before the interpreter ends, and before a
+    `shutdown` returns that waits. Its thread is not in a forked child: ForkedStoreError there.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._birth = forks.Birth()
+        self._mutex = threading.Lock()
+        self._queue: SimpleQueue[_Work | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        # The thread has no reference to this object: when that is dropped, the thread ends.
+        weakref.finalize(self, self._queue.put, None).atexit = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        self._put(_Work(fn, args, kwargs, future))
+        return future
+
+    def post(self, function: Callable[..., object], *arguments: object) -> None:
+        """Do this, too. It must not raise: `threading.excepthook` gets what it does."""
+        self._put(_Work(function, arguments, {}, None))
+
+    def _put(self, work: _Work) -> None:
+        self._birth.check()
+        with self._mutex:
+            if self._ended:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=_run, args=(self._queue,), name=f"{self._name}_0", daemon=True
+                )
+                _threads[self._thread] = self._queue
+                self._thread.start()
+            self._queue.put(work)
+
+    def shutdown(
+        self,
+        wait: bool = True,  # noqa: FBT001, FBT002 - Executor's own
+        *,
+        cancel_futures: bool = False,
+    ) -> None:
+        if not self._birth.here:
+            return
+        with self._mutex:
+            self._ended = True
+            while cancel_futures and not self._queue.empty():
+                with suppress(Empty):
+                    self._cancel(self._queue.get_nowait())
+            self._queue.put(None)
+            thread = self._thread
+        if wait and thread is not None:
+            thread.join()
+
+    @staticmethod
+    def _cancel(work: _Work | None) -> None:
+        if work is not None and work.future is not None:
+            work.future.cancel()
+
+
+def post(executor: Executor, function: Callable[..., object], *arguments: object) -> None:
+    """Have an executor do something whose end nobody waits for, in the cheapest way that it has."""
+    if isinstance(executor, SerialThread):
+        executor.post(function, *arguments)
+    else:
+        executor.submit(function, *arguments)
+
+
+def _run(queue: SimpleQueue[_Work | None]) -> None:
+    while (work := queue.get()) is not None:
+        try:
+            _do(work)
+        except BaseException as error:  # noqa: BLE001 - what follows is another's
+            arguments = (type(error), error, error.__traceback__, threading.current_thread())
+            threading.excepthook(threading.ExceptHookArgs(arguments))
+        # Nothing of it is kept while the thread waits.
+        del work
+    _threads.pop(threading.current_thread(), None)
+
+
+def _do(work: _Work) -> None:
+    function, arguments, keywords, future = work
+    if future is None:
+        function(*arguments)
+    elif future.set_running_or_notify_cancel():
+        try:
+            result = function(*arguments, **keywords)
+        except BaseException as error:  # noqa: BLE001
+            # An executor hands on whatever its work raised.
+            future.set_exception(error)
+        else:
+            future.set_result(result)
+
+
+def _end_all() -> None:
+    """At the end of the interpreter."""
+    threads = list(_threads.items())
+    for _, queue in threads:
+        queue.put(None)
+    for thread, _ in threads:
+        thread.join()
+
+
+atexit.register(_end_all)
+os.register_at_fork(after_in_child=_threads.clear)
