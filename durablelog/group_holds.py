@@ -73,7 +73,7 @@ class GroupHolds:
         now = self._loop.time()
         if held or idle:
             self._company = waiting > 1
-        if not held and (self._company or not idle):
+        if not held and not idle:
             self._pace.arrived(now)
 
     def shipped(self, requests: int, *, may_hold: bool) -> None:

@@ -55,7 +55,9 @@ class GroupPace:
         return now < self._shipped_s + REPLY_S
 
     def arrived(self, now: float) -> None:
-        """Requests have come at `now`, in company or while others were on their way or held."""
+        """Requests have come at `now`, while others were on their way or held: those that find an
+        idle log are one group without a hold.
+        """
         if now >= self.calm_s:
             self._arrivals = True
 

@@ -174,6 +174,16 @@ def test_on_a_file_log_ten_thousand_a_second_are_few_groups(
     run_virtual(scenario())
 
 
+@pytest.mark.parametrize(("burst", "interval_s"), [(2, MS), (10, MS), (30, 3 * MS), (100, 10 * MS)])
+def test_bursts_that_find_an_idle_log_wait_for_no_others(burst: int, interval_s: float) -> None:
+    async def scenario() -> None:
+        came = await open_loop(await opened(FILE_S), burst, interval_s)
+        assert came.groups_per_s <= 1.02 / interval_s
+        assert came.longest_s <= FILE_S + 0.000_01
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize(("burst", "interval_s"), [(1, 0.1 * MS), (10, MS), (100, 10 * MS)])
 def test_on_a_pipeline_ten_thousand_a_second_are_few_groups(burst: int, interval_s: float) -> None:
     async def scenario() -> None:
