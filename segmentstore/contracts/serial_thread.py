@@ -34,6 +34,8 @@ class _Work(NamedTuple):
 
 _threads: dict[threading.Thread, SimpleQueue[_Work | None]] = {}
 """Those that have begun and not ended. None in its queue ends a thread."""
+_at_end = False
+"""The interpreter is ending: a thread that begins now would do its work no more."""
 
 
 class SerialThread(Executor):
@@ -67,6 +69,8 @@ class SerialThread(Executor):
         with self._mutex:
             if self._ended:
                 raise RuntimeError("cannot schedule new futures after shutdown")
+            if _at_end:
+                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=_run, args=(self._queue,), name=f"{self._name}_0", daemon=True
@@ -135,6 +139,8 @@ def _do(work: _Work) -> None:
 
 def _end_all() -> None:
     """At the end of the interpreter."""
+    global _at_end  # noqa: PLW0603 - of the process
+    _at_end = True
     threads = list(_threads.items())
     for _, queue in threads:
         queue.put(None)

@@ -112,6 +112,15 @@ def test_a_dropped_executor_ends_its_thread_and_keeps_nothing_of_its_work() -> N
     assert not thread.is_alive()
 
 
+def printed(program: str) -> str:
+    """What a program prints that ends by itself."""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ended.stderr == ""
+    return ended.stdout
+
+
 def test_all_is_done_before_the_interpreter_ends() -> None:
     program = (
         "import time\n"
@@ -122,10 +131,24 @@ def test_all_is_done_before_the_interpreter_ends() -> None:
         "executor.shutdown(wait=False)\n"
         "del executor\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    assert printed(program) == "0\n1\n2\n"
+
+
+def test_nothing_is_taken_once_the_interpreter_ends() -> None:
+    # Handlers are called in the reverse order: this one behind the end of the threads.
+    program = (
+        "import atexit\n"
+        "def late():\n"
+        "    for executor in used, unused:\n"
+        "        try: executor.submit(int).result()\n"
+        "        except RuntimeError as error: print(error)\n"
+        "atexit.register(late)\n"
+        "from segmentstore.contracts.serial_thread import SerialThread\n"
+        "used, unused = SerialThread('used'), SerialThread('unused')\n"
+        "print(used.submit(int).result())\n"
     )
-    assert (ended.stdout, ended.stderr) == ("0\n1\n2\n", "")
+    refusal = "cannot schedule new futures after interpreter shutdown\n"
+    assert printed(program) == f"0\n{refusal}{refusal}"
 
 
 def test_a_forked_child_takes_no_work_and_ends() -> None:
