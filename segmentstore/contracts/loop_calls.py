@@ -18,7 +18,8 @@ from contextlib import suppress
 class LoopCalls:
     """Of the loop that makes it. `call` is for any thread, the rest for the loop's.
 
-    Where the system has no eventfd, or the loop cannot watch one, it is `call_soon_threadsafe`.
+    Where the system has no eventfd, or the loop cannot watch one, it is `call_soon_threadsafe`, and
+    a close drops nothing.
     """
 
     def __init__(self) -> None:

@@ -54,7 +54,7 @@ def step(
     record = records[host_id]
     for number, report in record.containers.items():
         further: dict[ReportedState, ReportedState | None] = (
-            {ReportedState.STARTING: ReportedState.RUNNING}
+            {ReportedState.STARTING: ReportedState.RUNNING, ReportedState.STOPPING: None}
             if current.owners.get(number) == host_id
             else {
                 ReportedState.STARTING: None,
