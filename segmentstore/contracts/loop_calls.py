@@ -36,6 +36,7 @@ class LoopCalls:
         try:
             self._loop.add_reader(descriptor, self._run, descriptor)
         except NotImplementedError:
+            # What asyncio documents of loops without it: the simulated one, and that of Windows.
             os.close(descriptor)
             return None
         return descriptor

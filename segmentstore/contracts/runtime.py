@@ -102,8 +102,9 @@ class Runtime:
     """The outside world as the engine sees it.
 
     Blocking work goes to an executor made by `executor(name, threads)`; its owner shuts it down.
-    Results come back to the loop by `loop.call_soon_threadsafe` or `loop.run_in_executor`. What
-    such work shares is guarded by locks from `lock()`, entered with `with`.
+    Results come back to the loop by `loop.call_soon_threadsafe`, `LoopCalls` or
+    `loop.run_in_executor`. What such work shares is guarded by locks from `lock()`, entered with
+    `with`.
     """
 
     clock: Clock = field(default_factory=SystemClock)

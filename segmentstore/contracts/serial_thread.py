@@ -72,12 +72,17 @@ class SerialThread(Executor):
             if _at_end:
                 raise RuntimeError("cannot schedule new futures after interpreter shutdown")
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=_run, args=(self._queue,), name=f"{self._name}_0", daemon=True
-                )
-                _threads[self._thread] = self._queue
-                self._thread.start()
+                self._thread = self._begun()
             self._queue.put(work)
+
+    def _begun(self) -> threading.Thread:
+        """A new thread. Raises RuntimeError where the system gives none: nothing is taken then."""
+        thread = threading.Thread(
+            target=_run, args=(self._queue,), name=f"{self._name}_0", daemon=True
+        )
+        thread.start()
+        _threads[thread] = self._queue
+        return thread
 
     def shutdown(
         self,

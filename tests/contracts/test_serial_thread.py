@@ -86,6 +86,22 @@ def test_a_shutdown_that_cancels_does_nothing_more() -> None:
     assert first.cancelled() or first.result()
 
 
+def test_a_system_without_another_thread_refuses_and_the_next_work_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def start(self: threading.Thread) -> None:
+        raise RuntimeError(f"can't start new thread for {self.name}")
+
+    executor = SerialThread("refused")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for take in (executor.post, executor.submit):
+            with pytest.raises(RuntimeError, match="new thread for refused_0"):
+                take(int)
+    assert executor.submit(int, "4").result(60) == 4
+    executor.shutdown()
+
+
 def test_a_cancelled_future_is_not_begun() -> None:
     executor, gate, done = SerialThread("cancelled"), threading.Event(), list[int]()
     executor.post(gate.wait)

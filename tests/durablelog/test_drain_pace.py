@@ -20,7 +20,7 @@ from durablelog.drain_pace import (
     PaceBudget,
     pace,
 )
-from durablelog.throttler import NO_DELAY, DrainingBytes, Load, Throttle, throttle
+from durablelog.throttler import NO_DELAY, TARGET, DrainingBytes, Load, Throttle, throttle
 from tests.support.suites import examples
 
 BOUND = 1 << 20
@@ -54,6 +54,17 @@ def test_nobody_waits_while_little_of_the_room_is_used(drain: Drain | None) -> N
 @given(st.none() | DRAINS, st.integers(0, int(UNPACED_SHARE * BOUND) - 1))
 def test_below_a_share_there_is_no_pace_whatever_drains(drain: Drain | None, level: int) -> None:
     assert pace(level, BOUND, drain) is None
+
+
+@given(st.floats(0, TARGET), st.lists(st.tuples(st.floats(0, 1, exclude_max=True), DRAINS)))
+def test_nothing_is_throttled_where_a_write_throttle_asks_no_further(
+    cache: float, shares: list[tuple[float, Drain]]
+) -> None:
+    backlogs = [
+        DrainingBytes("unflushed", int(share * (UNPACED_SHARE * BOUND - 1)), BOUND, drain)
+        for share, drain in shares
+    ]
+    assert throttle(Load(cache, 0.0, backlogs)) is NO_DELAY
 
 
 def test_from_that_share_on_a_slow_drain_has_a_pace() -> None:

@@ -19,6 +19,7 @@ _parse = ast.parse
 
 @functools.wraps(_parse)
 def _guarded(*arguments: Any, **options: Any) -> Any:
+    # Not `collector_paused`: a test may enable the collector within such a pause.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
