@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import gc
 import os
 import signal
 import sys
@@ -50,9 +51,14 @@ def handled() -> Iterator[threading.Event]:
         event.set()
         raise InterruptedCallError
 
+    # What is raised while garbage is collected is lost: hypothesis has a callback there.
+    was_enabled = gc.isenabled()
+    gc.disable()
     previous = signal.signal(signal.SIGUSR1, handle)
     yield event
     signal.signal(signal.SIGUSR1, previous)
+    if was_enabled:
+        gc.enable()
 
 
 @pytest.fixture(autouse=True)
