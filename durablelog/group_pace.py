@@ -21,6 +21,8 @@ from typing import Final
 
 SYNCS_MAX: Final = 4.0
 """Sync times from one part-filled frame to the next."""
+GROUP_S: Final = 0.000_3
+"""A sync counts for no less: a group takes as much of a core, however fast its disk is."""
 HOLD_MAX_S: Final = 0.002
 """The same in seconds: a log that is slow needs no help to form groups."""
 GAIN_MIN: Final = 1.5
@@ -73,8 +75,9 @@ class GroupPace:
         self._arrivals = False
         if self._proofs < PROOFS or self._interval_s <= 0:
             return 0.0
-        syncs = min(self._requests / self._interval_s * self._sync_s, SYNCS_MAX)
-        return min(syncs * self._sync_s, HOLD_MAX_S) if syncs >= GAIN_MIN else 0.0
+        sync_s = max(self._sync_s, GROUP_S)
+        syncs = min(self._requests / self._interval_s * sync_s, SYNCS_MAX)
+        return min(syncs * sync_s, HOLD_MAX_S) if syncs >= GAIN_MIN else 0.0
 
     def acknowledged(self, now: float, shipped_s: float, requests: int) -> None:
         """A frame that was shipped at `shipped_s` is durable, with so many requests in it."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from durablelog.durable_data_log import LogAddress
-from durablelog.group_pace import HOLD_MAX_S, SYNCS_MAX
+from durablelog.group_pace import GROUP_S, HOLD_MAX_S, SYNCS_MAX
 from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from durablelog.metadata_updater import MetadataUpdater
@@ -30,6 +30,8 @@ from tests.support.loop_clock import LoopClock
 MS = 0.001
 FILE_S = 0.0004
 """A sync of a local disk."""
+FAST_S = 0.0002
+"""A sync of a fast one, which is less than a group's share of a core."""
 PIPELINE_S = 0.003
 """The way to three bookies and back."""
 NO_THROTTLE = Throttle(delay_s=0.0, source="", full=False)
@@ -170,6 +172,17 @@ def test_on_a_file_log_ten_thousand_a_second_are_few_groups(
         assert came.groups_per_s <= 1.02 * groups_max
         assert came.p50_s <= 3 * FILE_S + 0.000_01
         assert came.longest_s <= HOLD_MAX_S + 2 * FILE_S
+
+    run_virtual(scenario())
+
+
+def test_on_a_fast_log_a_group_counts_with_what_it_costs_beside_its_sync() -> None:
+    async def scenario() -> None:
+        came = await open_loop(await opened(FAST_S), 1, 0.1 * MS)
+        # It would be 4,500 if its sync alone counted.
+        assert came.groups_per_s <= 1.1 / (3 * GROUP_S)
+        assert came.p50_s <= 2 * GROUP_S + FAST_S
+        assert came.longest_s <= HOLD_MAX_S
 
     run_virtual(scenario())
 
