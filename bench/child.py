@@ -4,6 +4,8 @@ round before.
 `call` runs a function of a bench module in a new interpreter and gives back what it returned
 (JSON). The child ends by os._exit: whatever it left open is abandoned as by a crash, which the
 recovery case relies on.
+
+All sides have malloc as a service that serves a store has it (`segmentstore.tune_malloc`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.workspace import BenchError
+from segmentstore.contracts.allocator import tune_malloc
 
 Measured = dict[str, Any]
 """What a round gives back: `value` is the number compared, the rest goes to the JSON as it is."""
@@ -73,6 +76,7 @@ def _ends_of(text: str, length: int = 2000) -> str:
 
 
 def _main() -> None:
+    tune_malloc()
     module, function, arguments = sys.argv[1:]
     result = getattr(importlib.import_module(module), function)(**json.loads(arguments))
     sys.stdout.write(f"\n{_MARK}{json.dumps(result)}\n")

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from segmentstore.client.cluster_store import ClusterStore
     from segmentstore.client.remote_store import RemoteStore
     from segmentstore.connecting import connect
+    from segmentstore.contracts.allocator import tune_malloc
     from segmentstore.contracts.collector import tune_gc
     from segmentstore.contracts.events import frame_event, frame_events, split_events
     from segmentstore.contracts.health_tree import StoreHealth
@@ -113,6 +114,7 @@ _LAZY = {
     "open": "segmentstore.opening",
     "split_events": "segmentstore.contracts.events",
     "tune_gc": "segmentstore.contracts.collector",
+    "tune_malloc": "segmentstore.contracts.allocator",
 }
 
 # Written out: type checkers read it, and compute nothing.
@@ -183,6 +185,7 @@ __all__ = [
     "open",
     "split_events",
     "tune_gc",
+    "tune_malloc",
 ]
 
 if not TYPE_CHECKING:

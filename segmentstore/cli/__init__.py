@@ -11,6 +11,7 @@ import signal
 import sys
 from typing import Final
 
+from segmentstore.contracts.allocator import tune_malloc
 from segmentstore.contracts.collector import tune_gc
 from segmentstore.contracts.errors import MissingExtraError
 from segmentstore.contracts.extras import missing_modules
@@ -38,6 +39,7 @@ def main() -> None:
     from segmentstore.cli.app import run  # noqa: PLC0415
 
     tune_gc()
+    tune_malloc()
     try:
         if catches:
             signal.signal(signal.SIGINT, signal.default_int_handler)
