@@ -41,6 +41,7 @@ from segmentstore.store_parts import StoreParts, registry_of
 from segmentstore.tier1 import log_options
 from segmentstore.tier2_start import Tier2Start
 from segmentstore.tier2_watch import has_objects, losses_of, scrub_of, watch_reads
+from storagewriter.consolidator import rewrite_gate
 from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from tier2.archive.archive_place import ArchivePlace
@@ -254,6 +255,7 @@ class _ContainerMaker:
         self._exporter = exporter
         self._addresses = CacheAddresses()
         self._mailboxes = MailboxGroup()
+        self._rewrites = rewrite_gate(parts.config.writer.consolidation_bytes)
         markers = parts.markers
         self._other_stores = OtherStores(
             mark=markers.ensure, shared_with=markers.shared_with, is_meant=markers.is_meant
@@ -281,6 +283,7 @@ class _ContainerMaker:
             other_stores=self._other_stores,
             export=self._exporter.export_manifest,
             mailboxes=self._mailboxes,
+            rewrites=self._rewrites,
             catalog=parts.make_catalog(container_id),
             archive=parts.archive,
             on_failure=on_failure,

@@ -23,6 +23,7 @@ chunks, have the store copy their blocks or download and write them anew, commit
 
 Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of
 what lies dead between them, and one run of a source. Beside them, the segments of one operation.
+What all containers of a process hold of that is bounded by the gate that they share.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.sliced_sort import sorted_in_slices
+from segmentstore.contracts.weighted_gate import WeightedGate
 from storagewriter.config import StorageWriterConfig
 from storagewriter.consolidation_plan import (
     choose_group,
@@ -95,17 +97,24 @@ SEGMENTS_HELD: Final = 256
 """Whose names are looked up at once."""
 LEFT_ALONE_MAX = 1024
 """Objects remembered as lost or corrupt; the first is tried again when there are more."""
+REWRITTEN_AT_ONCE: Final = 4
+"""What may be in memory of all groups that are written anew, in `consolidation_bytes`."""
 
 _ChunkKey = tuple[str, int, int]
 P = TypeVar("P")
 T = TypeVar("T")
 
 
+def rewrite_gate(consolidation_bytes: int) -> WeightedGate:
+    """For the consolidators of one process: bounds the bytes that they hold."""
+    return WeightedGate(REWRITTEN_AT_ONCE * consolidation_bytes)
+
+
 class Consolidator:
     """The consolidating half of a storage writer, which owns the task that runs it.
 
-    `may_run()` says whether flushing leaves room; `on_garbage()` is called when objects may have
-    become garbage.
+    `rewrites` is the gate that all containers of the process share. `may_run()` says whether
+    flushing leaves room; `on_garbage()` is called when objects may have become garbage.
     """
 
     def __init__(
@@ -116,6 +125,7 @@ class Consolidator:
         runtime: Runtime,
         uploader: ObjectUploader,
         executor: Executor,
+        rewrites: WeightedGate,
         may_run: Callable[[], bool],
         on_garbage: Callable[[], None],
     ) -> None:
@@ -125,6 +135,7 @@ class Consolidator:
         self._clock = runtime.clock
         self._uploader = uploader
         self._executor = executor
+        self._rewrites = rewrites
         self._may_run = may_run
         self._on_garbage = on_garbage
         self._reader = BlockReader(
@@ -343,7 +354,18 @@ class Consolidator:
         await self._commit(record, ((run, plan) for run in _taken(runs)), replaced_by_copy)
 
     async def _rewrite(self, runs: deque[Run]) -> None:
-        payloads = await self._download(runs)
+        loop = asyncio.get_running_loop()
+        planned, held = await loop.run_in_executor(
+            self._executor, self._plan_fetches, runs, self._pinned
+        )
+        await self._rewrites.enter(held)
+        try:
+            await self._write_anew(runs, planned)
+        finally:
+            self._rewrites.leave(held)
+
+    async def _write_anew(self, runs: deque[Run], planned: deque[tuple[BlockRun, bool]]) -> None:
+        payloads = await self._download(planned)
         if self.draining:
             return
         builder = ObjectBuilder(
@@ -369,11 +391,12 @@ class Consolidator:
             await _release(done)
         await self._commit(record, _taken(written), replaced_by_rewrite)
 
-    async def _download(self, runs: Sequence[Run]) -> dict[_ChunkKey, list[Buffer]]:
+    async def _download(
+        self, planned: deque[tuple[BlockRun, bool]]
+    ) -> dict[_ChunkKey, list[Buffer]]:
         """The bytes of every chunk, in pieces: few large GETs, one after the other."""
         loop = asyncio.get_running_loop()
         payloads: dict[_ChunkKey, list[Buffer]] = {}
-        planned = await loop.run_in_executor(self._executor, self._plan_fetches, runs, self._pinned)
         for fetch, is_sparse in _taken(planned):
             if self.draining:
                 return {}
@@ -389,9 +412,9 @@ class Consolidator:
 
     def _plan_fetches(
         self, runs: Sequence[Run], pinned: Mapping[str, ObjectRecord]
-    ) -> deque[tuple[BlockRun, bool]]:
+    ) -> tuple[deque[tuple[BlockRun, bool]], int]:
         """In the thread: what is fetched together, and whether little of it is wanted. Views hold
-        all that was fetched; so they do not pay then.
+        all that was fetched; so they do not pay then. And how many bytes are held for it, about.
         """
         # A full object and the headers in it are one GET, where each is paid for.
         run_bytes = (
@@ -403,7 +426,8 @@ class Consolidator:
         for name, chunks in chunks_by_source(runs).items():
             for fetch in self._reader.plan(name, pinned[name].size, chunks, run_bytes):
                 planned.append((fetch, 2 * fetch.wanted_bytes < fetch.fetched_bytes))
-        return planned
+        fetched = sum(fetch.fetched_bytes for fetch, _ in planned)
+        return planned, max(fetched, sum(chunk.length for run in runs for chunk in run.chunks))
 
     async def _build(
         self, builder: ObjectBuilder, runs: deque[Run], payloads: dict[_ChunkKey, list[Buffer]]

@@ -30,9 +30,10 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup, own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.weighted_gate import WeightedGate
 from storagewriter.chunk_releaser import ChunkReleaser
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
-from storagewriter.consolidator import Consolidator
+from storagewriter.consolidator import Consolidator, rewrite_gate
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
 from storagewriter.flush_plan import ObjectPlanner, plan_full_object
 from storagewriter.flush_waiters import FlushWaiters
@@ -72,7 +73,7 @@ class StorageWriter:
     `on_advance()` is called soon after segments' storage lengths moved or segments went (once for
     many): fewer bytes are un-flushed, and the log may be truncated further. `on_failure(error)` is
     called once if something unforeseen stops the writer, kept as `failure`. `export` and `group` as
-    of `RequestProcessor`.
+    of `RequestProcessor`, `rewrites` as of `Consolidator`.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class StorageWriter:
         other_stores: OtherStores = NO_OTHER_STORES,
         export: Callable[[], Awaitable[str]] | None = None,
         group: MailboxGroup | None = None,
+        rewrites: WeightedGate | None = None,
     ) -> None:
         self._on_advance = on_advance
         self._on_failure = on_failure
@@ -120,6 +122,7 @@ class StorageWriter:
             runtime,
             self._uploader,
             self._executor,
+            rewrites or rewrite_gate(config.consolidation_bytes),
             may_run=lambda: not self._is_over_target(),
             on_garbage=self._notice_released,
         )

@@ -65,6 +65,7 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
+from segmentstore.contracts.weighted_gate import WeightedGate
 from segmentstore.log_rescan import LogRescan
 from segmentstore.part_configs import read_index_config, writer_config
 from segmentstore.stats_types import ContainerStats
@@ -105,6 +106,7 @@ class SegmentContainer(ContainerUpkeep):
         other_stores: OtherStores = NO_OTHER_STORES,
         export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
         mailboxes: MailboxGroup | None = None,
+        rewrites: WeightedGate | None = None,
         catalog: MetadataCatalog,
         archive: ArchivePlace | None = None,
         on_failure: Callable[[SegmentContainer], None] | None = None,
@@ -113,9 +115,9 @@ class SegmentContainer(ContainerUpkeep):
         opening.
 
         `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
-        manifest. Sealed parts of the log go to the `archive`. `mailboxes` are those of the store's
-        containers in this process. `on_failure` is called once something has stopped the container
-        unasked.
+        manifest. Sealed parts of the log go to the `archive`. `mailboxes` and `rewrites` are those
+        of the store's containers in this process. `on_failure` is called once something has stopped
+        the container unasked.
         """
         self.container_id = container_id
         self.store_id = store_id
@@ -199,6 +201,7 @@ class SegmentContainer(ContainerUpkeep):
             other_stores=other_stores,
             export=partial(export, self) if export is not None else None,
             group=mailboxes,
+            rewrites=rewrites,
         )
         self._checkpoints = MetadataCheckpoints(
             source,

@@ -29,6 +29,7 @@ from segmentstore.contracts.errors import SegmentNotFoundError, SegmentTruncated
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.weighted_gate import WeightedGate
 from storagewriter.config import StorageWriterConfig
 from storagewriter.storage_writer import StorageWriter
 from tests.support.idle_segments import IdleSegments
@@ -91,6 +92,7 @@ class FakeContainer:
         *,
         storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
         evicting: bool | None = None,
+        rewrites: WeightedGate | None = None,
     ) -> None:
         if before is None:
             self.runtime = Runtime(
@@ -131,6 +133,7 @@ class FakeContainer:
             self.runtime,
             on_failure=self.failures.append,
             on_advance=self._advanced,
+            rewrites=rewrites,
         )
 
     def _advanced(self) -> None:
@@ -328,6 +331,7 @@ def run(
     *,
     storage_type: Callable[..., MemoryObjectStorage] = MemoryObjectStorage,
     evicting: bool | None = None,
+    rewrites: WeightedGate | None = None,
     **changes: Any,
 ) -> None:
     """Run a test against a started writer in virtual time; stop it, and check what must always
@@ -336,7 +340,10 @@ def run(
 
     async def main() -> None:
         container = FakeContainer(
-            make_config(**changes), storage_type=storage_type, evicting=evicting
+            make_config(**changes),
+            storage_type=storage_type,
+            evicting=evicting,
+            rewrites=rewrites,
         )
         container.writer.start()
         await body(container)
