@@ -5,8 +5,9 @@ and reads the segment whole, in a fresh process. Floor: preads of the very same 
 in 1 MiB pieces, one thread. Skeleton: the same preads through an executor with a few in flight,
 CRC32C of each.
 
-The engine's side includes the bench's own CRC32C over what it got (about 40 us a MiB), which is
-compared at the end.
+What the fill leaves to be consolidated is consolidated before any round: `isolation` measures reads
+beside other work. The engine's side includes the bench's own CRC32C over what it got (about 40 us a
+MiB), which is compared at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 
 from bench import child, rounds
 from bench.child import Measured
-from bench.engine import SEGMENT, open_store, read_through
+from bench.engine import SEGMENT, flush_and_settle, open_store, read_through
 from bench.floor import MIB, evict, files_under, read_rate
 from bench.loads import pipelined
 from bench.report import CaseResult, Row, Samples, extras_of
@@ -91,8 +92,7 @@ def fill(directory: str, total_bytes: int) -> Measured:
                 return asyncio.ensure_future(store.append(SEGMENT, data))
 
             await pipelined(append, total_bytes // PIECE_BYTES, WINDOW)
-            await store.flush()
-            await store.checkpoint()
+            await flush_and_settle(store)
         return {"length": total_bytes, "checksum": checksum}
 
     return asyncio.run(work())

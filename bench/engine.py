@@ -7,6 +7,7 @@ never load more of it than its contracts.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import importlib
 import time
@@ -19,6 +20,8 @@ from bench.workspace import BenchError
 from segmentstore.contracts.checksum import crc32c
 
 SEGMENT = "bench/segment"
+_SETTLED_S = 3.0
+"""Without a consolidation for so long, there is none to come: searches are a second apart."""
 
 
 class Reader(Protocol):
@@ -69,6 +72,18 @@ def open_store(location: Path, **options: object) -> AbstractAsyncContextManager
     """`segmentstore.open(location, **options)`: to be entered with `async with`, or awaited."""
     opened = importlib.import_module("segmentstore").open(str(location), **options)
     return cast("AbstractAsyncContextManager[Store]", opened)
+
+
+async def flush_and_settle(store: Store) -> None:
+    """Have all bytes in Tier 2, in the objects in which they stay: a consolidation would read and
+    write beside what is measured next. Takes some seconds.
+    """
+    await store.flush()
+    joined = -1
+    while joined != (found := sum_of(store.stats(), "storage_writer", "consolidations")):
+        joined = found
+        await asyncio.sleep(_SETTLED_S)
+    await store.checkpoint()
 
 
 async def read_through(store: Store, name: str, length: int, checksum: int) -> tuple[float, float]:
