@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Final
 
-from bench.engine import Store, flush_and_settle, open_store
+from bench.engine import Store, open_store
 from bench.peers.embedded import EmbeddedPeer
 from bench.peers.peer import Peer, PeerLog
 
@@ -39,7 +39,7 @@ class EngineLog:
             yield data
 
     async def flush(self) -> None:
-        await flush_and_settle(self._store)
+        await self._store.flush()
 
     async def delete(self) -> None:
         """The folder is removed."""
