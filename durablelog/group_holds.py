@@ -24,8 +24,11 @@ class GroupHolds:
         self._queued = queued
         self._loop = asyncio.get_running_loop()
         self._pace = GroupPace()
-        self._timer: asyncio.TimerHandle | None = None
-        self._mark_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        """uvloop has no timers below half a millisecond: it gives a handle without a time."""
+        self._over_s = 0.0
+        """When the hold has passed."""
+        self._mark_timer: asyncio.Handle | None = None
         self._mark: int | None = None
         """What had been queued when callers had replied to the last acknowledgement."""
         self._company = False
@@ -78,14 +81,16 @@ class GroupHolds:
 
     def shipped(self, requests: int, *, may_hold: bool) -> None:
         """A part-filled frame goes: begin a hold behind it, if it is one to wait for."""
-        hold_s = self._pace.shipped(self._loop.time(), requests)
+        now = self._loop.time()
+        hold_s = self._pace.shipped(now, requests)
         if hold_s and may_hold and self._timer is None:
-            self._timer = self._loop.call_later(hold_s, self._on_over)
+            self._over_s = now + hold_s
+            self._timer = self._loop.call_at(self._over_s, self._on_over)
 
     def acknowledged(self, shipped_s: float, requests: int) -> None:
         """A frame is durable."""
         self._pace.acknowledged(self._loop.time(), shipped_s, requests)
-        if self._timer is not None and self._pace.calm_s < self._timer.when():
+        if self._timer is not None and self._pace.calm_s < self._over_s:
             if self._mark_timer is not None:
                 self._mark_timer.cancel()
             self._mark = None

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import pytest
 
 from durablelog.durable_data_log import LogAddress
-from durablelog.group_pace import GROUP_S, HOLD_MAX_S, SYNCS_MAX
+from durablelog.group_holds import GroupHolds
+from durablelog.group_pace import GROUP_S, HOLD_MAX_S, SYNCS_MAX, GroupPace
 from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from durablelog.metadata_updater import MetadataUpdater
@@ -24,6 +25,7 @@ from durablelog.processor_config import ProcessorConfig
 from durablelog.throttler import Throttle
 from recovery.harness.simulation.virtual_loop import VirtualLoop, run_virtual
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.event_loops import new_uvloop
 from segmentstore.contracts.metadata import ContainerMetadata
 from tests.support.loop_clock import LoopClock
 
@@ -278,3 +280,33 @@ def test_many_appends_behind_two_frames_are_packed_meanwhile() -> None:
         await asyncio.gather(*appends)
 
     run_virtual(scenario())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, new_uvloop])
+@pytest.mark.parametrize("hold_s", [0.000_1, 0.000_45, 0.000_9, HOLD_MAX_S])
+def test_holds_of_all_lengths_pass_on_all_loops(
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    hold_s: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On uvloop an acknowledgement within a short one stopped the container: it has no timers below
+    half a millisecond.
+    """
+    monkeypatch.setattr(GroupPace, "shipped", lambda *_: hold_s)
+
+    async def scenario() -> None:
+        over = asyncio.Event()
+
+        def pass_over() -> None:
+            holds.end()
+            over.set()
+
+        holds = GroupHolds(pass_over, lambda: 0)
+        holds.shipped(1, may_hold=True)
+        assert holds.in_progress
+        holds.acknowledged(asyncio.get_running_loop().time(), 1)
+        await over.wait()
+        assert not holds.in_progress
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
