@@ -18,8 +18,8 @@ from contextlib import suppress
 class LoopCalls:
     """Of the loop that makes it. `call` is for any thread, the rest for the loop's.
 
-    Where the system has no eventfd, or the loop cannot watch one, it is `call_soon_threadsafe`, and
-    a close drops nothing.
+    Where the system has or gives no eventfd, or the loop cannot watch one, it is
+    `call_soon_threadsafe`, and a close drops nothing.
     """
 
     def __init__(self) -> None:
@@ -32,11 +32,16 @@ class LoopCalls:
     def _watch(self) -> int | None:
         if not hasattr(os, "eventfd"):
             return None
-        descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            # No file descriptor is left. An opening meets that again, with a file to name.
+            return None
         try:
             self._loop.add_reader(descriptor, self._run, descriptor)
-        except NotImplementedError:
-            # What asyncio documents of loops without it: the simulated one, and that of Windows.
+        except (NotImplementedError, OSError):
+            # What asyncio documents of loops without it, the simulated one and that of Windows; or
+            # the system watches as many as it may (/proc/sys/fs/epoll/max_user_watches).
             os.close(descriptor)
             return None
         return descriptor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -145,3 +146,40 @@ def test_a_loop_that_watches_nothing_is_called_as_it_can_be(
     before = descriptors()
     assert run_virtual(main()) == [0, 1, 2]
     assert descriptors() == before
+
+
+class FullLoop(asyncio.SelectorEventLoop):
+    """As where the system watches as many descriptors as it may."""
+
+    def add_reader(self, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+async def called_from_a_thread() -> list[int]:
+    before = descriptors()
+    calls, arrived = LoopCalls(), list[int]()
+    thread = threading.Thread(target=calls.call, args=(arrived.append, 1))
+    thread.start()
+    thread.join()
+    await asyncio.sleep(0)
+    calls.close()
+    assert descriptors() == before
+    return arrived
+
+
+@pytest.mark.parametrize("factory", LOOPS)
+def test_a_process_without_a_free_descriptor_calls_as_it_can(
+    factory: Factory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "eventfd", refuse)
+    assert on(factory, called_from_a_thread()) == [1]
+
+
+def test_a_system_that_watches_no_more_is_called_as_it_can_be() -> None:
+    # Its own descriptors, of its wake-ups, were there before.
+    loop = asyncio.SelectorEventLoop()
+    loop.__class__ = FullLoop
+    assert on(lambda: loop, called_from_a_thread()) == [1]
