@@ -23,7 +23,7 @@ chunks, have the store copy their blocks or download and write them anew, commit
 
 Memory: the living bytes of a group (at most twice `consolidation_bytes`), at most as much again of
 what lies dead between them, and one run of a source. Beside them, the segments of one operation.
-What all containers of a process hold of that is bounded by the gate that they share.
+What a store's containers in one process hold of that is bounded by the gate that they share.
 """
 
 from __future__ import annotations
@@ -106,15 +106,15 @@ T = TypeVar("T")
 
 
 def rewrite_gate(consolidation_bytes: int) -> WeightedGate:
-    """For the consolidators of one process: bounds the bytes that they hold."""
+    """For the consolidators of a store in one process: bounds the bytes that they hold."""
     return WeightedGate(REWRITTEN_AT_ONCE * consolidation_bytes)
 
 
 class Consolidator:
     """The consolidating half of a storage writer, which owns the task that runs it.
 
-    `rewrites` is the gate that all containers of the process share. `may_run()` says whether
-    flushing leaves room; `on_garbage()` is called when objects may have become garbage.
+    `rewrites` is the gate that the store's containers in this process share. `may_run()` says
+    whether flushing leaves room; `on_garbage()` is called when objects may have become garbage.
     """
 
     def __init__(
