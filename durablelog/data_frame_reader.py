@@ -148,6 +148,23 @@ class DataFrameReader:
             self._started = True
         return records
 
+    @property
+    def between_records(self) -> bool:
+        """Whether no record has begun that has not ended."""
+        return self._open is None
+
+    def accept_whole(self, frame: LogFrame) -> bool:
+        """In place of `feed`, of a frame that the caller has found to have whole records alone,
+        while `between_records`. False: it is a repetition, and none of them counts.
+
+        Raises DataCorruptionError as `feed` does.
+        """
+        assert self._open is None
+        if not self._accept(frame):
+            return False
+        self._started = True
+        return True
+
     def finish(self) -> None:
         """The log ended: an open record is dropped."""
         if self._open is not None:

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from operator import attrgetter
+from typing import Final
 
 from durablelog.durable_data_log import LogAddress
+from durablelog.plain_frames import LoggedAppends
 
 _MARKER_INTERVAL_BYTES = 1 << 20
+_timestamp_of: Final = attrgetter("timestamp_ms")
 
 
 class PartOperations:
@@ -164,6 +168,14 @@ class ReplayedPlaces:
         self._last_sequence = sequence_number
         if timestamp_ms != self._last_ms:
             self._last_ms = max(self._last_ms, timestamp_ms)
+
+    def add_appends(self, part: LoggedAppends) -> None:
+        """The same of appends that end in one frame."""
+        first, last = part.appends[0], part.appends[-1]
+        self.add(first.sequence_number, first.timestamp_ms, part.address, part.length)
+        if first is not last:
+            latest_ms = max(map(_timestamp_of, part.appends))
+            self.add(last.sequence_number, latest_ms, part.address, 0)
 
     def end_frame(self) -> None:
         """Say what was added; more of the same frame may follow."""

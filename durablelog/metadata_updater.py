@@ -21,6 +21,7 @@ Pure: no await, no clock, no I/O.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from durablelog import storage_metadata
 from durablelog.checkpoint_codec import decode_checkpoint
@@ -147,16 +148,18 @@ class MetadataUpdater(SegmentResidency):
         return result
 
     def commit(self, operations: Sequence[Operation]) -> None:
-        """Make accepted operations true, in the order of their acceptance."""
+        """Make a run of accepted operations (`commit_runs`) true, in the order of their
+        acceptance.
+        """
+        if type(operations[0]) is AppendOperation:
+            self._commit_appends(cast("Sequence[AppendOperation]", operations))
+            return
         metadata = self.metadata
         for operation in operations:
             assert operation.sequence_number > metadata.sequence_number, operation
-            if type(operation) is AppendOperation:
-                self._commit_append(operation)
-            else:
-                self._commit[type(operation)](operation)
-                if self._chunk_users:
-                    self._release_chunks(operation)
+            self._commit[type(operation)](operation)
+            if self._chunk_users:
+                self._release_chunks(operation)
             metadata.sequence_number = operation.sequence_number
 
     def rollback(self) -> None:
@@ -171,25 +174,44 @@ class MetadataUpdater(SegmentResidency):
 
         Raises DataCorruptionError if it does not fit.
         """
-        sequence_number = operation.sequence_number
-        if sequence_number <= self.metadata.sequence_number:
-            raise self._corrupt(
-                operation, f"its sequence number does not grow from {self.metadata.sequence_number}"
-            )
-        self._sequence_number = sequence_number
-        if operation.timestamp_ms != self._timestamp_ms:
-            self.timestamp_ms(operation.timestamp_ms)
+        if type(operation) is AppendOperation:
+            self.replay_appends((operation,))
+            return
+        self._begin_replayed(operation, self.metadata.sequence_number)
         try:
-            if type(operation) is AppendOperation:
-                # Nearly all of a log: its two steps without what others need between them.
-                self._accept_recorded_append(operation)
-                self._commit_append(operation)
-                self.metadata.sequence_number = sequence_number
-                return
             self._accept[type(operation)](operation, True)  # noqa: FBT003
         except (SegmentError, OffloadConflictError) as error:
             raise self._corrupt(operation, f"replay refuses it: {error}") from error
         self.commit((operation,))
+
+    def replay_appends(self, appends: Sequence[AppendOperation]) -> None:
+        """`replay` of appends that follow each other in the log. About 0.5 us each."""
+        last = self.metadata.sequence_number
+        pending_of = self.pending.get
+        for operation in appends:
+            self._begin_replayed(operation, last)
+            last = operation.sequence_number
+            try:
+                pending = pending_of(operation.segment_id)
+                if pending is None or pending.removed:
+                    pending = self._require(operation.segment_id)
+                if pending.sealed:
+                    raise SegmentSealedError(pending.name)
+                if operation.offset != pending.length:
+                    raise BadOffsetError(pending.name, operation.offset, pending.length)
+            except SegmentError as error:
+                raise self._corrupt(operation, f"replay refuses it: {error}") from error
+            pending.length += len(operation.data)
+            pending.in_flight += 1
+        self._commit_appends(appends)
+
+    def _begin_replayed(self, operation: Operation, last: int) -> None:
+        sequence_number = operation.sequence_number
+        if sequence_number <= last:
+            raise self._corrupt(operation, f"its sequence number does not grow from {last}")
+        self._sequence_number = sequence_number
+        if operation.timestamp_ms != self._timestamp_ms:
+            self.timestamp_ms(operation.timestamp_ms)
 
     def restore(self, operation: CheckpointOperation) -> None:
         """Begin replay: the metadata becomes what the first checkpoint of the log says.
@@ -279,17 +301,6 @@ class MetadataUpdater(SegmentResidency):
         committed = max(self.metadata.sequence_number, self._epoch_begin)
         assert recorded or self._sequence_number == committed, (self._sequence_number, committed)
         self.pending.clear()
-
-    def _accept_recorded_append(self, operation: AppendOperation) -> None:
-        pending = self.pending.get(operation.segment_id)
-        if pending is None or pending.removed:
-            pending = self._require(operation.segment_id)
-        if pending.sealed:
-            raise SegmentSealedError(pending.name)
-        if operation.offset != pending.length:
-            raise BadOffsetError(pending.name, operation.offset, pending.length)
-        pending.length += len(operation.data)
-        pending.in_flight += 1
 
     def _accept_seal(self, operation: SealOperation, recorded: bool) -> int:  # noqa: FBT001
         pending = self._require(operation.segment_id)
@@ -404,22 +415,28 @@ class MetadataUpdater(SegmentResidency):
         if name in self._pending_names and self._pending_names[name] == segment_id:
             del self._pending_names[name]
 
-    def _commit_append(self, operation: AppendOperation) -> None:
-        pending = self.pending[operation.segment_id]
-        segment = pending.base
-        assert segment is not None, operation
-        assert operation.offset == segment.length, (operation, segment)
-        if segment.generation != self.changes.generation:
-            self.changes.note(segment)
-        segment.length += len(operation.data)
-        segment.last_modified_ms = operation.timestamp_ms
-        segment.encoded = None
-        pending.in_flight -= 1
-        if operation.attributes:
-            segment.apply_attributes(operation.attributes)
-            self.changes.set_attributes(operation.segment_id, operation.attributes)
-            if pending.idle:
-                pending.attributes.clear()
+    def _commit_appends(self, appends: Sequence[AppendOperation]) -> None:
+        pendings, changes = self.pending, self.changes
+        last = self.metadata.sequence_number
+        for operation in appends:
+            assert operation.sequence_number > last, operation
+            last = operation.sequence_number
+            pending = pendings[operation.segment_id]
+            segment = pending.base
+            assert segment is not None, operation
+            assert operation.offset == segment.length, (operation, segment)
+            if segment.generation != changes.generation:
+                changes.note(segment)
+            segment.length += len(operation.data)
+            segment.last_modified_ms = operation.timestamp_ms
+            segment.encoded = None
+            pending.in_flight -= 1
+            if operation.attributes:
+                segment.apply_attributes(operation.attributes)
+                changes.set_attributes(operation.segment_id, operation.attributes)
+                if pending.idle:
+                    pending.attributes.clear()
+        self.metadata.sequence_number = last
 
     def _commit_seal(self, operation: SealOperation) -> None:
         segment = self._touch(operation.segment_id, operation)

@@ -41,7 +41,10 @@ VERSION = 1
 _IN_SLICES = 2
 
 _PREFIX = struct.Struct(">BBQQI")
-_APPEND = struct.Struct(">BBQQIQQH")
+APPEND_HEAD = struct.Struct(">BBQQIQQH")
+"""Type, version, sequence number, time stamp, length of what follows, segment id, offset, number of
+attributes.
+"""
 _APPEND_BODY = struct.Struct(">QQH")
 _ATTRIBUTE = struct.Struct(">16sq")
 _TWO = struct.Struct(">QQ")
@@ -57,7 +60,9 @@ _REPLACEMENT = struct.Struct(">QII")
 _DELETION_CLOCK = struct.Struct(">Q16sQQ")
 _SNAPSHOT_CHECKPOINT = struct.Struct(">Q16s")
 
-APPEND_HEAD_LENGTH = _APPEND.size
+PREFIX_LENGTH = _PREFIX.size
+"""Bytes of an encoded operation before its first revision."""
+APPEND_HEAD_LENGTH = APPEND_HEAD.size
 """Bytes of an encoded append before its attributes and data."""
 ATTRIBUTE_LENGTH = _ATTRIBUTE.size
 
@@ -70,7 +75,7 @@ def encode_append_head(operation: AppendOperation) -> bytes:
     """Everything of an append but its data, which follows. The hot path: about 0.5 us."""
     attributes = operation.attributes
     if not attributes:
-        return _APPEND.pack(
+        return APPEND_HEAD.pack(
             1,
             VERSION,
             operation.sequence_number,
@@ -82,7 +87,7 @@ def encode_append_head(operation: AppendOperation) -> bytes:
         )
     tail = b"".join([_ATTRIBUTE.pack(key, value) for key, value in attributes.items()])
     return (
-        _APPEND.pack(
+        APPEND_HEAD.pack(
             1,
             VERSION,
             operation.sequence_number,
@@ -120,13 +125,13 @@ def decode_operation(data: Buffer, *, copy: bool = True) -> Operation:
     if len(data) >= APPEND_HEAD_LENGTH:
         # Nearly all of a log: in one step what the way below does in many.
         type_id, version, sequence_number, timestamp_ms, length, segment_id, offset, count = (
-            _APPEND.unpack_from(data)
+            APPEND_HEAD.unpack_from(data)
         )
         if (
             type_id == AppendOperation.type_id
             and version <= VERSION
             and not count
-            and length == len(data) - _PREFIX.size
+            and length == len(data) - PREFIX_LENGTH
         ):
             content = data[APPEND_HEAD_LENGTH:]
             append = AppendOperation(segment_id, offset, bytes(content) if copy else content)
@@ -139,7 +144,7 @@ def decode_operation(data: Buffer, *, copy: bool = True) -> Operation:
         if version > newest:
             message = f"operation version {version} is newer than {newest}, the newest known here"
             raise OperationFormatError(message)
-        end = _PREFIX.size + length
+        end = PREFIX_LENGTH + length
         if end > len(data):
             message = f"revision of {length} bytes in {len(data)} bytes of operation"
             raise OperationFormatError(message)
@@ -147,7 +152,7 @@ def decode_operation(data: Buffer, *, copy: bool = True) -> Operation:
         if decoder is None:
             message = f"unknown operation type {type_id}"
             raise OperationFormatError(message)
-        body = data[_PREFIX.size : end] if end != len(data) else data[_PREFIX.size :]
+        body = data[PREFIX_LENGTH:end] if end != len(data) else data[PREFIX_LENGTH:]
         operation = decoder(body)
     except (struct.error, UnicodeDecodeError, IndexError) as error:
         message = f"malformed operation: {error}"
@@ -169,9 +174,9 @@ def segment_of_append(data: Buffer) -> int | None:
 
     For a search for few of many: < 0.5 us.
     """
-    if data[0] != AppendOperation.type_id or len(data) < _PREFIX.size + _APPEND_BODY.size:
+    if data[0] != AppendOperation.type_id or len(data) < PREFIX_LENGTH + _APPEND_BODY.size:
         return None
-    segment_id: int = _APPEND_BODY.unpack_from(data, _PREFIX.size)[0]
+    segment_id: int = _APPEND_BODY.unpack_from(data, PREFIX_LENGTH)[0]
     return segment_id
 
 
@@ -179,7 +184,7 @@ def checkpoint_of(data: Buffer) -> int | None:
     """The sequence number of a checkpoint, of either kind, whose encoding begins with `data`; None
     if another operation does, or less than 22 bytes are there.
     """
-    if len(data) < _PREFIX.size:
+    if len(data) < PREFIX_LENGTH:
         return None
     type_id, _, sequence_number, _, _ = _PREFIX.unpack_from(data)
     is_checkpoint = type_id in (CheckpointOperation.type_id, SnapshotCheckpointOperation.type_id)

@@ -56,6 +56,15 @@ class Places:
         """From now on every question ends with ContainerStoppedError."""
         self.closed = True
 
+    def segment(self, segment_id: int) -> SegmentMetadata:
+        """The segment, which must be there, merged or not."""
+        if self.closed:
+            raise ContainerStoppedError(self._metadata.container_id)
+        segment = self._metadata.segments.get(segment_id)
+        if segment is None:
+            raise SegmentNotFoundError(str(segment_id))
+        return segment
+
     def present(self, segment_id: int, offset: int, name: str) -> SegmentMetadata:
         """The segment, if it still has `offset`; `name` is for the error.
 

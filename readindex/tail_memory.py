@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Protocol
 
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, Home, LogPlaces
@@ -22,6 +24,26 @@ PASSED_OVER_MAX = 64
 """Extents that wait for the cache are passed over in search of those that the log has, and the
 other way round. Large and small appends of a segment may alternate. So many at a time.
 """
+
+
+class CommittedAppend(Protocol):
+    """What is known of an append: where its bytes are in the segment, and in the log."""
+
+    @property
+    def segment_id(self) -> int:
+        """Id of the segment that has grown."""
+
+    @property
+    def offset(self) -> int:
+        """Place of the first byte in the segment."""
+
+    @property
+    def data(self) -> Buffer:
+        """Its bytes."""
+
+    @property
+    def places(self) -> LogPlaces:
+        """Where the log has them, if that is known."""
 
 
 class TailMemory:
@@ -54,6 +76,37 @@ class TailMemory:
         return self.bytes_total - self.bytes_flushed + self.bytes_flushed_spilling
 
     # --- bytes coming in ---
+
+    def gather(self, appends: Sequence[CommittedAppend], first: int, bytes_total_max: int) -> int:
+        """Add appends from number `first` on, up to one that is not small or continues no tail
+        buffer, or until there are more than `bytes_total_max`. The number of the next one.
+
+        About 0.2 us each.
+        """
+        indexes, small, block = self._indexes, self._small_bytes, self._block_bytes
+        bytes_max = bytes_total_max - self.bytes_total
+        gathered, number, count = 0, first, len(appends)
+        while number < count:
+            append = appends[number]
+            index = indexes.get(append.segment_id)
+            if index is None or index.tail is None:
+                break
+            data = append.data
+            length = len(data)
+            if length >= small or append.offset != index.next_offset:
+                break
+            buffer = index.tail.data
+            buffer += data
+            index.next_offset += length
+            gathered += length
+            number += 1
+            if len(buffer) >= block:
+                self.cut(index)
+            if gathered > bytes_max:
+                break
+        self.bytes_total += gathered
+        self.position += gathered
+        return number
 
     def append(
         self, index: SegmentReadIndex, offset: int, data: Buffer, places: LogPlaces = ()

@@ -14,8 +14,11 @@ class WaitingReads:
 
     def __init__(self) -> None:
         self._by_segment: dict[int, dict[asyncio.Future[bool], None]] = {}
-        self.waits_for = self._by_segment.__contains__
-        """Whether a reader waits for the segment of an id. Mostly none does."""
+
+    @property
+    def any(self) -> bool:
+        """Whether a reader waits. Mostly none does."""
+        return bool(self._by_segment)
 
     def __len__(self) -> int:
         return sum(map(len, self._by_segment.values()))

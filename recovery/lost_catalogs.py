@@ -14,8 +14,8 @@ from typing import Final
 from durablelog.catalog.key_store import KeyStoreError
 from durablelog.operations import SnapshotCheckpointOperation
 from recovery.restore_report import CheckpointUsed
+from recovery.snapshot_name import snapshot_name
 from recovery.snapshot_reading import CatalogReading, SnapshotReader
-from recovery.snapshot_recovery import snapshot_name
 from recovery.tier2_scan import retried
 from segmentstore.contracts.disk import remove_content
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError

@@ -7,17 +7,21 @@ each of them would have to be searched for in the log once more.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import APPEND_HEAD_LENGTH, append_data_start
 from durablelog.operations import AppendOperation, Operation, SnapshotCheckpointOperation
+from durablelog.plain_frames import LoggedAppends, plain_appends
 from recovery.replay import Replay
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -60,8 +64,16 @@ class RecoveredLog(NamedTuple):
     """Every checkpoint by reference met, in order; their snapshots may not be finished."""
 
 
+_Part: TypeAlias = "LoggedAppends | tuple[Operation, Record]"
+"""Appends, or any other operation with its record."""
+
+
 class HomeOfBytes(Protocol):
     """What keeps the bytes of replayed appends; the read index is one."""
+
+    @property
+    def placed_bytes_min(self) -> int:
+        """Appends from so many bytes on may be left in a log that `reads_ranges`."""
 
     @property
     def room_bytes(self) -> int:
@@ -93,20 +105,31 @@ async def recover(
     loop = asyncio.get_running_loop()
     started = loop.time()
     reader, replay, frames = DataFrameReader(), Replay(updater, positions), 0
+    placed_min = home.placed_bytes_min if log.reads_ranges else sys.maxsize
     async with aclosing(log.read()) as batches:
         async for batch in batches:
-            parts: list[tuple[Operation, Record]] = []
+            parts: list[_Part] = []
+            operations = 0
             for frame in batch:
                 frames += 1
-                records: Sequence[Record] = reader.feed(frame)
-                if load is not None and records and not (replay.operations or parts):
-                    records = await _begin(records, replay, on_commit, load)
-                parts += _decoded(records, replay, placed=log.reads_ranges)
-                if len(parts) < OPERATIONS_PREPARED:
+                found = None
+                if reader.between_records:
+                    found = plain_appends(frame.payload, frame.payload_address, placed_min)
+                if found is None:
+                    records: Sequence[Record] = reader.feed(frame)
+                    if load is not None and records and not (replay.operations or parts):
+                        records = await _begin(records, replay, on_commit, load)
+                    parts += _decoded(records, placed_min)
+                    operations += len(records)
+                elif reader.accept_whole(frame):
+                    length = len(frame.payload) - ENTRY_HEADER_LENGTH * len(found)
+                    parts.append(LoggedAppends(found, length, frame.address))
+                    operations += len(found)
+                if operations < OPERATIONS_PREPARED:
                     # Frames may be small, and what prepares them waits for a thread.
                     continue
                 await _replay_parts(parts, replay, on_commit, home, prepare)
-                parts = []
+                parts, operations = [], 0
             await _replay_parts(parts, replay, on_commit, home, prepare)
     reader.finish()
     replay.finish()
@@ -140,26 +163,28 @@ async def _begin(
     return records[1:]
 
 
-def _decoded(
-    records: Sequence[Record], replay: Replay, *, placed: bool
-) -> list[tuple[Operation, Record]]:
-    """The operations of records; `placed`: say of appends where the log has their bytes."""
-    parts: list[tuple[Operation, Record]] = []
+def _decoded(records: Sequence[Record], placed_min: int) -> list[_Part]:
+    """The operations of records. Appends of `placed_min` bytes and more get their places."""
+    parts: list[_Part] = []
     for each in records:
-        record, first_address, *_ = each
-        operation = replay.decode(record, first_address, copy=False)
-        if placed and type(operation) is AppendOperation:
-            begin = len(record) - len(operation.data)
-            if begin == (
-                append_data_start(operation) if operation.attributes else APPEND_HEAD_LENGTH
-            ):
-                operation.places = each.places_from(begin)
-        parts.append((operation, each))
+        operation = Replay.decode(each.data, each.first_frame_address, copy=False)
+        if type(operation) is AppendOperation:
+            if len(operation.data) >= placed_min:
+                _note_places(operation, each)
+            parts.append(LoggedAppends((operation,), len(each.data), each.last_frame_address))
+        else:
+            parts.append((operation, each))
     return parts
 
 
+def _note_places(append: AppendOperation, record: Record) -> None:
+    begin = len(record.data) - len(append.data)
+    if begin == (append_data_start(append) if append.attributes else APPEND_HEAD_LENGTH):
+        append.places = record.places_from(begin)
+
+
 async def _replay_parts(
-    parts: Sequence[tuple[Operation, Record]],
+    parts: Sequence[_Part],
     replay: Replay,
     on_commit: Callable[[Sequence[Operation]], None],
     home: HomeOfBytes,
@@ -167,22 +192,52 @@ async def _replay_parts(
 ) -> None:
     """Replay the operations that ended with some frames."""
     if prepare is not None and parts:
-        await prepare([operation for operation, _ in parts])
-    appends: list[Operation] = []
-    run_bytes, room_bytes = 0, home.room_bytes
-    for operation, (record, first_address, last_address, *_) in parts:
-        is_append = type(operation) is AppendOperation
-        run_bytes += len(record)
-        if appends and (not is_append or run_bytes > room_bytes):
-            # As live (`commit_runs`): what is notified of an operation sees the metadata as of it.
-            on_commit(appends)
-            appends, run_bytes = [], len(record)
+        await prepare([*chain.from_iterable(map(_operations_of, parts))])
+    for run in _runs(parts, home.room_bytes):
+        if isinstance(run, list):
+            replay.apply_appends(run)
+            on_commit([*chain.from_iterable(part.appends for part in run)])
             await home.wait_roomy()
-        replay.apply_operation(operation, len(record), first_address, last_address)
-        if is_append:
-            appends.append(operation)
         else:
+            operation, record = run
+            first_address, last_address = record.first_frame_address, record.last_frame_address
+            replay.apply_operation(operation, len(record.data), first_address, last_address)
             on_commit((operation,))
-    if appends:
-        on_commit(appends)
-        await home.wait_roomy()
+
+
+def _operations_of(part: _Part) -> Sequence[Operation]:
+    return part.appends if isinstance(part, LoggedAppends) else part[:1]
+
+
+def _runs(
+    parts: Sequence[_Part], room_bytes: int
+) -> Iterator[list[LoggedAppends] | tuple[Operation, Record]]:
+    """Appends that follow each other, as many as there is room for; any other operation alone.
+
+    As live (`commit_runs`): what is notified of an operation sees the metadata as of it.
+    """
+    run: list[LoggedAppends] = []
+    run_bytes = 0
+    for part in parts:
+        if not isinstance(part, LoggedAppends):
+            if run:
+                yield run
+            run, run_bytes = [], 0
+            yield part
+            continue
+        for each in (part,) if part.length <= room_bytes else _one_by_one(part):
+            run_bytes += each.length
+            if run and run_bytes > room_bytes:
+                yield run
+                run, run_bytes = [], each.length
+            run.append(each)
+    if run:
+        yield run
+
+
+def _one_by_one(part: LoggedAppends) -> Iterator[LoggedAppends]:
+    if len(part.appends) == 1:
+        yield part
+        return
+    for each in part.appends:
+        yield LoggedAppends((each,), APPEND_HEAD_LENGTH + len(each.data), part.address)

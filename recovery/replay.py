@@ -9,7 +9,7 @@ have been met: anything else means the log was truncated past un-flushed data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions, ReplayedPlaces
@@ -21,10 +21,12 @@ from durablelog.operations import (
     Operation,
     SnapshotCheckpointOperation,
 )
+from durablelog.plain_frames import LoggedAppends
+from recovery.missing_bytes import missing_bytes
+from recovery.snapshot_name import snapshot_name
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
-from tier2.object_names import metadata_manifest_name
 
 
 class Replay:
@@ -99,6 +101,22 @@ class Replay:
             self._begin(operation, first_address)
         self._note(operation, length, first_address, last_address)
 
+    def apply_appends(self, parts: Sequence[LoggedAppends]) -> None:
+        """`apply_operation` of appends that follow each other. About 1 us each."""
+        if not self.operations:
+            self._begin(parts[0].appends[0], parts[0].address)
+        first_met = self._first_met.setdefault
+        appends: list[AppendOperation] = []
+        for part in parts:
+            for append in part.appends:
+                first_met(append.segment_id, append.offset)
+            appends += part.appends
+        self._updater.replay_appends(appends)
+        self.operations += len(appends)
+        for part in parts:
+            self.bytes += part.length
+            self._places.add_appends(part)
+
     def begin_from(
         self,
         operation: SnapshotCheckpointOperation,
@@ -124,12 +142,7 @@ class Replay:
         elif self._load is not None:
             self._updater.adopt(self._load(operation), operation)
         else:
-            manifest = metadata_manifest_name(
-                self._updater.metadata.container_id,
-                operation.epoch,
-                operation.sequence_number,
-                operation.unique_id,
-            )
+            manifest = snapshot_name(self._updater.metadata.container_id, operation)
             raise DataCorruptionError(
                 f"log address {address:#x}",
                 f"the log begins with checkpoint {operation.sequence_number}, by reference to "
@@ -171,26 +184,5 @@ class Replay:
             )
 
     def missing(self) -> Iterator[tuple[SegmentMetadata, int]]:
-        """Each segment with acknowledged bytes that are nowhere, and the offset of the first.
-
-        After the last `apply`.
-        """
-        for segment in self._updater.metadata.segments.values():
-            if segment.storage_length == segment.length and not segment.merges:
-                # Most of them: nothing of it is in the log alone.
-                continue
-            offset = self._first_missing(segment)
-            if offset is not None:
-                yield segment, offset
-
-    def _first_missing(self, segment: SegmentMetadata) -> int | None:
-        """The first offset that is neither in Tier 2, nor a merged source's, nor met in the log."""
-        position = segment.storage_length
-        while (merge := segment.find_merge(position)) is not None:
-            position = merge.end_offset
-        if (
-            position >= segment.length
-            or self._first_met.get(segment.segment_id, segment.length) <= position
-        ):
-            return None
-        return position
+        """As `missing_bytes`, after the last `apply`."""
+        return missing_bytes(self._updater.metadata, self._first_met)

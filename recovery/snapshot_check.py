@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from durablelog.operations import SnapshotCheckpointOperation
-from recovery.snapshot_recovery import snapshot_name
+from recovery.snapshot_name import snapshot_name
 from segmentstore.contracts.findings import Finding, note
 from tier2.metadata_manifest import MetadataManifest
 from tier2.metadata_snapshots import (

@@ -21,6 +21,7 @@ from durablelog.catalog.key_store import (
 )
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.operations import SnapshotCheckpointOperation
+from recovery.snapshot_name import snapshot_name
 from segmentstore.contracts.errors import (
     DataCorruptionError,
     StoreInUseError,
@@ -33,20 +34,12 @@ from tier2.metadata_snapshots import (
     download_snapshot,
     read_snapshot_manifest,
 )
-from tier2.object_names import metadata_manifest_name
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 _log: Final = logging.getLogger(__name__)
 
 _DAMAGED: Final = (KeyStoreCorruptError, MetadataFormatError)
 """Of a checkpoint: another copy may be whole. Other errors of the disk say nothing about it."""
-
-
-def snapshot_name(container_id: int, operation: SnapshotCheckpointOperation) -> str:
-    """The manifest in Tier 2 of the snapshot that a checkpoint names."""
-    return metadata_manifest_name(
-        container_id, operation.epoch, operation.sequence_number, operation.unique_id
-    )
 
 
 class SnapshotRecovery:

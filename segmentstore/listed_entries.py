@@ -8,11 +8,11 @@ from durablelog.operations import (
     Operation,
     SnapshotCheckpointOperation,
 )
+from recovery.snapshot_name import snapshot_name
 from segmentstore.contracts.archived_parts import ArchivedPart, OffloadState
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.metadata import GarbageObject, SegmentMetadata
 from segmentstore.contracts.reports import ArchivedEntry, BlockEntry, OperationEntry
-from tier2.object_names import metadata_manifest_name
 
 
 def block_entry(segment: SegmentMetadata, chunk: ChunkRecord, object_size: int) -> BlockEntry:
@@ -90,9 +90,7 @@ def describe(operation: Operation, container_id: int) -> str:
     if isinstance(operation, CheckpointOperation):
         return f"{len(operation.blob)} bytes of metadata"
     if isinstance(operation, SnapshotCheckpointOperation):
-        return "metadata snapshot " + metadata_manifest_name(
-            container_id, operation.epoch, operation.sequence_number, operation.unique_id
-        )
+        return f"metadata snapshot {snapshot_name(container_id, operation)}"
     shown = []
     for name in type(operation).__slots__:
         value = getattr(operation, name)

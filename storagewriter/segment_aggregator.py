@@ -61,18 +61,19 @@ class SegmentAggregator:
 
         Those already in Tier 2 are not.
         """
+        runs = self._runs
+        if runs:
+            last = runs[-1]
+            if self._growing and last.end == offset and offset - last.start < RUN_BYTES:
+                # What Tier 2 has ends before a run that it has not.
+                last.end = offset + length
+                self.pending_bytes += length
+                return length
         end = offset + length
         start = max(offset, self.flushed_end)
         if end <= start:
             return 0
-        runs = self._runs
-        if runs:
-            last = runs[-1]
-            assert start >= last.end, (self, offset, length)
-            if self._growing and last.end == start and start - last.start < RUN_BYTES:
-                last.end = end
-                self.pending_bytes += end - start
-                return end - start
+        assert not runs or start >= runs[-1].end, (self, offset, length)
         runs.append(_Run(start, end, sequence_number, now))
         self._growing = True
         self.pending_bytes += end - start

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from functools import partial
+from typing import cast
 
 from durablelog.operations import (
     AppendOperation,
@@ -48,24 +48,22 @@ class CommitDispatch:
         self._writer = writer
         self._on_checkpoint = on_checkpoint
         self._replaying = True
-        self._append = partial(read_index.append, replayed=True)
 
     def end_replay(self) -> None:
         """The log has been replayed: what comes from now on is live."""
         self._replaying = False
-        self._append = partial(self._index.append)
 
     def committed(self, operations: Sequence[Operation]) -> None:
-        """Committed operations, live or replayed, in order: the read index first, then the storage
-        writer.
+        """A run of committed operations (`commit_runs`), live or replayed: the read index first,
+        then the storage writer.
         """
-        append, used = self._append, self._eviction.recent.add
-        for operation in operations:
-            if type(operation) is AppendOperation:
-                used(operation.segment_id)
-                append(operation.segment_id, operation.offset, operation.data, operation.places)
-            elif type(operation) is not CreateOperation:
-                self._other(operation)
+        kind = type(operations[0])
+        if kind is AppendOperation:
+            appends = cast("Sequence[AppendOperation]", operations)
+            self._eviction.recent.update([append.segment_id for append in appends])
+            self._index.append(appends, replayed=self._replaying)
+        elif kind is not CreateOperation:
+            self._other(operations[0])
         self._writer.add(operations)
 
     def _other(self, operation: Operation) -> None:

@@ -36,7 +36,8 @@ from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CheckpointOperation, SnapshotCheckpointOperation
-from recovery.snapshot_recovery import SnapshotRecovery, snapshot_name
+from recovery.snapshot_name import snapshot_name
+from recovery.snapshot_recovery import SnapshotRecovery
 from segmentstore.config import StoreConfig
 from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.backoff import Backoff

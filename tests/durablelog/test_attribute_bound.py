@@ -16,6 +16,7 @@ from durablelog.operations import (
     MergeOperation,
     Operation,
     UpdateAttributesOperation,
+    commit_runs,
 )
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate, UpdateType
 from segmentstore.contracts.errors import BadOffsetError, SegmentError, TooManyAttributesError
@@ -81,7 +82,8 @@ class Bench:
     def commit_one(self) -> None:
         if self.in_flight:
             frame = self.in_flight.popleft()
-            self.updater.commit(frame.operations)
+            for run in commit_runs(frame.operations):
+                self.updater.commit(run)
             self.log += frame.operations
             for future, value in zip(frame.futures, frame.values, strict=True):
                 future.set_result(value)

@@ -35,6 +35,7 @@ from durablelog.operations import (
     SealOperation,
     TruncateOperation,
     UpdateAttributesOperation,
+    commit_runs,
 )
 from recovery.replay import Replay
 from segmentstore.contracts.attribute_table import AttributeTable
@@ -116,7 +117,8 @@ class Bench:
         for operation in frame.operations:
             if isinstance(operation, AppendOperation):
                 self._check_places(operation)
-        self.updater.commit(frame.operations)
+        for run in commit_runs(frame.operations):
+            self.updater.commit(run)
         if frame.payload:
             self.frames.append(frame)
         for future, value in zip(frame.futures, frame.values, strict=True):

@@ -30,7 +30,7 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
     TierUnavailableError,
 )
-from tests.readindex.world import TINY, SlowCache, World
+from tests.readindex.world import TINY, Appended, SlowCache, World
 
 
 def scenario(test: Callable[[World, int], Awaitable[None]]) -> Callable[[], None]:
@@ -142,9 +142,9 @@ async def test_wrong_offsets_and_ids_are_refused(world: World, s: int) -> None:
     world.append(s, b"abc")
     for offset, data in ((2, b"x"), (4, b"x"), (2, bytes(30)), (4, bytes(30)), (5, b"")):
         with pytest.raises(DataCorruptionError):
-            world.index.append(s, offset, data)
+            world.index.append([Appended(s, offset, data)])
     with pytest.raises(SegmentNotFoundError):
-        world.index.append(99, 0, b"x")
+        world.index.append([Appended(99, 0, b"x")])
     with pytest.raises(SegmentNotFoundError):
         await world.index.read(99, 0, 1)
     with pytest.raises(BadOffsetError) as bad:
@@ -222,7 +222,7 @@ async def test_length_known_before_the_bytes_is_still_the_tail(world: World, s: 
     assert await world.index.read(s, 3, 10) == b""
     reading = asyncio.ensure_future(world.index.read(s, 3, 10, 60.0))
     await asyncio.sleep(1)
-    world.index.append(s, 3, b"def")
+    world.index.append([Appended(s, 3, b"def")])
     assert await reading == b"def"
 
 
@@ -533,7 +533,7 @@ async def test_closing_resolves_fetches_and_refills(world: World, s: int) -> Non
         with pytest.raises(ContainerStoppedError):
             await read
     with pytest.raises(ContainerStoppedError):
-        world.index.append(s, 20, b"x")
+        world.index.append([Appended(s, 20, b"x")])
 
 
 def test_a_hundred_segments_share_one_bound() -> None:

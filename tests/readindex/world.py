@@ -7,9 +7,11 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from readindex.cache_addresses import CacheAddresses
 from readindex.config import ReadIndexConfig
+from readindex.extent import LogPlaces
 from readindex.memory_cache import MemoryCache
 from readindex.read_index import ReadIndex
 from recovery.harness.simulation.virtual_loop import inline_executor
@@ -35,6 +37,15 @@ TINY = ReadIndexConfig(
     stream_idle_s=1.0,
     turn_bytes=64,
 )
+
+
+class Appended(NamedTuple):
+    """A committed append."""
+
+    segment_id: int
+    offset: int
+    data: Buffer
+    places: LogPlaces = ()
 
 
 class ObjectSource:
@@ -183,9 +194,9 @@ class World:
         if replayed:
             # As replay does: a view, which nobody may keep.
             with memoryview(bytearray(data)) as view:
-                self.index.append(segment_id, offset, view, places, replayed=True)
+                self.index.append([Appended(segment_id, offset, view, places)], replayed=True)
         else:
-            self.index.append(segment_id, offset, data, places if placed else ())
+            self.index.append([Appended(segment_id, offset, data, places if placed else ())])
 
     def flush(self, segment_id: int, length: int | None = None) -> None:
         segment = self.segment(segment_id)

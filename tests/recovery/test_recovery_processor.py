@@ -51,6 +51,7 @@ class Home:
     """Room for all at once; if it `is_full`, a caller that waits for more waits for ever."""
 
     room_bytes = 1 << 20
+    placed_bytes_min = 4096
 
     def __init__(self, *, is_full: bool = False) -> None:
         self.is_full = is_full

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from durablelog.operations import SnapshotCheckpointOperation
-from recovery.snapshot_recovery import snapshot_name
+from recovery.snapshot_name import snapshot_name
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
 from storagewriter.snapshot_uploader import KEPT

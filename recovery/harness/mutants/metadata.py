@@ -35,9 +35,10 @@ METADATA: Final = (
         "Replay takes an append's bytes and forgets the attribute values that came with it.",
         (
             Edit(
-                f"{_UPDATER}.replay",
-                "self._commit_append(operation)",
-                "operation.attributes = None\nself._commit_append(operation)",
+                f"{_UPDATER}.replay_appends",
+                "self._commit_appends(appends)",
+                "for operation in appends:\n    operation.attributes = None\n"
+                "self._commit_appends(appends)",
             ),
         ),
         Hunt(workload="attributes"),
@@ -153,11 +154,11 @@ METADATA: Final = (
             Edit(f"{_PACKER}._pack_appends", "or pending.sealed\n", "\n"),
             Edit(f"{_PACKER}._pack_appends", "or pending.removed\n", "\n"),
             Edit(
-                f"{_UPDATER}._accept_recorded_append",
+                f"{_UPDATER}.replay_appends",
                 "pending = self._require(operation.segment_id)",
                 "pending = self.find(operation.segment_id)",
             ),
-            Edit(f"{_UPDATER}._accept_recorded_append", "if pending.sealed:", "if False:"),
+            Edit(f"{_UPDATER}.replay_appends", "if pending.sealed:", "if False:"),
         ),
         Hunt(workload="lifecycle"),
     ),
@@ -189,7 +190,7 @@ METADATA: Final = (
         "checkpoint-with-old-lengths",
         "4.1 Length only grows; 4.2 a checkpoint is the committed state.",
         "A checkpoint holds a segment with the length it had before its last appends.",
-        (Edit(f"{_UPDATER}._commit_append", "segment.encoded = None", "pass"),),
+        (Edit(f"{_UPDATER}._commit_appends", "segment.encoded = None", "pass"),),
         Hunt(workload="appends", settings={**BUSY}),
         bugs=("B9",),
     ),

@@ -1,0 +1,69 @@
+"""Decodes, in one pass, a frame that has plain appends alone, each whole: nearly all of a log of
+small appends is such frames. Pure.
+
+What is here says nothing that `DataFrameReader` and `decode_operation` do not say. They get every
+other frame, and all that is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from durablelog.data_frame import ENTRY_HEADER, ENTRY_HEADER_LENGTH, ENTRY_WHOLE
+from durablelog.durable_data_log import LogAddress
+from durablelog.operation_codec import APPEND_HEAD, PREFIX_LENGTH, VERSION
+from durablelog.operations import AppendOperation
+
+_PLAIN_APPEND: Final = struct.Struct(ENTRY_HEADER.format + APPEND_HEAD.format.lstrip(">"))
+_TYPE: Final = AppendOperation.type_id
+
+
+class LoggedAppends(NamedTuple):
+    """Appends that follow each other in a log, and end in one frame."""
+
+    appends: Sequence[AppendOperation]
+    """At least one."""
+    length: int
+    """Of their records."""
+    address: LogAddress
+    """Of the frame."""
+
+
+def plain_appends(
+    payload: memoryview, payload_address: LogAddress | None, placed_min: int
+) -> list[AppendOperation] | None:
+    """The appends of a frame's payload, whose bytes are views into it; None if it has anything
+    else. Those of `placed_min` bytes and more get their places, if the payload has an address.
+
+    About 0.6 us each.
+    """
+    if payload_address is None:
+        payload_address, placed_min = LogAddress(0), sys.maxsize
+    appends: list[AppendOperation] = []
+    unpack, head = _PLAIN_APPEND.unpack_from, _PLAIN_APPEND.size
+    position, size = 0, len(payload)
+    while position + head <= size:
+        fields = unpack(payload, position)
+        length, flags, type_id, version, sequence_number, timestamp_ms, *others = fields
+        rest, segment_id, offset, attributes = others
+        begin, end = position + head, position + ENTRY_HEADER_LENGTH + length
+        if (
+            flags != ENTRY_WHOLE
+            or type_id != _TYPE
+            or version > VERSION
+            or attributes
+            or rest != length - PREFIX_LENGTH
+            or end < begin
+        ):
+            return None
+        append = AppendOperation(segment_id, offset, payload[begin:end])
+        append.sequence_number = sequence_number
+        append.timestamp_ms = timestamp_ms
+        if end - begin >= placed_min:
+            append.places = ((LogAddress(payload_address + begin), end - begin),)
+        appends.append(append)
+        position = end
+    return appends if appends and position == size else None

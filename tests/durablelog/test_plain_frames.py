@@ -1,0 +1,148 @@
+"""Frames of plain appends are decoded as the reader and the codec do it, and all others left to
+them.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, ENTRY_LAST, ENTRY_WHOLE
+from durablelog.data_frame_reader import DataFrameReader
+from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.operation_codec import (
+    APPEND_HEAD_LENGTH,
+    OperationFormatError,
+    decode_operation,
+    encode_operation,
+)
+from durablelog.operations import AppendOperation, Operation, SealOperation, TruncateOperation
+from durablelog.plain_frames import plain_appends
+from segmentstore.contracts.errors import DataCorruptionError
+
+NUMBERS = st.integers(0, 2**64 - 1)
+PLAIN = st.builds(
+    AppendOperation,
+    NUMBERS,
+    NUMBERS,
+    st.binary(max_size=40),
+    sequence_number=NUMBERS,
+    timestamp_ms=NUMBERS,
+)
+WITH_ATTRIBUTE = st.builds(
+    AppendOperation, NUMBERS, NUMBERS, st.binary(max_size=40), st.just({bytes(16): 1})
+)
+OTHERS = st.one_of(
+    WITH_ATTRIBUTE,
+    st.builds(SealOperation, NUMBERS, NUMBERS),
+    st.builds(TruncateOperation, NUMBERS, NUMBERS, st.booleans()),
+)
+ADDRESS = LogAddress(1 << 40)
+PLACED = 20
+
+
+def payload_of(operations: list[Operation]) -> bytes:
+    entries = [b"".join(encode_operation(each)) for each in operations]
+    return b"".join(ENTRY_HEADER.pack(len(each), ENTRY_WHOLE) + each for each in entries)
+
+
+def read(payload: bytes) -> list[AppendOperation] | None:
+    """The way of all other frames; None if that refuses it, or finds something else."""
+    frame = LogFrame(LogAddress(1), 1, 1, memoryview(payload), ADDRESS)
+    reader, found = DataFrameReader(), list[AppendOperation]()
+    try:
+        for record in reader.feed(frame):
+            operation = decode_operation(record.data)
+            if not isinstance(operation, AppendOperation) or operation.attributes:
+                return None
+            if len(operation.data) >= PLACED:
+                operation.places = record.places_from(len(record.data) - len(operation.data))
+            found.append(operation)
+    except (DataCorruptionError, OperationFormatError):
+        return None
+    return found if reader.between_records else None
+
+
+def plain(payload: bytes) -> list[AppendOperation] | None:
+    return plain_appends(memoryview(payload), ADDRESS, PLACED)
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=8))
+def test_plain_appends_come_back_with_their_places(appends: list[AppendOperation]) -> None:
+    payload = payload_of(list(appends))
+    found = plain(payload)
+    assert found == read(payload)
+    assert found is not None
+    for append, expected in zip(found, appends, strict=True):
+        assert isinstance(append.data, memoryview)
+        places, append.places = append.places, ()
+        assert append == expected
+        assert b"".join(
+            payload[address - ADDRESS :][:length] for address, length in places
+        ) == bytes(append.data if len(append.data) >= PLACED else b"")
+
+
+def test_without_an_address_there_are_no_places() -> None:
+    payload = payload_of([AppendOperation(1, 2, bytes(PLACED))])
+    found = plain_appends(memoryview(payload), None, 0)
+    assert found == [AppendOperation(1, 2, bytes(PLACED))]
+
+
+@given(st.lists(PLAIN, max_size=4), OTHERS, st.lists(PLAIN, max_size=4))
+def test_a_frame_with_anything_else_is_left(
+    before: list[AppendOperation], other: Operation, behind: list[AppendOperation]
+) -> None:
+    assert plain(payload_of([*before, other, *behind])) is None
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=4), st.data())
+def test_a_damaged_frame_is_left_or_read_as_the_others_read_it(
+    appends: list[AppendOperation], data: st.DataObject
+) -> None:
+    payload = bytearray(payload_of(list(appends)))
+    # Heads are met more often than bytes.
+    first = st.integers(0, ENTRY_HEADER.size + APPEND_HEAD_LENGTH - 1)
+    place = data.draw(st.one_of(first, st.integers(0, len(payload) - 1)))
+    payload[place] ^= 1 << data.draw(st.integers(0, 7))
+    del payload[data.draw(st.one_of(st.just(len(payload)), st.integers(0, len(payload)))) :]
+    found = plain(bytes(payload))
+    # A revision that is not known is skipped by them, and a head that is cut off refused.
+    assert found is None or found == read(bytes(payload))
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        pytest.param(3, 34 + 6, id="an entry of one byte more"),
+        pytest.param(3, 34 + 4, id="an entry of one byte less"),
+        pytest.param(3, 5, id="an entry that is no head"),
+        pytest.param(4, ENTRY_FIRST, id="a record that goes on"),
+        pytest.param(4, ENTRY_LAST, id="a record that began before"),
+        pytest.param(5, SealOperation.type_id, id="another operation"),
+        pytest.param(6, 2, id="a newer version"),
+        pytest.param(26, 18 + 4, id="another revision"),
+        pytest.param(26, 18 + 6, id="a length beyond the record"),
+        pytest.param(44, 1, id="an attribute"),
+    ],
+)
+def test_each_field_of_a_head_counts(place: int, value: int) -> None:
+    payload = bytearray(payload_of([AppendOperation(1, 2, b"bytes")]))
+    assert plain(bytes(payload)) is not None
+    assert payload[place] != value
+    payload[place] = value
+    assert plain(bytes(payload)) is None
+
+
+def test_a_head_ends_in_its_entry() -> None:
+    """The fields behind it would be those of the next entry."""
+    cut = struct.pack(">BBQQI", AppendOperation.type_id, 1, 5, 6, 3) + b"abc"
+    # The low bytes of this number are where attributes are counted.
+    whole = payload_of([AppendOperation(1, 2, b"bytes", sequence_number=1 << 16)])
+    assert plain(ENTRY_HEADER.pack(len(cut), ENTRY_WHOLE) + cut + whole) is None
+
+
+def test_an_empty_frame_is_left() -> None:
+    assert plain(b"") is None
