@@ -33,14 +33,8 @@ from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.collector import collector_paused
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    DeletionClockReading,
-    GarbageObject,
-    LiveObject,
-    MergeRecord,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
 VERSION = 3
 """Written of metadata with an archive. Others with segments that are `releasing` are of version 2,
@@ -269,7 +263,7 @@ def _decode_segment(data: Buffer, metadata: ContainerMetadata) -> SegmentMetadat
     (count,) = _COUNT.unpack_from(data, position)
     position += _COUNT.size
     for _ in range(count):
-        segment.merges.append(MergeRecord(*_MERGE.unpack_from(data, position)))
+        segment.add_merge(MergeRecord(*_MERGE.unpack_from(data, position)))
         position += _MERGE.size
     return segment
 

@@ -457,7 +457,7 @@ class MetadataUpdater(SegmentResidency):
         source.merged_into = target.segment_id
         target.length += operation.length
         if operation.length:
-            target.merges.append(MergeRecord(operation.offset, operation.length, source.segment_id))
+            target.add_merge(MergeRecord(operation.offset, operation.length, source.segment_id))
         else:
             storage_metadata.discard(metadata, self.changes, source, operation)
         self._settle_name(source.name, None)

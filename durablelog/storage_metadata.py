@@ -25,13 +25,8 @@ from durablelog.operations import (
 )
 from segmentstore.contracts.chunk_list import ChunkList, PageContent
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    DeletionClockReading,
-    GarbageObject,
-    LiveObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
 
 def apply_storage_update(
@@ -111,7 +106,7 @@ def truncate(
         # Where the first one ends may be known to the catalog alone.
         _leave_to_release(metadata, segment)
     passed = list(takewhile(lambda merge: merge.end_offset <= offset, segment.merges))
-    del segment.merges[: len(passed)]
+    segment.drop_merges(len(passed))
     for merge in passed:
         source = metadata.segments[merge.source_id]
         discard(metadata, changes, source, operation, in_slices=in_slices)
@@ -138,7 +133,7 @@ def discard(
         if in_slices and each.chunks:
             _change(changes, each)
             each.deleted = each.releasing = True
-            each.merged_into, each.merges = None, []
+            each.merged_into, each.merges = None, ()
             metadata.releasing[each.segment_id] = each
             changes.put_off(each)
         else:
@@ -313,7 +308,7 @@ def _link(
         target.storage_length = merge.end_offset
         del metadata.segments[source.segment_id]
         metadata.partial.discard(source.segment_id)
-    del target.merges[: len(sources)]
+    target.drop_merges(len(sources))
 
 
 def _release(

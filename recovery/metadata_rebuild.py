@@ -34,13 +34,9 @@ from recovery.restore_losses import OBJECT_MISSING, losses_of
 from recovery.restore_report import FoundBlock, Gap, SegmentRestore
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    LiveObject,
-    MergeRecord,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from segmentstore.contracts.object_states import LiveObject
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.object_storage import StoredObject
 

@@ -11,7 +11,8 @@ from durablelog.operations import (
 from recovery.snapshot_name import snapshot_name
 from segmentstore.contracts.archived_parts import ArchivedPart, OffloadState
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import GarbageObject, SegmentMetadata
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.object_states import GarbageObject
 from segmentstore.contracts.reports import ArchivedEntry, BlockEntry, OperationEntry
 
 

@@ -28,7 +28,8 @@ from typing import TypeVar
 
 from durablelog.operations import ChunkReplacement
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from tier2.block_object import EXTENT_BYTES_DEFAULT, NAMED_HEADER_BYTES_MAX
 from tier2.copy_plan import CopyPlan, PlacedBlock, Run
 

@@ -42,7 +42,8 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.health import HealthNote
-from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.sliced_sort import sorted_in_slices

@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from durablelog.operations import DeletionClockOperation
-from segmentstore.contracts.metadata import ContainerMetadata, DeletionClockReading, GarbageObject
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject
 from segmentstore.contracts.runtime import BootTime
 
 READINGS_PER_LAG: Final = 64

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from durablelog.operations import ObjectsDeletedOperation
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.health import HealthNote
-from segmentstore.contracts.metadata import GarbageObject
+from segmentstore.contracts.object_states import GarbageObject
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig

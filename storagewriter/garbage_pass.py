@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.object_states import GarbageObject
 from storagewriter.garbage_collector import GarbageCollector
 from storagewriter.orphan_rules import OrphanVerdict
 from storagewriter.orphan_sweeper import OrphanSweeper

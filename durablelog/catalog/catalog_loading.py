@@ -62,8 +62,9 @@ from durablelog.catalog.segment_loading import (
 )
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.collector import collector_paused
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_sizes import metadata_bytes
+from segmentstore.contracts.object_states import LiveObject
 
 _SEGMENTS_OF_A_CALL: Final = 512
 """Unflushed segments that are read together."""

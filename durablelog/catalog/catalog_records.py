@@ -18,12 +18,8 @@ from segmentstore.contracts.archive_metadata import NO_ARCHIVE, ArchiveMetadata
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    DeletionClockReading,
-    GarbageObject,
-    LiveObject,
-    MergeRecord,
-)
+from segmentstore.contracts.metadata import MergeRecord
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
 _SEGMENT = struct.Struct(">QQQQQBQQI")
 _MERGE = struct.Struct(">QQQ")

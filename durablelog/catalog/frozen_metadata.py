@@ -44,11 +44,8 @@ from segmentstore.contracts.attribute_pages import AttributePage
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey
 from segmentstore.contracts.chunk_list import PageContent
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import (
-    DeletionClockReading,
-    GarbageObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject
 
 _CHUNKS_OF_A_STEP: Final = 4
 """Chunks of a page that take about as long to encode as a key of another table."""

@@ -21,13 +21,8 @@ from durablelog.catalog.frozen_metadata import ChangedRecords, FrozenMetadata
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey
 from segmentstore.contracts.chunk_list import PageContent
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    DeletionClockReading,
-    GarbageObject,
-    LiveObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
 SINGLE_DELETES_MAX: Final = 64
 """A deleted segment with more pages and attributes loses them by ranges of keys."""

@@ -39,7 +39,8 @@ from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 
 RECORDS_OF_A_PORTION: Final = 2048
 """Read by one call of the store, at most."""
@@ -303,7 +304,7 @@ def segment_of(record: SegmentRecord) -> SegmentMetadata:
     segment.storage_length = record.storage_length
     segment.sealed = record.sealed
     segment.merged_into = record.merged_into
-    segment.merges = list(record.merges)
+    segment.merges = list(record.merges) or ()
     segment.releasing, segment.deleted = record.releasing, record.deleted
     return segment
 

@@ -21,7 +21,8 @@ from segmentstore.contracts.archive_metadata import NO_ARCHIVE, ArchiveMetadata
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunk_list import ChunkList
-from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
 
 class MergeRecord(NamedTuple):
@@ -87,13 +88,29 @@ class SegmentMetadata:
         self.attributes: AttributeTable = NO_ATTRIBUTES
         """Changed by `apply_attributes` alone: segments without attributes share one."""
         self.chunks = ChunkList()
-        self.merges: list[MergeRecord] = []
+        self.merges: list[MergeRecord] | tuple[()] = ()
+        """In order of offset. Changed by `add_merge` and `drop_merges` alone: most segments have
+        none, and an empty list takes 56 bytes.
+        """
         self.encoded: bytes | list[bytes] | None = None
         """This record as a checkpoint holds it, or the pieces of it, kept by the checkpoint codec
         until the next change.
         """
         self.generation = 0
         """Of the changes that it was last noted among (durablelog.catalog.metadata_changes)."""
+
+    def add_merge(self, merge: MergeRecord) -> None:
+        """Note a merge behind those there are."""
+        if isinstance(self.merges, list):
+            self.merges.append(merge)
+        else:
+            self.merges = [merge]
+
+    def drop_merges(self, count: int) -> None:
+        """Forget the first so many merges. O(merges)."""
+        if isinstance(self.merges, list):
+            del self.merges[:count]
+            self.merges = self.merges or ()
 
     def apply_attributes(self, values: Mapping[AttributeKey, int]) -> None:
         """Make resolved attribute values true: those of ATTRIBUTE_UNSET are removed."""
@@ -179,45 +196,6 @@ class SegmentMetadata:
 
 def _offset_of(merge: MergeRecord) -> int:
     return merge.offset
-
-
-class LiveObject:
-    """A Tier-2 object and how much of this container's segments lies in it."""
-
-    __slots__ = ("live_bytes", "live_chunks", "record")
-
-    def __init__(self, record: ObjectRecord, live_chunks: int = 0, live_bytes: int = 0) -> None:
-        self.record = record
-        self.live_chunks = live_chunks
-        self.live_bytes = live_bytes
-        """Sum of the lengths of these chunks: bytes of segments, as callers see them."""
-
-
-class GarbageObject(NamedTuple):
-    """A Tier-2 object no chunk refers to any more; deleted once the deletion lag has passed."""
-
-    record: ObjectRecord
-    unreferenced_ms: int
-    """Wall time, for people: no age is counted from it."""
-    sequence_number: int = 0
-    """Of the operation that released it; 0 if that is not known."""
-    since_ms: int | None = None
-    """By the deletion clock, when it was garbage already; None until the log has a reading of that
-    clock.
-    """
-
-
-class DeletionClockReading(NamedTuple):
-    """The newest reading in the log of the clock that counts how long garbage has waited
-    (docs/decisions/0032).
-    """
-
-    clock_ms: int = 0
-    """Milliseconds that owners of the container are known to have counted; 0 at the first."""
-    boot_id: bytes = bytes(16)
-    """Of the machine that it was read on, 16 bytes."""
-    boot_ms: int = 0
-    """Of that machine's time since its start, at the same moment."""
 
 
 class ContainerMetadata:

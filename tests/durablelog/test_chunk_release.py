@@ -179,7 +179,7 @@ def test_sources_of_a_deleted_segment_are_released_on_their_own() -> None:
     bench.merge(target, empty)
     bench.delete(target)
     assert list(bench.metadata.releasing.values()) == [target, source]
-    assert (source.merged_into, target.merges) == (None, [])
+    assert (source.merged_into, target.merges) == (None, ())
     bench.release((source, 20), (target, 30))
     assert list(bench.metadata.releasing.values()) == [target]
     bench.release((target, 99))

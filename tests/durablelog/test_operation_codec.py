@@ -45,15 +45,9 @@ from segmentstore.contracts.archive_metadata import (
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    DeletionClockReading,
-    GarbageObject,
-    LiveObject,
-    MergeRecord,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 from tests.tier2.archive.sample_parts import archive_of, attempt_of_index, hot_deleted
 
 GOLDEN = pathlib.Path(__file__).parent / "golden"

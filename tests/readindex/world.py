@@ -217,10 +217,9 @@ class World:
         segment.start_offset = max(offset, segment.start_offset)
         for chunk in segment.chunks.remove_below(segment.start_offset):
             del self.source.objects[chunk.object_name]
-        for merge in [
-            merge for merge in segment.merges if merge.end_offset <= segment.start_offset
-        ]:
-            segment.merges.remove(merge)
+        passed = [merge for merge in segment.merges if merge.end_offset <= segment.start_offset]
+        segment.drop_merges(len(passed))
+        for merge in passed:
             self._remove(merge.source_id)
         self.index.truncated(segment_id)
 
@@ -234,7 +233,7 @@ class World:
         source.merged_into = target_id
         del self.metadata.names[source.name]
         if source.length:
-            target.merges.append(MergeRecord(target.length, source.length, source_id))
+            target.add_merge(MergeRecord(target.length, source.length, source_id))
         else:
             del self.metadata.segments[source_id]
         target.length += source.length
@@ -260,7 +259,8 @@ class World:
 
     def _link(self, target_id: int) -> int:
         target = self.segment(target_id)
-        merge = target.merges.pop(0)
+        merge = next(iter(target.merges))
+        target.drop_merges(1)
         source = self.metadata.segments.pop(merge.source_id)
         if merge.offset > target.storage_length:
             target.chunks = ChunkList()

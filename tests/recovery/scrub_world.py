@@ -14,7 +14,8 @@ from recovery.scrub_state import (
     ScrubState,
 )
 from segmentstore.contracts.chunk_list import ChunkList
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
 from tests.support.idle_segments import IdleSegments

@@ -14,7 +14,8 @@ from recovery.restore_report import CheckpointUsed, Damage, FoundBlock
 from recovery.tier2_scan import Bucket, list_bucket, newest_metadata, scan, unknown_objects
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, LiveObject
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.object_states import GarbageObject, LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage

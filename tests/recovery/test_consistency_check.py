@@ -8,12 +8,8 @@ from recovery.consistency_check import Listing, check_metadata, differences, in_
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.findings import Finding, Severity, harmful, note
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    GarbageObject,
-    LiveObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import GarbageObject, LiveObject
 from tests.support.chunk_edits import edited_chunks
 from tier2.object_names import object_name
 from tier2.object_storage import StoredObject

@@ -22,7 +22,8 @@ from recovery.loss_keeper import (
     LossKeeper,
 )
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.support.idle_segments import IdleSegments
 from tests.support.loop_clock import LoopClock

@@ -13,12 +13,8 @@ from hypothesis import strategies as st
 from recovery.metadata_rebuild import Rebuilt, join, rebuild
 from recovery.restore_report import FoundBlock, Gap
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    LiveObject,
-    MergeRecord,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from tests.support.chunk_edits import chunk_at, edited_chunks
 from tier2.object_storage import StoredObject
 
@@ -63,7 +59,7 @@ class Known:
         source = self.segment(id_, name, ends, length)
         del self.metadata.names[name]
         source.sealed, source.merged_into = True, target.segment_id
-        target.merges.append(MergeRecord(target.length, length, id_))
+        target.add_merge(MergeRecord(target.length, length, id_))
         target.length += length
         return source
 
@@ -334,7 +330,7 @@ def test_merges_in_merges_are_linked_together() -> None:
     inner = known.merged(source, 9, "i", [3], 3)
     del known.metadata.names["s"]
     source.sealed, source.merged_into = True, 7
-    target.merges.append(MergeRecord(10, 7, 8))
+    target.add_merge(MergeRecord(10, 7, 8))
     target.length = 17
     assert inner.merged_into == 8
     assert spans(rebuilt(known)) == {"t": (0, 17)}

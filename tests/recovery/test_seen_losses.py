@@ -18,7 +18,8 @@ from recovery.seen_losses import EXAMPLES_MAX, PLACES_HELD, PLACES_MAX, LostPlac
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError, TierUnavailableError
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from tests.support.idle_segments import LATENCY_S, IdleSegments
 from tier2.object_storage import ObjectNotFoundError
 

@@ -18,7 +18,8 @@ from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import TierUnavailableError
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.object_states import LiveObject
 from tests.cli.shell import segmentstore as command
 from tests.recovery.planted import (
     FLUSHED,

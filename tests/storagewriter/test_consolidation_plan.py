@@ -6,7 +6,8 @@ import pytest
 
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from storagewriter import consolidation_plan
 from storagewriter.consolidation_plan import (
     choose_group,

@@ -18,7 +18,8 @@ from durablelog.operations import (
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject
+from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.object_states import GarbageObject
 from storagewriter import consolidator, object_uploader
 from storagewriter.deletion_clock import READINGS_PER_LAG
 from storagewriter.garbage_collector import DELETES_MAX, MARKERS_INTERVAL_S

@@ -21,7 +21,8 @@ from segmentstore import (
 )
 from segmentstore.container import eviction, segment_loader
 from segmentstore.container.eviction import Eviction
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.store.harness import WorldDisk, open_lazy, open_tiny, run, until
 from tests.store.test_idle_segments import FEW, NAMES, content, made, make_idle

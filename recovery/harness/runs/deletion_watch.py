@@ -19,7 +19,7 @@ from typing import Final
 
 from recovery.harness.history import Violation
 from recovery.harness.simulation.virtual_loop import VirtualTime
-from segmentstore.contracts.metadata import GarbageObject
+from segmentstore.contracts.object_states import GarbageObject
 from segmentstore.service import SegmentStore
 
 NAME: Final = "deletion"

@@ -23,8 +23,9 @@ from durablelog.operations import (
 )
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from segmentstore.contracts.object_states import LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import IDENTITY
 from tests.durablelog.catalog.operations_machine import updates_of

@@ -71,13 +71,8 @@ from durablelog.catalog.key_store_records import (
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    DeletionClockReading,
-    GarbageObject,
-    LiveObject,
-    MergeRecord,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import MergeRecord, SegmentMetadata
+from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 from segmentstore.contracts.segments import NAME_BYTES_MAX
 from tests.tier2.archive.sample_parts import archive_of
 

@@ -9,7 +9,8 @@ from durablelog.catalog.segment_loading import load_attributes, load_pages, scan
 from durablelog.metadata_needs import ALL_CHUNKS, AttributeNeed, ChunkNeed, Need, is_known
 from segmentstore.contracts.attributes import AttributeKey, next_key
 from segmentstore.contracts.chunk_list import ChunkList
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import LiveObject
 
 _SCANNED = 3
 

@@ -7,12 +7,8 @@ import random
 from hypothesis import strategies as st
 
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    GarbageObject,
-    LiveObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import GarbageObject, LiveObject
 from tier2.object_names import object_name
 
 STORE_ID = "12345678-1234-1234-1234-123456789abc"

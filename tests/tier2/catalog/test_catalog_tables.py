@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, GarbageObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from segmentstore.contracts.object_states import GarbageObject
 from tests.support.chunk_edits import edited_chunks
 from tests.tier2.catalog.metadata_maker import containers, make_metadata
 from tier2.catalog import catalog_tables

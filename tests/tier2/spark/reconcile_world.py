@@ -13,12 +13,8 @@ import pyarrow as pa
 
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    GarbageObject,
-    LiveObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.object_states import GarbageObject, LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tests.support.chunk_edits import edited_chunks
 from tier2.block_object import encode_block, parse_block_header

@@ -16,13 +16,9 @@ import pyarrow as pa
 
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
-from segmentstore.contracts.metadata import (
-    ContainerMetadata,
-    GarbageObject,
-    LiveObject,
-    SegmentMetadata,
-)
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from segmentstore.contracts.object_states import GarbageObject, LiveObject
 from segmentstore.contracts.runtime import Runtime
 from tier2.block_object import CODEC_NONE
 from tier2.catalog.catalog_snapshots import write_snapshot

@@ -16,8 +16,9 @@ from durablelog.operations import ChunkReplacement, ReplaceChunksOperation
 from durablelog.storage_metadata import apply_replace_chunks
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.errors import ConfigError
-from segmentstore.contracts.metadata import ContainerMetadata, LiveObject, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
+from segmentstore.contracts.object_states import LiveObject
 from tests.support.suites import examples
 from tests.tier2.catalog.metadata_maker import STORE_ID
 from tier2.block_object import block_prefix_length

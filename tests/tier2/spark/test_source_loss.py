@@ -51,7 +51,7 @@ class MergingWorld(SourceWorld):
         container, into, moved = self._containers[0], self.segment(target), self.segment(source)
         del container.names[source]
         moved.sealed, moved.merged_into = True, into.segment_id
-        into.merges.append(MergeRecord(into.length, moved.length, moved.segment_id))
+        into.add_merge(MergeRecord(into.length, moved.length, moved.segment_id))
         into.length += moved.length
         container.sequence_number += 1
         return moved.segment_id
