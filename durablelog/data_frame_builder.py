@@ -78,6 +78,20 @@ class DataFrameBuilder:
         else:
             self._add_over_frames(parts, length)
 
+    def add_entry(self, entry: bytes, data: Buffer) -> None:
+        """Put one record that fits the current frame whole: `entry` is its entry header and what
+        comes before `data`.
+
+        ValueError if it does not fit.
+        """
+        used = self._used + len(entry) + len(data)
+        if used > self._data_max + ENTRY_HEADER_LENGTH:
+            raise ValueError(f"the frame has no room for an entry of {used - self._used} bytes")
+        parts = self._parts
+        parts.append(entry)
+        parts.append(data)
+        self._used = used
+
     def take_full(self) -> list[list[Buffer]]:
         """Payload parts of the frames finished since the last call, in order."""
         if not self._full:

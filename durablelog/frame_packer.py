@@ -39,6 +39,7 @@ from durablelog.operation_codec import (
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
 from durablelog.pending_segment import PendingSegment
+from durablelog.plain_frames import plain_entry
 from segmentstore.contracts.archive_metadata import OffloadConflictError
 from segmentstore.contracts.attribute_table import UnknownAttributeError
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
@@ -441,18 +442,16 @@ class FramePacker:
             assert parts is not None
             data = parts[0] if len(parts) == 1 else b"".join(parts)
             attributes = pending.group_attributes
-            operation = AppendOperation(
-                pending.segment_id,
-                pending.group_offset,
-                data,
-                attributes,
-                sequence_number=sequence_number,
-                timestamp_ms=timestamp_ms,
-            )
+            operation = AppendOperation(pending.segment_id, pending.group_offset, data, attributes)
+            operation.sequence_number = sequence_number
+            operation.timestamp_ms = timestamp_ms
             sequence_number += 1
-            head = encode_append_head(operation)
             size = len(data)
-            builder.add((head, data), len(head) + size)
+            if attributes:
+                head = encode_append_head(operation)
+                builder.add((head, data), len(head) + size)
+            else:
+                builder.add_entry(plain_entry(operation), data)
             operations.append(operation)
             if size >= self._placed_min:
                 self._frame.placed.append((operation, builder.used - size, size))

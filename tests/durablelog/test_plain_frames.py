@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, ENTRY_LAST, ENTRY_WHOLE
+from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.operation_codec import (
@@ -20,7 +21,7 @@ from durablelog.operation_codec import (
     encode_operation,
 )
 from durablelog.operations import AppendOperation, Operation, SealOperation, TruncateOperation
-from durablelog.plain_frames import plain_appends
+from durablelog.plain_frames import plain_appends, plain_entry
 from segmentstore.contracts.errors import DataCorruptionError
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -85,6 +86,29 @@ def test_plain_appends_come_back_with_their_places(appends: list[AppendOperation
         ) == bytes(append.data if len(append.data) >= PLACED else b"")
 
 
+@given(st.lists(PLAIN, min_size=1, max_size=8))
+def test_entries_are_those_of_codec_and_builder(appends: list[AppendOperation]) -> None:
+    builders = DataFrameBuilder(1000), DataFrameBuilder(1000)
+    for append in appends:
+        parts = encode_operation(append)
+        builders[0].add(parts, sum(map(len, parts)))
+        builders[1].add_entry(plain_entry(append), append.data)
+        assert builders[0].used == builders[1].used
+    payloads = [b"".join(builder.seal() or ()) for builder in builders]
+    assert payloads == [payload_of(list(appends))] * 2
+
+
+def test_an_entry_that_does_not_fit_the_frame_is_refused_and_changes_nothing() -> None:
+    builder = DataFrameBuilder(100)
+    append = AppendOperation(1, 2, bytes(10))
+    entry = plain_entry(append)
+    builder.add_entry(entry, append.data)
+    builder.add_entry(entry, bytes(100 - 2 * len(entry) - 10))
+    with pytest.raises(ValueError, match="no room for an entry of 46 bytes"):
+        builder.add_entry(entry, b"1")
+    assert sum(map(len, builder.seal() or ())) == 100
+
+
 def test_without_an_address_there_are_no_places() -> None:
     payload = payload_of([AppendOperation(1, 2, bytes(PLACED))])
     found = plain_appends(memoryview(payload), None, 0)
@@ -116,8 +140,8 @@ def test_a_damaged_frame_is_left_or_read_as_the_others_read_it(
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        pytest.param(3, 34 + 6, id="an entry of one byte more"),
-        pytest.param(3, 34 + 4, id="an entry of one byte less"),
+        pytest.param(3, 45 + 1, id="an entry of one byte more"),
+        pytest.param(3, 45 - 1, id="an entry of one byte less"),
         pytest.param(3, 5, id="an entry that is no head"),
         pytest.param(4, ENTRY_FIRST, id="a record that goes on"),
         pytest.param(4, ENTRY_LAST, id="a record that began before"),
