@@ -363,6 +363,17 @@ class FramePacker:
         Attributes before the offset.
         """
         _, _, future, expected, updates, event = item
+        if event is not None and updates is None and expected is None:
+            key, number = event
+            before = pending.attributes.get(key)
+            if before is not None and ATTRIBUTE_UNSET < before < number:
+                # It follows one that is on its way, as nearly all of a pipeline do.
+                pending.attributes[key] = number
+                if pending.group_attributes is None:
+                    pending.group_attributes = {key: number}
+                else:
+                    pending.group_attributes[key] = number
+                return True
         try:
             attributes, growth = pending.resolve(updates) if updates else ({}, 0)
             if event is not None:

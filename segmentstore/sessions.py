@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from segmentstore.arguments import (
+    OFFSET_MAX,
     check_loop,
     checked_data,
     checked_offset,
@@ -69,23 +70,21 @@ class BoundSegment:
         """A slice of the segment's attributes, as `PartialSegments.attributes_from`."""
         return await self._container.attributes_from(segment, start, _SLICE)
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether the segment is not in memory."""
-        return self.id not in self._container.segments
+    def living(self) -> tuple[int, bool]:
+        """The id of a segment that was found, and whether it is not in memory.
 
-    def living_id(self) -> int:
-        """The id of a segment that was found. Raises SegmentNotFoundError once it is deleted or
-        merged away.
+        Raises SegmentNotFoundError once it is deleted or merged away.
         """
-        assert self.id is not None
-        segment = self._container.segments.get(self.id)
-        if segment is not None:
-            if segment.merged_into is not None:
+        segment_id = self.id
+        assert segment_id is not None
+        segment = self._container.segments.get(segment_id)
+        if segment is None:
+            if not self._container.may_be(segment_id):
                 raise self.missing()
-        elif not self._container.may_be(self.id):
+            return segment_id, True
+        if segment.merged_into is not None:
             raise self.missing()
-        return self.id
+        return segment_id, False
 
     def missing(self) -> SegmentNotFoundError:
         """What a call gets without it."""
@@ -250,12 +249,14 @@ class SegmentWriter:
         if last is None:
             raise WriterNotOpenError
         number = last + 1 if event_number is None else event_number
-        checked_offset("event_number", number)
+        if event_number is not None or number > OFFSET_MAX:
+            checked_offset("event_number", number)
         payload = data
         if type(payload) is not bytes or len(payload) > self._append_bytes_max:
             payload = checked_data(data, self._append_bytes_max)
+        is_idle = False
         try:
-            segment_id = self._bound.living_id()
+            segment_id, is_idle = self._bound.living()
             if self._waiting is not None:
                 self._check_waiting()
             if self._refusal is not None:
@@ -265,7 +266,7 @@ class SegmentWriter:
             future = failed_future(error)
         if future.done() and not future.cancelled():
             self._refusal = future.exception()
-        elif self._bound.is_idle:
+        elif is_idle:
             # Cancelled, it is still to be known what became of it.
             self._waiting, future = future, asyncio.shield(future)
         if self._refusal is None and number > last:
