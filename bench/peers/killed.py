@@ -23,7 +23,7 @@ from bench.child import Measured
 from bench.peers.cell import Cell, PeerRun, PeerSizes
 from bench.peers.measure import child_arguments, in_child
 from bench.peers.peer import Peer, open_log
-from bench.peers.usage import Meter
+from bench.peers.usage import Meter, wait_until_quiet
 from bench.workspace import BenchError
 
 RECORD_BYTES: Final = 100
@@ -51,6 +51,7 @@ def cells(sizes: PeerSizes) -> Sequence[Cell]:
 def floor_round(directory: str) -> Measured:
     """The start of a Python process that does nothing, in seconds."""
     del directory
+    wait_until_quiet()
     begun = time.monotonic()
     child.call(__name__, "nothing", {})
     return {"value": time.monotonic() - begun}
@@ -80,6 +81,7 @@ def suite_round(peer: Peer, run: PeerRun, folder: Path, parameters: Mapping[str,
             writer.kill()
     acknowledged = int.from_bytes(counter.read_bytes())
     counter.unlink()
+    wait_until_quiet()
     begun = time.monotonic()
     restart_s = 0.0
     if not peer.embedded:

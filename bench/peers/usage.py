@@ -17,6 +17,10 @@ from bench.child import Measured
 
 DISTURBED_CORES: Final = 0.3
 """From here on a row is marked."""
+QUIET_CORES: Final = 0.1
+_QUIET_S: Final = 20.0
+"""So long a measurement waits for others to become quiet, at most."""
+_SAMPLE_S: Final = 0.5
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PROC: Final = Path("/proc")
 _KERNEL_THREADS: Final = 2
@@ -65,6 +69,22 @@ class Meter:
             elif parent != _KERNEL_THREADS and int(entry) != _KERNEL_THREADS:
                 foreign += seconds + of_ended
         return _Usage(time.perf_counter(), time.process_time(), server, foreign + _stolen())
+
+
+def wait_until_quiet(seconds_max: float = _QUIET_S) -> float:
+    """Wait until all other processes use less than QUIET_CORES, `seconds_max` at most; the cores
+    that they used last.
+
+    For measurements of a part of a second: a process that was killed, or a server that has just
+    started, takes as long to become quiet.
+    """
+    end = time.monotonic() + seconds_max
+    while True:
+        meter = Meter(())
+        time.sleep(_SAMPLE_S)  # it is what is measured
+        cores = float(meter.figures(1)["foreign_cores"])
+        if cores < QUIET_CORES or time.monotonic() >= end:
+            return cores
 
 
 def _times(process: int) -> tuple[int, float, float]:

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from bench.peers.peer import PeerLog, open_log
 from bench.peers.plot import plot
 from bench.peers.tables import markdown
 from bench.peers.timed_loads import FILL_BATCH, FILL_RECORD_BYTES
-from bench.peers.usage import Meter
+from bench.peers.usage import QUIET_CORES, Meter, wait_until_quiet
 from bench.workspace import BenchError
 
 KEPT = ("engine", "sqlite", "lmdb", "rocksdb")
@@ -174,6 +176,14 @@ def test_the_meter_counts_this_process_and_the_servers_apart() -> None:
     assert figures["client_us"] > 0
     assert figures["server_us"] == 0
     assert figures["foreign_cores"] >= 0
+
+
+def test_a_machine_with_a_busy_process_is_not_quiet() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            assert wait_until_quiet(0.0) > QUIET_CORES
+        finally:
+            busy.kill()
 
 
 def test_missing_records_are_counted() -> None:
