@@ -93,6 +93,22 @@ def _nobody(_request: AppendRequest) -> bool:
     return False
 
 
+def _follows(pending: PendingSegment, event: Event) -> bool:
+    """Whether the event comes behind one of its writer that is on its way, as nearly all of a
+    pipeline do. Then its number is pending, as `FramePacker._check` has it.
+    """
+    key, number = event
+    before = pending.attributes.get(key)
+    if before is None or not ATTRIBUTE_UNSET < before < number:
+        return False
+    pending.attributes[key] = number
+    if pending.group_attributes is None:
+        pending.group_attributes = {key: number}
+    else:
+        pending.group_attributes[key] = number
+    return True
+
+
 class PackedFrame:
     """One frame's payload, the operations that end in it, and the futures it resolves."""
 
@@ -330,9 +346,13 @@ class FramePacker:
                     self._append_alone(pending, item)
                     room = self._room
                     continue
-                if (
-                    expected is not None or updates is not None or event is not None
-                ) and not self._check(pending, item):
+                if event is not None:
+                    alone = updates is None and expected is None
+                    if not (alone and _follows(pending, event)) and not self._check(pending, item):
+                        continue
+                elif (expected is not None or updates is not None) and not self._check(
+                    pending, item
+                ):
                     continue
                 offset = pending.length
                 if parts is None:
@@ -363,17 +383,6 @@ class FramePacker:
         Attributes before the offset.
         """
         _, _, future, expected, updates, event = item
-        if event is not None and updates is None and expected is None:
-            key, number = event
-            before = pending.attributes.get(key)
-            if before is not None and ATTRIBUTE_UNSET < before < number:
-                # It follows one that is on its way, as nearly all of a pipeline do.
-                pending.attributes[key] = number
-                if pending.group_attributes is None:
-                    pending.group_attributes = {key: number}
-                else:
-                    pending.group_attributes[key] = number
-                return True
         try:
             attributes, growth = pending.resolve(updates) if updates else ({}, 0)
             if event is not None:

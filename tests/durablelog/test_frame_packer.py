@@ -266,6 +266,25 @@ def test_refusals_change_nothing_and_name_the_reason(loop: asyncio.AbstractEvent
     assert isinstance(cut.exception(), SegmentTruncatedError)
 
 
+def test_an_event_behind_one_on_its_way_keeps_its_other_conditions(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    bench = Bench(loop, 1000)
+    created = bench.submit(CreateOperation("one"))
+    bench.run()
+    segment_id = int(str(created.result()))
+    other = bytes(15) + b"2"
+    _ = bench.append(segment_id, b"first", event=(KEY, 5))
+    refused = bench.append(segment_id, b"wrong offset", event=(KEY, 6), expected=4)
+    updates = ((other, UpdateType.ACCUMULATE, 3, None),)
+    taken = bench.append(segment_id, b"second", event=(KEY, 7), updates=updates)
+    bench.run()
+    assert isinstance(refused.exception(), BadOffsetError)
+    assert taken.result() == 5
+    attributes = bench.metadata.segments[segment_id].attributes
+    assert (attributes.get(KEY), attributes.get(other)) == (7, 3)
+
+
 def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(
     loop: asyncio.AbstractEventLoop,
 ) -> None:
