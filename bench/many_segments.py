@@ -1,9 +1,11 @@
 """What an append costs when there are many segments, and whether open files stay bounded.
 
 The same number of appends of 100 B, pipelined: into one segment, and round robin over many, ten
-each, which is the order that helps least. Making the segments is timed apart; a flush of everything
-follows, since that is when files are opened. Floor and skeleton know no segments and stand there
-for the scale.
+each, which is the order that helps least. All of them may be active, as with a larger
+`active_segments_max` than by default. Beside that they get one append each where a quarter of them
+may be: each is idle again when its turn comes. The collector is tuned, as by the command line.
+Making the segments is timed apart; a flush of everything follows, since that is when files are
+opened. Floor and skeleton know no segments and stand there for the scale.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import time
 from collections.abc import Awaitable
 from pathlib import Path
 
+import segmentstore
 from bench import child, one_producer, rounds
 from bench.child import Measured
 from bench.engine import open_store
@@ -29,27 +32,37 @@ TIMES_SLOWER = 2.0
 OPEN_FILES_MAX = 512
 """What counts as bounded: half of the usual limit of a process, whatever the number of segments."""
 _CREATE_TOGETHER = 1000
+_NEVER = 1 << 40
 
 
 def run(directory: Path, *, quick: bool) -> CaseResult:
-    """About 20 s and 10 k segments quick, some minutes and 100 k else."""
+    """About half a minute and 10 k segments quick, some minutes and 100 k else."""
     many = 10_000 if quick else 100_000
     count = many * APPENDS_EACH
     measured: dict[str, list[Measured]] = {
-        side: [] for side in ("floor", "skeleton", "one", "many")
+        side: [] for side in ("floor", "skeleton", "one", "many", "idle")
     }
     for index in range(rounds.count_of(quick=quick)):
         for side in ("floor", "skeleton"):
             with subfolder(directory, f"{side}-{index}") as folder:
                 arguments = {"directory": str(folder), "count": count, "window": WINDOW}
                 measured[side].append(child.call(one_producer.__name__, f"{side}_round", arguments))
-        for side, segments in (("one", 1), ("many", many)):
+        for side, segments, active, appends in (
+            ("one", 1, many, count),
+            ("many", many, many, count),
+            ("idle", many, many // 4, many),
+        ):
             with subfolder(directory, f"{side}-{index}") as folder:
-                arguments = {"directory": str(folder), "segments": segments, "count": count}
+                arguments = {
+                    "directory": str(folder),
+                    "segments": segments,
+                    "active": active,
+                    "count": appends,
+                }
                 measured[side].append(child.call(__name__, "engine_round", arguments))
-    one, spread = (
+    one, spread, idle = (
         Samples(tuple(1e6 / rate for rate in Samples.of(measured[side]).rounds))
-        for side in ("one", "many")
+        for side in ("one", "many", "idle")
     )
     floor, skeleton = (
         Samples(tuple(1e6 / rate for rate in Samples.of(measured[side]).rounds))
@@ -60,7 +73,7 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     rows = [
         Row(name="1 segment", unit="us/append", floor=floor, skeleton=skeleton, engine=one),
         Row(
-            name=f"{many:,} segments",
+            name=f"{many:,} segments, all active",
             unit="us/append",
             floor=floor,
             skeleton=skeleton,
@@ -69,6 +82,14 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
             bar="≤ 2 x one segment",
             met=slower <= TIMES_SLOWER,
             extra=extras_of(measured["many"]),
+        ),
+        Row(
+            name=f"{many:,} segments, {many // 4:,} active",
+            unit="us/append",
+            floor=floor,
+            skeleton=skeleton,
+            engine=idle,
+            ratio=idle.median / one.median,
         ),
         Row(
             name=f"open files with {many:,} segments",
@@ -81,15 +102,17 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
     return CaseResult(case="many_segments", question=QUESTION, rows=rows)
 
 
-def engine_round(directory: str, segments: int, count: int) -> Measured:
-    """Appends per second into `segments` segments, round robin; open files at most, the flush
-    behind it included.
+def engine_round(directory: str, segments: int, active: int, count: int) -> Measured:
+    """Appends per second into `segments` segments, round robin, of which `active` may be in memory;
+    open files at most, the flush behind it included.
     """
+    segmentstore.tune_gc()
 
     async def measure() -> Measured:
         names = [f"bench/segment-{index:06}" for index in range(segments)]
         data = bytes(APPEND_BYTES)
-        async with open_store(Path(directory) / "store") as store, Watch() as watch:
+        bounds = {"active_segments_max": active, "active_metadata_bytes_max": _NEVER}
+        async with open_store(Path(directory) / "store", **bounds) as store, Watch() as watch:
             begun = time.perf_counter()
             for first in range(0, segments, _CREATE_TOGETHER):
                 await asyncio.gather(
