@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
+from durablelog.append_frames import plain_entry
 from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.durable_data_log import LogAddress
@@ -39,7 +40,6 @@ from durablelog.operation_codec import (
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
 from durablelog.pending_segment import PendingSegment
-from durablelog.plain_frames import plain_entry
 from segmentstore.contracts.archive_metadata import OffloadConflictError
 from segmentstore.contracts.attribute_table import UnknownAttributeError
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate

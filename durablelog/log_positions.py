@@ -11,8 +11,8 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Final
 
+from durablelog.append_frames import LoggedAppends
 from durablelog.durable_data_log import LogAddress
-from durablelog.plain_frames import LoggedAppends
 
 _MARKER_INTERVAL_BYTES = 1 << 20
 _timestamp_of: Final = attrgetter("timestamp_ms")

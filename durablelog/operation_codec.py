@@ -46,7 +46,8 @@ APPEND_HEAD = struct.Struct(">BBQQIQQH")
 attributes.
 """
 _APPEND_BODY = struct.Struct(">QQH")
-_ATTRIBUTE = struct.Struct(">16sq")
+ATTRIBUTE = struct.Struct(">16sq")
+"""Of an append: key and value."""
 _TWO = struct.Struct(">QQ")
 _FOUR = struct.Struct(">QQQQ")
 _ONE = struct.Struct(">Q")
@@ -64,7 +65,7 @@ PREFIX_LENGTH = _PREFIX.size
 """Bytes of an encoded operation before its first revision."""
 APPEND_HEAD_LENGTH = APPEND_HEAD.size
 """Bytes of an encoded append before its attributes and data."""
-ATTRIBUTE_LENGTH = _ATTRIBUTE.size
+ATTRIBUTE_LENGTH = ATTRIBUTE.size
 
 
 class OperationFormatError(Exception):
@@ -85,7 +86,7 @@ def encode_append_head(operation: AppendOperation) -> bytes:
             operation.offset,
             0,
         )
-    tail = b"".join([_ATTRIBUTE.pack(key, value) for key, value in attributes.items()])
+    tail = b"".join([ATTRIBUTE.pack(key, value) for key, value in attributes.items()])
     return (
         APPEND_HEAD.pack(
             1,
@@ -198,7 +199,7 @@ def _encode_attributes(attributes: dict[AttributeKey, int] | None) -> bytes:
     if not attributes:
         return _NO_ATTRIBUTES
     items = attributes.items()
-    return _SHORT.pack(len(items)) + b"".join([_ATTRIBUTE.pack(key, value) for key, value in items])
+    return _SHORT.pack(len(items)) + b"".join([ATTRIBUTE.pack(key, value) for key, value in items])
 
 
 def _decode_attributes(data: Buffer, position: int) -> tuple[dict[AttributeKey, int] | None, int]:
@@ -208,9 +209,9 @@ def _decode_attributes(data: Buffer, position: int) -> tuple[dict[AttributeKey, 
         return None, position
     attributes: dict[AttributeKey, int] = {}
     for _ in range(count):
-        key, value = _ATTRIBUTE.unpack_from(data, position)
+        key, value = ATTRIBUTE.unpack_from(data, position)
         attributes[key] = value
-        position += _ATTRIBUTE.size
+        position += ATTRIBUTE.size
     return attributes, position
 
 

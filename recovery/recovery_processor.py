@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
+from durablelog.append_frames import LoggedAppends, whole_appends
 from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_reader import DataFrameReader, Record
 from durablelog.durable_data_log import DurableDataLog
@@ -21,7 +22,6 @@ from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import APPEND_HEAD_LENGTH, append_data_start
 from durablelog.operations import AppendOperation, Operation, SnapshotCheckpointOperation
-from durablelog.plain_frames import LoggedAppends, plain_appends
 from recovery.replay import Replay
 from segmentstore.contracts.metadata import ContainerMetadata
 
@@ -114,7 +114,7 @@ async def recover(
                 frames += 1
                 found = None
                 if reader.between_records:
-                    found = plain_appends(frame.payload, frame.payload_address, placed_min)
+                    found = whole_appends(frame.payload, frame.payload_address, placed_min)
                 if found is None:
                     records: Sequence[Record] = reader.feed(frame)
                     if load is not None and records and not (replay.operations or parts):
@@ -240,4 +240,4 @@ def _one_by_one(part: LoggedAppends) -> Iterator[LoggedAppends]:
         yield part
         return
     for each in part.appends:
-        yield LoggedAppends((each,), APPEND_HEAD_LENGTH + len(each.data), part.address)
+        yield LoggedAppends((each,), append_data_start(each) + len(each.data), part.address)

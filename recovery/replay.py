@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from durablelog.append_frames import LoggedAppends
 from durablelog.durable_data_log import LogAddress
 from durablelog.log_positions import LogPositions, ReplayedPlaces
 from durablelog.metadata_updater import MetadataUpdater
@@ -21,7 +22,6 @@ from durablelog.operations import (
     Operation,
     SnapshotCheckpointOperation,
 )
-from durablelog.plain_frames import LoggedAppends
 from recovery.missing_bytes import missing_bytes
 from recovery.snapshot_name import snapshot_name
 from segmentstore.contracts.checksum import Buffer

@@ -1,4 +1,4 @@
-"""Frames that have plain appends alone, each whole: nearly all of a log of small appends. Pure.
+"""Frames that have appends alone, each whole: nearly all of a log of small appends. Pure.
 
 What is here says nothing that entry headers and the codec of operations do not say, and is twice as
 fast. `DataFrameReader` and `decode_operation` get every other frame, and all that is wrong.
@@ -13,13 +13,20 @@ from typing import Final, NamedTuple
 
 from durablelog.data_frame import ENTRY_HEADER, ENTRY_HEADER_LENGTH, ENTRY_WHOLE
 from durablelog.durable_data_log import LogAddress
-from durablelog.operation_codec import APPEND_HEAD, APPEND_HEAD_LENGTH, PREFIX_LENGTH, VERSION
+from durablelog.operation_codec import (
+    APPEND_HEAD,
+    APPEND_HEAD_LENGTH,
+    ATTRIBUTE,
+    ATTRIBUTE_LENGTH,
+    PREFIX_LENGTH,
+    VERSION,
+)
 from durablelog.operations import AppendOperation
 
-_PLAIN_APPEND: Final = struct.Struct(ENTRY_HEADER.format + APPEND_HEAD.format.lstrip(">"))
+_APPEND_ENTRY: Final = struct.Struct(ENTRY_HEADER.format + APPEND_HEAD.format.lstrip(">"))
 _TYPE: Final = AppendOperation.type_id
 _BODY_LENGTH: Final = APPEND_HEAD_LENGTH - PREFIX_LENGTH
-_pack = _PLAIN_APPEND.pack
+_pack = _APPEND_ENTRY.pack
 
 
 class LoggedAppends(NamedTuple):
@@ -52,7 +59,7 @@ def plain_entry(append: AppendOperation) -> bytes:
     )
 
 
-def plain_appends(
+def whole_appends(
     payload: memoryview, payload_address: LogAddress | None, placed_min: int
 ) -> list[AppendOperation] | None:
     """The appends of a frame's payload, whose bytes are views into it; None if it has anything
@@ -63,23 +70,29 @@ def plain_appends(
     if payload_address is None:
         payload_address, placed_min = LogAddress(0), sys.maxsize
     appends: list[AppendOperation] = []
-    unpack, head = _PLAIN_APPEND.unpack_from, _PLAIN_APPEND.size
+    unpack, head = _APPEND_ENTRY.unpack_from, _APPEND_ENTRY.size
     position, size = 0, len(payload)
     while position + head <= size:
         fields = unpack(payload, position)
         length, flags, type_id, version, sequence_number, timestamp_ms, *others = fields
-        rest, segment_id, offset, attributes = others
+        rest, segment_id, offset, count = others
         begin, end = position + head, position + ENTRY_HEADER_LENGTH + length
         if (
             flags != ENTRY_WHOLE
             or type_id != _TYPE
             or version > VERSION
-            or attributes
             or rest != length - PREFIX_LENGTH
-            or end < begin
+            or not begin <= end <= size
         ):
             return None
-        append = AppendOperation(segment_id, offset, payload[begin:end])
+        attributes = None
+        if count:
+            attributes_end = begin + ATTRIBUTE_LENGTH * count
+            if attributes_end > end:
+                return None
+            attributes = dict(ATTRIBUTE.iter_unpack(payload[begin:attributes_end]))
+            begin = attributes_end
+        append = AppendOperation(segment_id, offset, payload[begin:end], attributes)
         append.sequence_number = sequence_number
         append.timestamp_ms = timestamp_ms
         if end - begin >= placed_min:

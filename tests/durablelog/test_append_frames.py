@@ -1,6 +1,4 @@
-"""Frames of plain appends are decoded as the reader and the codec do it, and all others left to
-them.
-"""
+"""Frames of appends are decoded as the reader and the codec do it, and all others left to them."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from durablelog.append_frames import plain_entry, whole_appends
 from durablelog.data_frame import ENTRY_FIRST, ENTRY_HEADER, ENTRY_LAST, ENTRY_WHOLE
 from durablelog.data_frame_builder import DataFrameBuilder
 from durablelog.data_frame_reader import DataFrameReader
@@ -21,7 +20,6 @@ from durablelog.operation_codec import (
     encode_operation,
 )
 from durablelog.operations import AppendOperation, Operation, SealOperation, TruncateOperation
-from durablelog.plain_frames import plain_appends, plain_entry
 from segmentstore.contracts.errors import DataCorruptionError
 
 NUMBERS = st.integers(0, 2**64 - 1)
@@ -33,11 +31,19 @@ PLAIN = st.builds(
     sequence_number=NUMBERS,
     timestamp_ms=NUMBERS,
 )
-WITH_ATTRIBUTE = st.builds(
-    AppendOperation, NUMBERS, NUMBERS, st.binary(max_size=40), st.just({bytes(16): 1})
+KEYS = st.binary(min_size=16, max_size=16)
+APPENDS = st.builds(
+    AppendOperation,
+    NUMBERS,
+    NUMBERS,
+    st.binary(max_size=40),
+    st.one_of(
+        st.none(), st.dictionaries(KEYS, st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=3)
+    ),
+    sequence_number=NUMBERS,
+    timestamp_ms=NUMBERS,
 )
 OTHERS = st.one_of(
-    WITH_ATTRIBUTE,
     st.builds(SealOperation, NUMBERS, NUMBERS),
     st.builds(TruncateOperation, NUMBERS, NUMBERS, st.booleans()),
 )
@@ -57,7 +63,7 @@ def read(payload: bytes) -> list[AppendOperation] | None:
     try:
         for record in reader.feed(frame):
             operation = decode_operation(record.data)
-            if not isinstance(operation, AppendOperation) or operation.attributes:
+            if not isinstance(operation, AppendOperation):
                 return None
             if len(operation.data) >= PLACED:
                 operation.places = record.places_from(len(record.data) - len(operation.data))
@@ -67,14 +73,14 @@ def read(payload: bytes) -> list[AppendOperation] | None:
     return found if reader.between_records else None
 
 
-def plain(payload: bytes) -> list[AppendOperation] | None:
-    return plain_appends(memoryview(payload), ADDRESS, PLACED)
+def whole(payload: bytes) -> list[AppendOperation] | None:
+    return whole_appends(memoryview(payload), ADDRESS, PLACED)
 
 
-@given(st.lists(PLAIN, min_size=1, max_size=8))
-def test_plain_appends_come_back_with_their_places(appends: list[AppendOperation]) -> None:
+@given(st.lists(APPENDS, min_size=1, max_size=8))
+def test_whole_appends_come_back_with_their_places(appends: list[AppendOperation]) -> None:
     payload = payload_of(list(appends))
-    found = plain(payload)
+    found = whole(payload)
     assert found == read(payload)
     assert found is not None
     for append, expected in zip(found, appends, strict=True):
@@ -111,18 +117,18 @@ def test_an_entry_that_does_not_fit_the_frame_is_refused_and_changes_nothing() -
 
 def test_without_an_address_there_are_no_places() -> None:
     payload = payload_of([AppendOperation(1, 2, bytes(PLACED))])
-    found = plain_appends(memoryview(payload), None, 0)
+    found = whole_appends(memoryview(payload), None, 0)
     assert found == [AppendOperation(1, 2, bytes(PLACED))]
 
 
-@given(st.lists(PLAIN, max_size=4), OTHERS, st.lists(PLAIN, max_size=4))
+@given(st.lists(APPENDS, max_size=4), OTHERS, st.lists(APPENDS, max_size=4))
 def test_a_frame_with_anything_else_is_left(
     before: list[AppendOperation], other: Operation, behind: list[AppendOperation]
 ) -> None:
-    assert plain(payload_of([*before, other, *behind])) is None
+    assert whole(payload_of([*before, other, *behind])) is None
 
 
-@given(st.lists(PLAIN, min_size=1, max_size=4), st.data())
+@given(st.lists(APPENDS, min_size=1, max_size=4), st.data())
 def test_a_damaged_frame_is_left_or_read_as_the_others_read_it(
     appends: list[AppendOperation], data: st.DataObject
 ) -> None:
@@ -132,7 +138,7 @@ def test_a_damaged_frame_is_left_or_read_as_the_others_read_it(
     place = data.draw(st.one_of(first, st.integers(0, len(payload) - 1)))
     payload[place] ^= 1 << data.draw(st.integers(0, 7))
     del payload[data.draw(st.one_of(st.just(len(payload)), st.integers(0, len(payload)))) :]
-    found = plain(bytes(payload))
+    found = whole(bytes(payload))
     # A revision that is not known is skipped by them, and a head that is cut off refused.
     assert found is None or found == read(bytes(payload))
 
@@ -149,24 +155,31 @@ def test_a_damaged_frame_is_left_or_read_as_the_others_read_it(
         pytest.param(6, 2, id="a newer version"),
         pytest.param(26, 18 + 4, id="another revision"),
         pytest.param(26, 18 + 6, id="a length beyond the record"),
-        pytest.param(44, 1, id="an attribute"),
+        pytest.param(44, 1, id="an attribute beyond the entry"),
     ],
 )
 def test_each_field_of_a_head_counts(place: int, value: int) -> None:
     payload = bytearray(payload_of([AppendOperation(1, 2, b"bytes")]))
-    assert plain(bytes(payload)) is not None
+    assert whole(bytes(payload)) is not None
     assert payload[place] != value
     payload[place] = value
-    assert plain(bytes(payload)) is None
+    assert whole(bytes(payload)) is None
 
 
 def test_a_head_ends_in_its_entry() -> None:
     """The fields behind it would be those of the next entry."""
     cut = struct.pack(">BBQQI", AppendOperation.type_id, 1, 5, 6, 3) + b"abc"
     # The low bytes of this number are where attributes are counted.
-    whole = payload_of([AppendOperation(1, 2, b"bytes", sequence_number=1 << 16)])
-    assert plain(ENTRY_HEADER.pack(len(cut), ENTRY_WHOLE) + cut + whole) is None
+    behind = payload_of([AppendOperation(1, 2, b"bytes", sequence_number=1 << 16)])
+    assert whole(ENTRY_HEADER.pack(len(cut), ENTRY_WHOLE) + cut + behind) is None
+
+
+def test_attributes_end_in_the_frame() -> None:
+    """Though the entry says that it goes on."""
+    payload = payload_of([AppendOperation(1, 2, b"", {bytes(16): 1})])
+    assert whole(payload) is not None
+    assert whole(payload[:-1]) is None
 
 
 def test_an_empty_frame_is_left() -> None:
-    assert plain(b"") is None
+    assert whole(b"") is None
