@@ -95,6 +95,7 @@ class TailMemory:
             length = len(data)
             if length >= small or append.offset != index.next_offset:
                 break
+            # As `append` does, without its two calls, which would take as long again.
             buffer = index.tail.data
             buffer += data
             index.next_offset += length

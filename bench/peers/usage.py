@@ -81,7 +81,7 @@ def wait_until_quiet(seconds_max: float = _QUIET_S) -> float:
     end = time.monotonic() + seconds_max
     while True:
         meter = Meter(())
-        time.sleep(_SAMPLE_S)  # it is what is measured
+        time.sleep(_SAMPLE_S)  # the sample: a rate needs a time, and nothing ends it
         cores = float(meter.figures(1)["foreign_cores"])
         if cores < QUIET_CORES or time.monotonic() >= end:
             return cores
