@@ -26,7 +26,7 @@ from segmentstore.controller.segment_actions import (
     run_steps,
 )
 from segmentstore.controller.stream_model import SEGMENTS_MAX, StreamSegment, even_segments
-from segmentstore.controller.streams import Streams
+from segmentstore.controller.streams import FINISH_NEW_S, FINISH_S, Streams
 
 PENDING_TABLE: Final = "table"
 _KEY_LENGTH_MAX: Final = 256
@@ -81,16 +81,23 @@ class KeyValueTables:
         self._deadlines = deadlines
 
     async def create(self, table: ScopedName, configuration: KeyValueTableConfiguration) -> None:
-        """Raises RefusedRequestError: bad name, bad configuration, no scope, exists."""
+        """Raises RefusedRequestError: bad name, bad configuration, no scope, exists.
+
+        A creation that failed half-way is carried on by the same call once more.
+        """
         check_given_name(table.name, "key-value table")
         configuration.check()
-        async with self._held(table) as row:
-            if row is not None:
+        async with self._locks.hold((PENDING_TABLE, table)):
+            row = await self._rows.get(table_key(table))
+            if row is not None and _creates(row, configuration):
+                await self._carry_out(table, _CREATING)
+                return
+            if row is not None and await self._settle(table, row) is not None:
                 raise RefusedRequestError(Reason.TABLE_EXISTS, f"the table {table} exists")
             first = await self._rows.first_number()
             async with self._streams.scope_held(table.scope):
                 await self._begin(table, configuration, first, _CREATING)
-            await self._carry_out(table)
+            await self._carry_out(table, _CREATING)
 
     async def delete(self, table: ScopedName) -> None:
         """With all its keys. Raises RefusedRequestError: no table."""
@@ -99,7 +106,7 @@ class KeyValueTables:
                 raise _not_found(table)
             configuration, first = _configuration(row.value), _first(row.value)
             await self._begin(table, configuration, first, _DELETING)
-            await self._carry_out(table)
+            await self._carry_out(table, _DELETING)
 
     async def configuration(self, table: ScopedName) -> KeyValueTableConfiguration:
         """Raises RefusedRequestError: no table."""
@@ -132,10 +139,13 @@ class KeyValueTables:
     async def _held(self, table: ScopedName) -> AsyncIterator[FoundRow | None]:
         async with self._locks.hold((PENDING_TABLE, table)):
             row = await self._rows.get(table_key(table))
-            if row is not None and row.value["state"] != _ACTIVE:
-                await self._carry_out(table)
-                row = await self._rows.get(table_key(table))
-            yield row
+            yield None if row is None else await self._settle(table, row)
+
+    async def _settle(self, table: ScopedName, row: FoundRow) -> FoundRow | None:
+        if row.value["state"] == _ACTIVE:
+            return row
+        await self._carry_out(table, row.value["state"])
+        return await self._rows.get(table_key(table))
 
     async def _active(self, table: ScopedName) -> FoundRow:
         row = await self._rows.get(table_key(table))
@@ -151,11 +161,14 @@ class KeyValueTables:
             RowPut(table_key(table), value), RowPut(pending_key(PENDING_TABLE, table), {})
         )
 
-    async def _carry_out(self, table: ScopedName) -> None:
+    async def _carry_out(self, table: ScopedName, state: str) -> None:
         try:
             await self._carry_out_once(table)
         except BaseException:
-            self._deadlines.ensure((PENDING_TABLE, table), 1, lambda: self.finish(table))
+            key, after_s = (PENDING_TABLE, table), FINISH_S
+            if state == _CREATING:
+                key, after_s = ("create table", table), FINISH_NEW_S
+            self._deadlines.ensure(key, after_s, lambda: self.finish(table))
             raise
 
     async def _carry_out_once(self, table: ScopedName) -> None:
@@ -181,6 +194,11 @@ class KeyValueTables:
 
 def _configuration(value: Mapping[str, Any]) -> KeyValueTableConfiguration:
     return KeyValueTableConfiguration(*value["configuration"])
+
+
+def _creates(row: FoundRow, configuration: KeyValueTableConfiguration) -> bool:
+    """Whether the table is being created, and so."""
+    return row.value["state"] == _CREATING and _configuration(row.value) == configuration
 
 
 def _first(value: Mapping[str, Any]) -> int:

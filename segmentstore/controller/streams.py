@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Final, Protocol
 
 from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.runtime import Clock
@@ -51,6 +51,7 @@ from segmentstore.controller.stream_changes import (
 from segmentstore.controller.stream_cuts import between, check_cut, is_valid, tail_cut
 from segmentstore.controller.stream_history import StreamHistory
 from segmentstore.controller.stream_model import (
+    ChangeKind,
     EpochRecord,
     StreamConfiguration,
     StreamCut,
@@ -59,6 +60,12 @@ from segmentstore.controller.stream_model import (
 )
 
 PENDING_STREAM = "stream"
+FINISH_S: Final = 1
+"""After so long a change that failed is carried on."""
+FINISH_NEW_S: Final = 60
+"""The same of a creation. Pravega's clients call again after 1, 10, 100 ms, 1, 10 and 20 s. If
+the stream were there by then, the answer would be that it exists.
+"""
 
 
 class TransactionEnds(Protocol):
@@ -96,7 +103,8 @@ class Streams:
     async def locked(self, name: ScopedName) -> AsyncIterator[LoadedStream | None]:
         """The stream, without a change, held until the end. None: there is none."""
         async with self._locks.hold(name):
-            yield await self._settled(name)
+            stream = await self._rows.stream(name)
+            yield None if stream is None else await self._settle(stream)
 
     @asynccontextmanager
     async def existing(self, name: ScopedName) -> AsyncIterator[LoadedStream]:
@@ -111,10 +119,17 @@ class Streams:
             await self._rows.remove([pending_key(PENDING_STREAM, name)])
 
     async def create(self, name: ScopedName, configuration: StreamConfiguration) -> None:
-        """Raises RefusedRequestError: bad name, bad configuration, no scope, exists."""
+        """Raises RefusedRequestError: bad name, bad configuration, no scope, exists.
+
+        A creation that failed half-way is carried on by the same call once more.
+        """
         names.check_stream_name(name.name)
-        async with self.locked(name) as stream:
-            if stream is not None:
+        async with self._locks.hold(name):
+            stream = await self._rows.stream(name)
+            if stream is not None and _creates(stream.record, configuration):
+                await self._carry_out(stream)
+                return
+            if stream is not None and await self._settle(stream) is not None:
                 raise RefusedRequestError(Reason.STREAM_EXISTS, f"the stream {name} exists")
             first = await self._rows.first_number()
             record = begin_create(configuration, self._clock.time_ms(), first)
@@ -186,11 +201,8 @@ class Streams:
         """As `delete`, by a caller that holds the stream."""
         await self._change(stream, begin_delete(stream.record))
 
-    async def _settled(self, name: ScopedName) -> LoadedStream | None:
-        stream = await self._rows.stream(name)
-        if stream is not None and stream.record.change is not None:
-            stream = await self._carry_out(stream)
-        return stream
+    async def _settle(self, stream: LoadedStream) -> LoadedStream | None:
+        return stream if stream.record.change is None else await self._carry_out(stream)
 
     async def _change(self, stream: LoadedStream, record: StreamRecord) -> None:
         if record.change is not None:
@@ -206,8 +218,12 @@ class Streams:
         try:
             return await self._carry_out_once(stream)
         except BaseException:
-            name = stream.name
-            self._deadlines.ensure(("finish", name), 1, lambda: self.finish(name))
+            name, change = stream.name, stream.record.change
+            # Not one key for both: a change behind the creation would wait as long.
+            if change is not None and change.kind is ChangeKind.CREATE:
+                self._deadlines.ensure(("create", name), FINISH_NEW_S, lambda: self.finish(name))
+            else:
+                self._deadlines.ensure(("finish", name), FINISH_S, lambda: self.finish(name))
             raise
 
     async def _carry_out_once(self, stream: LoadedStream) -> LoadedStream | None:
@@ -357,6 +373,13 @@ class Streams:
     async def _missing(self, name: ScopedName) -> LoadedStream:
         await self.check_scope(name.scope)
         raise RefusedRequestError(Reason.STREAM_NOT_FOUND, f"there is no stream {name}")
+
+
+def _creates(record: StreamRecord, configuration: StreamConfiguration) -> bool:
+    """Whether the stream is being created, and so."""
+    change = record.change
+    is_new = change is not None and change.kind is ChangeKind.CREATE
+    return is_new and record.configuration == configuration
 
 
 def _retention_rows(stream: ScopedName, record: StreamRecord) -> list[RowPut]:

@@ -65,6 +65,8 @@ class FakeProcess:
         self.before = before
         self.changes = 0
         self.merges_fail = False
+        self.creations_left: int | None = None
+        """Of segments that succeed before others fail; None: all do."""
         self.dead = False
 
     def begin_change(self) -> None:
@@ -78,6 +80,12 @@ class FakeProcess:
         if self.changes == self.crash_at:
             self.dead = True
         self.check()
+
+    def begin_creation(self) -> None:
+        if self.creations_left == 0:
+            raise TierUnavailableError("tier1", "away")
+        if self.creations_left is not None:
+            self.creations_left -= 1
 
     def check(self) -> None:
         if self.dead:
@@ -158,11 +166,13 @@ class FakeActions:
 
     async def create(self, name: str, policy: ScalingPolicy, rollover_bytes: int) -> None:
         await self._begin()
+        self._process.begin_creation()
         self._segments.setdefault(name, FakeSegment(policy=policy))
         self._process.end_change()
 
     async def create_table(self, name: str, key_length: int) -> None:
         await self._begin()
+        self._process.begin_creation()
         self._segments.setdefault(name, FakeSegment(key_length=key_length))
         self._process.end_change()
 

@@ -19,6 +19,7 @@ import segmentstore
 from recovery.harness.services.server import free_port
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.segment_mapper import container_of
+from segmentstore.controller import streams
 from segmentstore.controller.host_connection import HostConnection
 from segmentstore.controller.names import ROOT_TABLE, transaction_segment_name
 from segmentstore.controller.remote_actions import RemoteActions
@@ -149,8 +150,12 @@ def test_streams_and_transactions_have_segments_in_both(tmp_path: Path, is_secur
     run(main())
 
 
-def test_a_stream_is_finished_when_the_other_process_is_back(tmp_path: Path) -> None:
+def test_a_stream_is_finished_when_the_other_process_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though its creator does not call again."""
     of = ports()
+    monkeypatch.setattr(streams, "FINISH_NEW_S", 0.5)
 
     async def main() -> None:
         async with here(tmp_path, of) as first, client(of) as controller:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.errors import TierUnavailableError
+from segmentstore.controller.controller import Controller
 from segmentstore.controller.key_value_tables import KeyValueTableConfiguration
 from segmentstore.controller.names import (
     ScopedName,
@@ -17,6 +23,7 @@ from segmentstore.controller.stream_model import (
     StreamRetention,
     StreamSegment,
 )
+from segmentstore.controller.streams import FINISH_NEW_S, FINISH_S
 from tests.controller.controller_world import (
     ONE,
     STREAM,
@@ -27,6 +34,8 @@ from tests.controller.controller_world import (
 )
 from tests.controller.fake_store import FakeDisk, FakeProcess
 
+TABLE = ScopedName("s", "t")
+PARTITIONS = KeyValueTableConfiguration(2, 4, 4, 0)
 SECOND = make_segment_id(1, 1)
 THIRD = make_segment_id(2, 1)
 
@@ -49,6 +58,94 @@ def test_a_stream_has_its_segments_and_a_stream_of_watermarks() -> None:
                 STREAM,
             ]
             assert await controller.streams.page("s", "a", 10) == []
+
+    run_virtual(main())
+
+
+async def fail_creations(controller: Controller, process: FakeProcess, succeed: int) -> None:
+    """Of a stream and a table: so many of their segments succeed before the others fail."""
+    process.creations_left = succeed
+    with pytest.raises(TierUnavailableError):
+        await controller.streams.create(STREAM, TWO)
+    with pytest.raises(TierUnavailableError):
+        await controller.key_value_tables.create(TABLE, PARTITIONS)
+    process.creations_left = None
+
+
+@pytest.mark.parametrize("succeed", [0, 1])
+def test_a_creation_that_failed_half_way_is_no_stream_that_exists(succeed: int) -> None:
+    """As a container of its segments moves: the client calls once more, and is to get its stream,
+    but no other one.
+    """
+
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            for _ in range(2):
+                await fail_creations(controller, process, succeed)
+            await asyncio.sleep(20)
+            await controller.streams.create(STREAM, TWO)
+            await controller.key_value_tables.create(TABLE, PARTITIONS)
+            assert len(await controller.streams.current(STREAM)) == 2
+            assert len(await controller.key_value_tables.segments(TABLE)) == 2
+            async with refused(Reason.STREAM_EXISTS):
+                await controller.streams.create(STREAM, TWO)
+            async with refused(Reason.TABLE_EXISTS):
+                await controller.key_value_tables.create(TABLE, PARTITIONS)
+
+    run_virtual(main())
+
+
+def test_a_creation_that_nobody_carries_on_is_carried_on_after_a_minute() -> None:
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await fail_creations(controller, process, 1)
+            assert not await controller.streams.exists(STREAM)
+            await asyncio.sleep(FINISH_NEW_S + 1)
+            assert len(await controller.streams.current(STREAM)) == 2
+            assert len(await controller.key_value_tables.segments(TABLE)) == 2
+
+    run_virtual(main())
+
+
+def test_a_change_behind_a_creation_that_failed_is_carried_on_soon() -> None:
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            streams = controller.streams
+            await controller.scopes.create(STREAM.scope)
+            process.creations_left = 0
+            with pytest.raises(TierUnavailableError):
+                await streams.create(STREAM, ONE)
+            process.creations_left = None
+            await streams.create(STREAM, ONE)
+            process.creations_left = 0
+            with pytest.raises(TierUnavailableError):
+                await streams.scale(STREAM, [0], [(0.0, 0.5), (0.5, 1.0)])
+            process.creations_left = None
+            await asyncio.sleep(FINISH_S + 1)
+            assert len(await streams.current(STREAM)) == 2
+
+    run_virtual(main())
+
+
+def test_a_creation_that_failed_half_way_refuses_another_one() -> None:
+    """It is carried on as it was begun."""
+
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await fail_creations(controller, process, 0)
+            async with refused(Reason.STREAM_EXISTS):
+                await controller.streams.create(STREAM, ONE)
+            async with refused(Reason.TABLE_EXISTS):
+                await controller.key_value_tables.create(TABLE, PARTITIONS._replace(partitions=3))
+            assert len(await controller.streams.current(STREAM)) == 2
+            assert len(await controller.key_value_tables.segments(TABLE)) == 2
 
     run_virtual(main())
 

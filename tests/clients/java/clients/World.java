@@ -21,6 +21,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Objects;
+import java.util.concurrent.TimeUnit;
 
 /** The clients of one step, in its scope. */
 final class World implements AutoCloseable {
@@ -43,9 +44,16 @@ final class World implements AutoCloseable {
         groups = ReaderGroupManager.withScope(scope, config);
     }
 
-    /** With TLS and a user if the URI begins with `tls:`. The names are those of the wheel. */
+    /**
+     * With TLS and a user if the URI begins with `tls:`. The names are those of the wheel.
+     *
+     * A question that misses the next owner of a container for a second is asked again after 10 s,
+     * then 30. State of reader groups waits for the answer as long as a connection may take.
+     */
     static ClientConfig configuration(String uri, String password) {
-        var builder = ClientConfig.builder().controllerURI(URI.create(uri));
+        var builder = ClientConfig.builder()
+                .controllerURI(URI.create(uri))
+                .connectTimeoutMilliSec(TimeUnit.SECONDS.toMillis(90));
         if (uri.startsWith("tls:")) {
             builder.trustStore(System.getenv("pravega_client_tls_cert_path"));
             builder.credentials(new DefaultCredentials(
