@@ -8,8 +8,10 @@ a log file.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from durablelog.file.log_layout import file_number, parse_retained_name
+from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.store_world import LOCATION, TIER2, StoreWorld
 
 
@@ -58,10 +60,23 @@ def _flip_file_bit(
     def undo() -> None:
         # A name is never used twice, nor is a byte below what is durable written again: what is
         # there is what rotted.
-        if path in image.files() and image.read(path)[offset : offset + 1] == bytes((flipped,)):
-            image.flip_bit(path, offset, bit)
+        for there in _names_of(image, path):
+            if image.read(there)[offset : offset + 1] == bytes((flipped,)):
+                image.flip_bit(there, offset, bit)
+                return
 
     return undo
+
+
+def _names_of(image: DiskImage, path: str) -> Iterator[str]:
+    """The name of a file, and those of the same log file where it is retained meanwhile."""
+    folder, _, name = path.rpartition("/")
+    number = file_number(name)
+    for there in image.files():
+        above, _, below = there.rpartition("/")
+        retained = parse_retained_name(below) if above == folder else None
+        if there == path or (retained is not None and retained.number == number):
+            yield there
 
 
 def _settled(extents: list[tuple[int, int]], *, last_counts: bool) -> list[tuple[int, int]]:
