@@ -105,8 +105,10 @@ class GroupHolds:
         if self._mark_timer is not None:
             self._mark_timer.cancel()
             self._mark_timer = None
+        now = self._loop.time()
         if self._mark is not None and self._queued() > self._mark:
-            self._pace.arrived(self._loop.time())
+            self._pace.arrived(now)
+        self._pace.held(now - self._over_s)
         self._mark = None
 
     def _take_mark(self) -> None:

@@ -8,7 +8,9 @@ and four at most. Rules of this file:
 - it waits only if appends arrive on their own. Callers that wait for their appends call again right
   behind the acknowledgement, and then no more: waiting for them would be in vain. So an arrival
   counts only from some time behind the last acknowledgement on;
-- one such arrival is no proof: a few frames in a row must have seen one;
+- whether there are such arrivals shows when a frame waits: replies come to an end then. So a frame
+  waits as a probe, and each one behind a frame that has seen some. Probes come after more and more
+  appends that found a frame on its way;
 - a caller alone never waits.
 
 Pure: times are arguments, in seconds of one clock. Measured are means of the last frames, so a
@@ -27,11 +29,19 @@ HOLD_MAX_S: Final = 0.002
 """The same in seconds: a log that is slow needs no help to form groups."""
 GAIN_MIN: Final = 1.5
 """Sync times below which it is not worth a timer."""
-PROOFS: Final = 4
-"""Frames in a row that have seen arrivals of their own accord."""
+PROBE_MIN: Final = 64
+PROBE_MAX: Final = 1 << 16
+"""Arrivals before a frame waits as a probe; doubled by each probe."""
+STEADY: Final = 16
+"""Holds in a row that were not in vain. What arrives is steady, and the next probe may come soon.
+"""
 REPLY_S: Final = 0.000_1
 REPLY_EACH_S: Final = 0.000_02
 """Callers answer an acknowledgement within this time, and this for each of its appends."""
+LATE_S: Final = 0.000_4
+"""A hold that ends so late is the last one. The loop is busy; or it has slept beyond the end, since
+nothing came: its timers are as coarse as a millisecond.
+"""
 _SHARE: Final = 1 / 8
 """Of the newest frame in the means."""
 _INTERVAL_MAX_S: Final = 0.02
@@ -50,7 +60,13 @@ class GroupPace:
         self._shipped_s = self._acknowledged_s = self.calm_s = float("-inf")
         """`calm_s`: from here on an arrival is no reply to the last acknowledgement."""
         self._arrivals = False
-        self._proofs = 0
+        """Whether one of its own accord has come since the last frame."""
+        self._holds = False
+        self._arrived = 0
+        """Arrivals of any kind since the last probe."""
+        self._probe_at = PROBE_MIN
+        self._steady = 0
+        """Holds in a row that were not in vain."""
 
     def is_right_behind(self, now: float) -> bool:
         """Whether a part-filled frame went just before `now`."""
@@ -60,8 +76,14 @@ class GroupPace:
         """Requests have come at `now`, while others were on their way or held: those that find an
         idle log are one group without a hold.
         """
+        self._arrived += 1
         if now >= self.calm_s:
             self._arrivals = True
+
+    def held(self, late_s: float) -> None:
+        """A hold has ended, so many seconds after its time."""
+        if late_s > LATE_S:
+            self._holds = False
 
     def shipped(self, now: float, requests: int) -> float:
         """A part-filled frame goes; gives how many seconds the next one is to wait from now, 0: not
@@ -71,13 +93,21 @@ class GroupPace:
         self._interval_s += (interval_s - self._interval_s) * _SHARE
         self._requests += (requests - self._requests) * _SHARE
         self._shipped_s = now
-        self._proofs = min(self._proofs + 1, PROOFS) if self._arrivals else 0
+        self._holds &= self._arrivals
         self._arrivals = False
-        if self._proofs < PROOFS or self._interval_s <= 0:
+        self._steady = self._steady + 1 if self._holds else 0
+        if self._steady >= STEADY:
+            self._probe_at = PROBE_MIN
+        if self._interval_s <= 0 or not (self._holds or self._arrived >= self._probe_at):
             return 0.0
         sync_s = max(self._sync_s, GROUP_S)
         syncs = min(self._requests / self._interval_s * sync_s, SYNCS_MAX)
-        return min(syncs * sync_s, HOLD_MAX_S) if syncs >= GAIN_MIN else 0.0
+        if syncs < GAIN_MIN:
+            return 0.0
+        if not self._holds:
+            self._holds, self._arrived = True, 0
+            self._probe_at = min(2 * self._probe_at, PROBE_MAX)
+        return min(syncs * sync_s, HOLD_MAX_S)
 
     def acknowledged(self, now: float, shipped_s: float, requests: int) -> None:
         """A frame that was shipped at `shipped_s` is durable, with so many requests in it."""

@@ -7,6 +7,7 @@ way, as BookKeeper's pipeline.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -15,7 +16,16 @@ import pytest
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.group_holds import GroupHolds
-from durablelog.group_pace import GROUP_S, HOLD_MAX_S, SYNCS_MAX, GroupPace
+from durablelog.group_pace import (
+    GROUP_S,
+    HOLD_MAX_S,
+    LATE_S,
+    PROBE_MAX,
+    PROBE_MIN,
+    STEADY,
+    SYNCS_MAX,
+    GroupPace,
+)
 from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from durablelog.metadata_updater import MetadataUpdater
@@ -178,12 +188,15 @@ def test_on_a_file_log_ten_thousand_a_second_are_few_groups(
     run_virtual(scenario())
 
 
-def test_on_a_fast_log_a_group_counts_with_what_it_costs_beside_its_sync() -> None:
+@pytest.mark.parametrize("sync_s", [FAST_S, 0.15 * MS, 0.1 * MS])
+def test_on_a_fast_log_a_group_counts_with_what_it_costs_beside_its_sync(sync_s: float) -> None:
+    """Though each append comes right behind an acknowledgement, as a reply to it would."""
+
     async def scenario() -> None:
-        came = await open_loop(await opened(FAST_S), 1, 0.1 * MS)
-        # It would be 4,500 if its sync alone counted.
+        came = await open_loop(await opened(sync_s), 1, 0.1 * MS)
+        # It would be 4,500 to 10,000 if its sync alone counted.
         assert came.groups_per_s <= 1.1 / (3 * GROUP_S)
-        assert came.p50_s <= 2 * GROUP_S + FAST_S
+        assert came.p50_s <= 2 * GROUP_S + sync_s
         assert came.longest_s <= HOLD_MAX_S
 
     run_virtual(scenario())
@@ -280,6 +293,68 @@ def test_many_appends_behind_two_frames_are_packed_meanwhile() -> None:
         await asyncio.gather(*appends)
 
     run_virtual(scenario())
+
+
+class Frames:
+    """Frames of three appends each 0.1 ms, on a log that has them in 0.05 ms."""
+
+    def __init__(self) -> None:
+        self.pace = GroupPace()
+        self.now = 1.0
+
+    def until_a_hold(self) -> int:
+        """How many go, each with an arrival that may be a reply, until the next one waits."""
+        for count in itertools.count(1):
+            self.now += 0.1 * MS
+            self.pace.acknowledged(self.now, self.now - 0.05 * MS, 3)
+            self.pace.arrived(self.now)
+            if self.pace.shipped(self.now, 3):
+                return count
+        raise AssertionError
+
+    def hold(self, late_s: float) -> float:
+        """An append comes in a hold of its own accord, which ends so late; the next hold."""
+        self.now += MS + late_s
+        self.pace.arrived(self.now)
+        self.pace.held(late_s)
+        return self.pace.shipped(self.now, 10)
+
+
+def test_a_frame_waits_to_see_whether_replies_come_to_an_end_less_and_less_often() -> None:
+    frames = Frames()
+    waited = [frames.until_a_hold() for _ in range(12)]
+    assert waited == [min(PROBE_MIN << number, PROBE_MAX) for number in range(12)]
+
+
+def test_a_hold_that_ends_late_is_the_last() -> None:
+    frames = Frames()
+    assert frames.until_a_hold() == PROBE_MIN
+    assert frames.hold(0.0) > 0
+    assert frames.hold(LATE_S) > 0
+    assert frames.hold(2 * LATE_S) == 0
+    assert frames.until_a_hold() == 2 * PROBE_MIN - 3, "three have arrived in the holds"
+
+
+def test_behind_a_steady_load_a_frame_soon_waits_again() -> None:
+    frames = Frames()
+    for number in range(3):
+        assert frames.until_a_hold() == PROBE_MIN << number
+    for _ in range(STEADY):
+        assert frames.hold(0.0) > 0
+    assert frames.hold(2 * LATE_S) == 0
+    assert frames.until_a_hold() == PROBE_MIN - STEADY - 1
+
+
+def test_a_lull_behind_a_steady_load_makes_the_next_frame_wait_no_later() -> None:
+    frames = Frames()
+    for _ in range(5):
+        frames.until_a_hold()
+        for _ in range(STEADY):
+            assert frames.hold(0.0) > 0
+        frames.pace.held(0.0)
+        frames.now += MS
+        assert frames.pace.shipped(frames.now, 10) == 0, "nothing has come in this hold"
+    assert frames.until_a_hold() == PROBE_MIN - STEADY
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.SelectorEventLoop, new_uvloop])
