@@ -16,7 +16,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from segmentstore.contracts.checksum import Buffer, crc32c
+from segmentstore.contracts.checksum import Buffer, crc32c, crc32c_parts
 
 FRAME_MAGIC: Final = b"SSDF"
 FRAME_VERSION: Final = 1
@@ -95,11 +95,20 @@ def seal_header(
 
     Costs one pass of CRC32C over the payload. The parts are byte buffers (item size 1).
     """
-    checksum = 0
-    length = 0
-    for part in payload_parts:
-        checksum = crc32c(part, checksum)
-        length += len(part)
+    length = sum(map(len, payload_parts))
+    checksum = crc32c_parts(payload_parts)
+    return pack_header(container_id, epoch, sequence, durable_through, length, checksum)
+
+
+def pack_header(
+    container_id: int,
+    epoch: int,
+    sequence: int,
+    durable_through: int,
+    length: int,
+    checksum: int,
+) -> bytes:
+    """The header for a payload of this length and this CRC32C (continued over its parts)."""
     fields = _FIELDS.pack(
         FRAME_MAGIC,
         FRAME_VERSION,

@@ -93,22 +93,6 @@ def _nobody(_request: AppendRequest) -> bool:
     return False
 
 
-def _follows(pending: PendingSegment, event: Event) -> bool:
-    """Whether the event comes behind one of its writer that is on its way, as nearly all of a
-    pipeline do. Then its number is pending, as `FramePacker._check` has it.
-    """
-    key, number = event
-    before = pending.attributes.get(key)
-    if before is None or not ATTRIBUTE_UNSET < before < number:
-        return False
-    pending.attributes[key] = number
-    if pending.group_attributes is None:
-        pending.group_attributes = {key: number}
-    else:
-        pending.group_attributes[key] = number
-    return True
-
-
 class PackedFrame:
     """One frame's payload, the operations that end in it, and the futures it resolves."""
 
@@ -346,15 +330,17 @@ class FramePacker:
                     self._append_alone(pending, item)
                     room = self._room
                     continue
-                if event is not None:
-                    alone = updates is None and expected is None
-                    if not (alone and _follows(pending, event)) and not self._check(pending, item):
-                        continue
-                elif (expected is not None or updates is not None) and not self._check(
-                    pending, item
-                ):
-                    continue
                 offset = pending.length
+                # Nearly all of a pipeline agrees with what is on its way before it.
+                if updates is not None:
+                    at_end = expected is None or expected == offset
+                    agrees = event is None and at_end and pending.take_next_number(updates)
+                elif event is not None:
+                    agrees = expected is None and pending.take_next_event(event)
+                else:
+                    agrees = expected is None or expected == offset
+                if not (agrees or self._check(pending, item)):
+                    continue
                 if parts is None:
                     pending.parts = [data]
                     pending.group_offset = offset

@@ -61,6 +61,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.loop_turns import timed_turn
 from segmentstore.contracts.runtime import Clock
+from segmentstore.contracts.waiting import note_end
 
 _FRAMES_IN_FLIGHT_MAX = 32
 _ROOM_TIMEOUT_S = 5.0
@@ -505,7 +506,7 @@ class OperationProcessor:
         """
         written = self.checkpoint()
         # A caller that is cancelled here is never notified of its end.
-        written.add_done_callback(_note_end)
+        written.add_done_callback(note_end)
         await self._while_room(written)
         if isinstance(self._failure, LogFullError):
             raise self._failure
@@ -529,7 +530,7 @@ class OperationProcessor:
         self._pauses.end()
         self._holds.end()
         for frame in self._in_flight:
-            frame.acknowledged.add_done_callback(_note_end)
+            frame.acknowledged.add_done_callback(note_end)
         unknown = [future for frame in self._in_flight for future in frame.futures]
         self._in_flight.clear()
         for future in unknown:
@@ -563,9 +564,3 @@ class OperationProcessor:
             throttled_by=self._pauses.source if self._pauses.in_progress else "",
             throttled_s=self._pauses.total_s,
         )
-
-
-def _note_end(acknowledged: asyncio.Future[Any]) -> None:
-    """Note how a frame ended that nobody waits for any more, or asyncio complains."""
-    if not acknowledged.cancelled():
-        acknowledged.exception()

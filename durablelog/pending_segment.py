@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 from uuid import UUID
 
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES
 from segmentstore.contracts.attributes import (
+    ATTRIBUTE_UNSET,
+    VALUE_MAX,
     AttributeConditionError,
     AttributeKey,
     KeyedUpdate,
+    UpdateType,
     resolve_updates,
 )
 from segmentstore.contracts.errors import BadAttributeUpdateError
 from segmentstore.contracts.metadata import SegmentMetadata
+
+_REPLACE: Final = UpdateType.REPLACE
+_ACCUMULATE: Final = UpdateType.ACCUMULATE
+_REPLACE_IF_EQUALS: Final = UpdateType.REPLACE_IF_EQUALS
 
 
 class PendingSegment:
@@ -89,3 +97,58 @@ class PendingSegment:
         if attributes:
             self.attributes.update(attributes)
             self.attribute_count += growth
+
+    # --- the common case --------------------------------------------------------------------------
+
+    def take_next_event(self, event: tuple[AttributeKey, int]) -> bool:
+        """Take the number of an event that comes behind one of its writer on its way.
+
+        False: it may not, and nothing was changed; `FramePacker` finds out what becomes of it.
+        """
+        key, number = event
+        before = self.attributes.get(key)
+        if before is None or not ATTRIBUTE_UNSET < before < number:
+            return False
+        self.attributes[key] = number
+        if self.group_attributes is None:
+            self.group_attributes = {key: number}
+        else:
+            self.group_attributes[key] = number
+        return True
+
+    def take_next_number(self, updates: Sequence[KeyedUpdate]) -> bool:
+        """Take a writer's number and a count of events, as `resolve` does, if both have values on
+        their way. Then they add no attribute.
+
+        False: another kind of updates, or a condition that may not hold; nothing was changed.
+        """
+        attributes = self.attributes
+        try:
+            (key, kind, number, expected), (count_key, count_kind, added, _) = updates
+            before, count = attributes[key], attributes[count_key]
+        except (KeyError, ValueError):
+            return False
+        if kind is _REPLACE_IF_EQUALS:
+            if before != expected:
+                return False
+        elif kind is not _REPLACE:
+            return False
+        if (
+            not before > ATTRIBUTE_UNSET < number
+            or count == ATTRIBUTE_UNSET
+            or count_kind is not _ACCUMULATE
+            or key == count_key
+        ):
+            return False
+        count += added
+        if not ATTRIBUTE_UNSET < count <= VALUE_MAX:
+            return False
+        attributes[key] = number
+        attributes[count_key] = count
+        group = self.group_attributes
+        if group is None:
+            self.group_attributes = {key: number, count_key: count}
+        else:
+            group[key] = number
+            group[count_key] = count
+        return True

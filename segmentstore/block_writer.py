@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from threading import get_ident
 from typing import Final
 
-from segmentstore.arguments import check_loop, failed_future, running_loop
+from segmentstore.arguments import check_loop, failed_future
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, UpdateType
@@ -45,7 +46,7 @@ class BlockWriter:
         self._key = writer_id.bytes
         self._count_key = count_id.bytes
         self._append_bytes_max = append_bytes_max
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._birth = forks.Birth()
 
     async def last_number(self) -> int:
@@ -76,7 +77,12 @@ class BlockWriter:
         would be refused. It raises as that of `SegmentStore.append`; BadAttributeUpdateError with
         the writer's id means another number, which it has in `current`.
         """
-        if running_loop() is not self._loop:
+        # What `check_loop` finds out, without asking the operating system for the process's id.
+        if (
+            get_ident() != self._thread
+            or self._birth.generation != forks.generation
+            or not self._loop.is_running()
+        ):
             check_loop(self._loop, self._birth)
         if len(data) > self._append_bytes_max:
             return failed_future(AppendTooLargeError(len(data), self._append_bytes_max))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError
@@ -97,8 +98,7 @@ class StorageWriterConfig:
             )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageWriterStatistics:
+class StorageWriterStatistics(NamedTuple):
     """A snapshot of the writer's numbers; counts are since it was made."""
 
     segments_pending: int

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from durablelog.metadata_needs import ChunkNeed
 from durablelog.operations import OwnersOperation
@@ -92,8 +91,7 @@ async def nobody() -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OtherStores:
+class OtherStores(NamedTuple):
     """What a storage writer knows of other stores in the same place.
 
     StorageUnavailableError of either call is as of what it comes before.

@@ -94,9 +94,11 @@ class ObjectUploader:
         """Which tier does not answer; None while all do."""
         return self.health.describe() or self.reading.describe()
 
-    async def upload(self, plan: ObjectPlan) -> list[StorageUpdateOperation]:
+    async def upload(
+        self, plan: ObjectPlan, before: asyncio.Task[object] | None = None
+    ) -> list[StorageUpdateOperation]:
         """Store the plan's bytes; return the operations that make them visible, none if nobody
-        wants any of them now.
+        wants any of them now. They are read at once, and sent when `before` is done.
 
         Several only for many segments: each changes at most OPERATION_CHUNKS of them, in one turn
         of the loop. Retries for ever while a tier does not answer. Raises what else reading the
@@ -115,6 +117,11 @@ class ObjectUploader:
                 await asyncio.sleep(0)
         if not builder.placements:
             return []
+        if before is not None:
+            # If it failed, this task is about to be cancelled.
+            await asyncio.wait((before,))
+            if not any(map(self._is_wanted, plan.blocks)):
+                return []
         name = await self.store(
             "flush",
             lambda name, unique_id: self._storage.put(name, builder.parts, unique_id),
@@ -127,6 +134,13 @@ class ObjectUploader:
             operations.append(StorageUpdateOperation(objects=(record,), chunks=chunks))
             await asyncio.sleep(0)
         return operations
+
+    def _is_wanted(self, block: BlockPlan) -> bool:
+        """Whether a byte of it is still in its segment."""
+        segment = self._source.metadata.segments.get(block.segment_id)
+        return (
+            segment is not None and not segment.detached and segment.start_offset < block.end_offset
+        )
 
     def settled(self, name: str) -> None:
         """All that an upload led to is committed: what becomes of the object is up to the metadata

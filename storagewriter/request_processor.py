@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from segmentstore.contracts.backoff import Backoff
@@ -411,7 +411,7 @@ class RequestProcessor:
         if answer.verdict != "committed":
             await self._source.check_primary()
         await put_answer(
-            self._storage, self._runtime, replace(answer, store_id=self._owners.store_id)
+            self._storage, self._runtime, answer._replace(store_id=self._owners.store_id)
         )
         self._just_answered[answer.key] = None
         self.answered += 1

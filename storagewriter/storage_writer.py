@@ -144,7 +144,7 @@ class StorageWriter:
             self._pending,
             self._uploader,
             config,
-            several=not storage.is_local,
+            side_by_side=not storage.is_local,
             on_ended=self._upload_ended,
             release=self._release_some,
         )

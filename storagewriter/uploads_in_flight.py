@@ -2,7 +2,8 @@
 
 A flight is of one plan and has its segments to itself. One of a large segment goes on while full
 objects of it are pending and nothing else is due. They are uploaded beside each other, so that a
-segment is not bound to the rate of one upload. Rules:
+segment is not bound to the rate of one upload. On a local disk they would compete with the log, so
+one is sent at a time, and the next one is read and built meanwhile. Rules:
 
 - chunks of a segment are committed in the order of its bytes, whichever object is there first;
 - an object is committed with no chunk if those before it were not taken: a truncation or a release
@@ -15,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 from durablelog.operations import StorageUpdateOperation
 from storagewriter.config import StorageWriterConfig
@@ -23,9 +25,12 @@ from storagewriter.flush_plan import ObjectPlan, next_block
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.pending_segments import PendingSegments
 
+AHEAD_OF_A_DISK: Final = 2
+"""Objects of one segment on their way to a local disk: one that is sent, one that is made ready."""
+
 
 class UploadsInFlight:
-    """Of one storage writer. `several`: of one segment too, where that helps.
+    """Of one storage writer. `side_by_side`: objects of one segment are sent so.
 
     `on_ended()` is called when an object is not on its way any more, `release(segment_ids)` at the
     end of each flight.
@@ -38,7 +43,7 @@ class UploadsInFlight:
         uploader: ObjectUploader,
         config: StorageWriterConfig,
         *,
-        several: bool,
+        side_by_side: bool,
         on_ended: Callable[[], None],
         release: Callable[[Sequence[int]], Awaitable[None]],
     ) -> None:
@@ -46,7 +51,7 @@ class UploadsInFlight:
         self._pending = pending
         self._uploader = uploader
         self._config = config
-        self._several = several
+        self._side_by_side = side_by_side
         self._on_ended = on_ended
         self._release = release
         self.count = 0
@@ -80,12 +85,19 @@ class UploadsInFlight:
     async def _run(self, first: ObjectPlan, group: asyncio.TaskGroup) -> None:
         last: ObjectPlan | None = first
         under_way = deque([(first, group.create_task(self._uploader.upload(first)))])
+        most = self._config.uploads_max if self._side_by_side else AHEAD_OF_A_DISK
         try:
             while under_way:
-                while last is not None and (plan := self._following(last)) is not None:
+                while (
+                    last is not None
+                    and len(under_way) < most
+                    and (plan := self._following(last)) is not None
+                ):
                     last = plan
                     self._add(plan)
-                    under_way.append((plan, group.create_task(self._uploader.upload(plan))))
+                    before = None if self._side_by_side else under_way[-1][1]
+                    uploading = group.create_task(self._uploader.upload(plan, before))
+                    under_way.append((plan, uploading))
                 plan, uploaded = under_way[0]
                 await self._commit(plan, await uploaded)
                 under_way.popleft()
@@ -102,8 +114,7 @@ class UploadsInFlight:
         """A full object of the bytes behind a plan of one segment, if it may be begun."""
         size = self._config.object_bytes
         if (
-            not self._several
-            or len(last.blocks) > 1
+            len(last.blocks) > 1
             or self._pending.ready
             or self.planning
             or not self.has_room

@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from segmentstore.contracts.chunks import ChunkRecord
@@ -88,8 +87,7 @@ class _Piece(NamedTuple):
         return self.data if last - first == len(self.data) else memoryview(self.data)[first:last]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockReaderStatistics:
+class BlockReaderStatistics(NamedTuple):
     """A snapshot of a reader's numbers, since it was made."""
 
     reads: int

@@ -200,6 +200,7 @@ class _Files:
             if length > SYNCED_BYTES:
                 # Or each part would change the length of the file, and its sync the journal.
                 file.allocate(0, length)
+                file.write_directly()
                 begun_ms = self._boot().elapsed_ms
                 write_synced(file, parts, 0, self._sync_sizes.begin(begun_ms))
                 self._sync_sizes.end(begun_ms, self._boot().elapsed_ms)

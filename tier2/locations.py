@@ -6,7 +6,7 @@ everybody in this process who names it, as long as its `MemoryStorages` lives),
 
 - another scheme joins by a line in `_SCHEMES`;
 - botocore and fsspec are large, and extras: they are imported when a URL asks for them and not
-  before.
+  before. So are the modules of every place that is no folder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import importlib.util
 import os.path
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from segmentstore.contracts.errors import ConfigError
@@ -25,9 +25,11 @@ from segmentstore.contracts.urls import redacted
 from tier2.credentials import refuse_secrets
 from tier2.file_object_storage import FileObjectStorage
 from tier2.file_urls import path_of
-from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_storage import ObjectStorage
-from tier2.s3.s3_location import parse_s3_url
+
+if TYPE_CHECKING:
+    from tier2.memory_object_storage import MemoryBucket
+    from tier2.s3.s3_location import S3Location
 
 SETTING = "tier2"
 
@@ -43,6 +45,8 @@ class MemoryStorages:
 
     def bucket(self, name: str) -> MemoryBucket:
         """The bucket of this name, made at the first call."""
+        from tier2.memory_object_storage import MemoryBucket  # noqa: PLC0415
+
         return self._buckets.setdefault(name, MemoryBucket())
 
     def drop(self, name: str) -> None:
@@ -111,7 +115,7 @@ def is_same_place(url: str, other: str) -> bool:
 def _place_of(url: str) -> tuple[object, ...]:
     scheme = _scheme_of(url)
     if scheme.open is _open_s3:
-        place = parse_s3_url(url)
+        place = _parse_s3(url)
         return ("s3", place.bucket, place.prefix, place.endpoint_url)
     if scheme.open is _open_file:
         return ("file", os.path.normpath(_file_path(url)))
@@ -188,6 +192,8 @@ def _open_file(url: str, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
 
 
 def _open_memory(url: str, runtime: Runtime, memory: MemoryStorages) -> ObjectStorage:
+    from tier2.memory_object_storage import MemoryObjectStorage  # noqa: PLC0415
+
     name = _memory_name(url)
     bucket = memory.bucket(name) if name else None
     return MemoryObjectStorage(runtime, bucket, name=name)
@@ -196,11 +202,17 @@ def _open_memory(url: str, runtime: Runtime, memory: MemoryStorages) -> ObjectSt
 def _open_s3(url: str, runtime: Runtime, _: MemoryStorages) -> ObjectStorage:
     from tier2.s3.s3_object_storage import S3ObjectStorage  # noqa: PLC0415
 
-    return S3ObjectStorage(parse_s3_url(url), runtime)
+    return S3ObjectStorage(_parse_s3(url), runtime)
+
+
+def _parse_s3(url: str) -> S3Location:
+    from tier2.s3.s3_location import parse_s3_url  # noqa: PLC0415
+
+    return parse_s3_url(url)
 
 
 def _check_s3(url: str) -> None:
-    parse_s3_url(url)
+    _parse_s3(url)
     require_extra("s3", "a Tier 2 at s3://")
 
 

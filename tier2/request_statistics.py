@@ -6,8 +6,7 @@ Beside the counting (`request_meter`), so that the interface of object storages 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 Operation = Literal[
     "put",
@@ -46,8 +45,7 @@ LATENCY_BOUNDS_S: Final = (
 """Upper bounds of the buckets of a latency histogram; one more bucket is behind the last."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperationStatistics:
+class OperationStatistics(NamedTuple):
     """A snapshot of one kind of requests, since the storage was opened."""
 
     requests: int
@@ -74,8 +72,7 @@ class OperationStatistics:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectStorageStatistics:
+class ObjectStorageStatistics(NamedTuple):
     """A snapshot of a provider's numbers, since it was opened."""
 
     operations: Mapping[Operation, OperationStatistics]

@@ -21,6 +21,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import note_end
 from tier2.object_names import check_object_name, check_unique_id
 from tier2.object_storage import (
     NO_METADATA,
@@ -236,7 +237,7 @@ class ThreadedObjectStorage(ObjectStorage, Generic[FilesT]):
         running = asyncio.wrap_future(self._executor.submit(call, *args, **kwargs))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
-        running.add_done_callback(_note_end)
+        running.add_done_callback(note_end)
         try:
             # Shielded: cancelling the caller must not lose sight of what its thread still does.
             return await asyncio.shield(running)
@@ -255,11 +256,3 @@ def _check_name(name: str) -> None:
     check_object_name(name)
     if any(len(part) > PART_CHARACTERS_MAX for part in name.split("/")):
         raise ValueError(f"{name!r} has a part of more than {PART_CHARACTERS_MAX} characters")
-
-
-def _note_end(running: asyncio.Future[Any]) -> None:
-    """Take note of how a call ended whose caller was cancelled meanwhile, or asyncio complains that
-    nobody did.
-    """
-    if not running.cancelled():
-        running.exception()

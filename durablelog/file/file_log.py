@@ -5,10 +5,10 @@ executor of one thread on which groups are written one after another. A second e
 files, reads in sequence, and removes. A third reads by place, for callers without number: appends
 must not wait behind them for a file, nor they behind the zeros of one.
 
-How an append goes: `append` queues the frame and, if the writer thread is idle, sends it one
-`_drain`. The drain takes all that waits, writes and syncs it, reports to the loop, and goes on
-until nothing waits. Its last report says that it rests. Only the loop clears `_writer_busy`, and
-checks the queue when it does, so no frame is ever left behind between the two.
+How an append goes: `append` queues the frame with its payload's checksum and, if the writer thread
+is idle, sends it one `_drain`. The drain takes all that waits, writes and syncs it, reports to the
+loop, and goes on until nothing waits. Its last report says that it rests. Only the loop clears
+`_writer_busy`, and checks the queue when it does, so no frame is ever left behind between the two.
 
 A full disk is no failure: frames wait in the queue until there is room, which is searched for again
 and again, at growing intervals (docs/decisions/0030-full-log-disk.md).
@@ -54,7 +54,7 @@ from durablelog.file.log_layout import (
 )
 from durablelog.file.log_reading import LogReading, read_ranges
 from durablelog.file.room import NoRoomError
-from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.checksum import Buffer, crc32c_parts
 from segmentstore.contracts.errors import (
     ConfigError,
     ContainerStoppedError,
@@ -219,7 +219,8 @@ class FileLog(DurableDataLog):
             return future
         self._in_flight.append((future, length))
         self._bytes_in_flight += length
-        self._queue.append(WaitingFrame(payload, length))
+        # Here, beside the sync of the group before: the writer thread would make the disk wait.
+        self._queue.append(WaitingFrame(payload, length, crc32c_parts(payload)))
         if not self._writer_busy and not self._preparer.needed:
             self._start_writer()
         return future

@@ -9,7 +9,6 @@ from typing import ClassVar
 from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import DurableDataLogFactory, LogOptions
 from durablelog.file.file_log import FileLog
-from durablelog.file.file_log_view import FileLogView
 from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 
@@ -58,6 +57,9 @@ class FileLogFactory(DurableDataLogFactory):
         )
 
     def make_view(self, container_id: int, store_id: str) -> DurableDataLog:
+        # Not at the top: readers of another's log alone need it.
+        from durablelog.file.file_log_view import FileLogView  # noqa: PLC0415
+
         folder = container_folder(self._folder, container_id)
         return FileLogView(folder, container_id, self._runtime)
 

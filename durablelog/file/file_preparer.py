@@ -178,7 +178,8 @@ class FilePreparer:
         prepared: PreparedFile | None = None
         try:
             try:
-                prepared = folder.next_file(path, self._file_bytes, self._stopping, zeros=zeros)
+                enough = self._has_enough_zeros if zeros else None
+                prepared = folder.next_file(path, self._file_bytes, enough)
             except NoRoomError as error:
                 shortage = f"preparing a log file in {folder.directory}: {error}"
                 if needed == "file":
@@ -194,6 +195,10 @@ class FilePreparer:
             folder.remove([prepared.path])
             return
         self._post(self._done, prepared, shortage)
+
+    def _has_enough_zeros(self) -> bool:
+        # An append that waits for the file would wait for all of them.
+        return bool(self._stopping or self.needed == "file")
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None

@@ -21,11 +21,11 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from durablelog.data_frame import FRAME_HEADER_LENGTH, seal_header
+from durablelog.data_frame import FRAME_HEADER_LENGTH, pack_header
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.log_layout import (
     FILE_HEADER_LENGTH,
@@ -53,10 +53,11 @@ _JOIN_AVERAGE_MAX = 4096
 
 
 class WaitingFrame(NamedTuple):
-    """A frame that is to be written: its payload in parts, and their length."""
+    """A frame that is to be written: its payload in parts, their length and CRC32C."""
 
     payload: Sequence[Buffer]
     length: int
+    checksum: int
 
 
 def take_group(queue: deque[WaitingFrame], room: int) -> list[WaitingFrame]:
@@ -108,12 +109,12 @@ class WrittenGroup(NamedTuple):
 
 
 def prepare_file(
-    path: str, disk: Disk, length: int, stopping: Sequence[bool], *, zeros: bool
+    path: str, disk: Disk, length: int, enough: Callable[[], bool] | None = None
 ) -> PreparedFile:
-    """Make the next file ahead of need, with room for `length` bytes, zero-written if `zeros`.
+    """Make the next file ahead of need, with room for `length` bytes.
 
-    Ends early once `stopping` is no longer empty. Raises NoRoomError, OSError; no file is left
-    then.
+    Zero-written as well until `enough` says so, if it is given. Raises NoRoomError, OSError; no
+    file is left then.
     """
     with unless_full(f"preparing a log file of {length} bytes"):
         file = create_own(disk, path)
@@ -121,9 +122,9 @@ def prepare_file(
             if length:
                 # A full disk shows before anything is written.
                 file.allocate(0, length)
-            piece = memoryview(bytes(min(ZERO_PIECE_BYTES, length) if zeros else 0))
+            piece = memoryview(bytes(0 if enough is None else min(ZERO_PIECE_BYTES, length)))
             position = 0
-            while zeros and position < length and not stopping:
+            while enough is not None and position < length and not enough():
                 part = piece[: length - position]
                 file.pwrite([part], position)
                 file.sync()
@@ -242,8 +243,8 @@ class GroupWriter:
             self._file.allocate(self._allocated, end - self._allocated)
         self._allocated = end
 
-    def write(self, group: Sequence[tuple[Sequence[Buffer], int]]) -> WrittenGroup:
-        """Write and sync (payload, length) frames that fit.
+    def write(self, group: Sequence[WaitingFrame]) -> WrittenGroup:
+        """Write and sync frames that fit.
 
         Raises OSError (outcome unknown), and what `StateFile.loss` gives: the log is not ours any
         more.
@@ -254,9 +255,10 @@ class GroupWriter:
         start = position = self._position
         addresses: list[LogAddress] = []
         buffers: list[Buffer] = []
-        for payload, length in group:
+        container_id, epoch = self._container_id, self._epoch
+        for payload, length, checksum in group:
             buffers.append(
-                seal_header(self._container_id, self._epoch, sequence, durable_through, payload)
+                pack_header(container_id, epoch, sequence, durable_through, length, checksum)
             )
             buffers += payload
             addresses.append(make_address(self._number, position))

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from durablelog.data_frame import FRAME_HEADER_LENGTH
@@ -409,12 +409,10 @@ class LogFolder:
         """What `TruncatedFiles.take_removable` gave."""
         self.truncated.discard(files, self.epoch)
 
-    def next_file(
-        self, path: str, length: int, stopping: Sequence[bool], *, zeros: bool
-    ) -> PreparedFile:
+    def next_file(self, path: str, length: int, enough: Callable[[], bool] | None) -> PreparedFile:
         """A file to continue in, at `path`: a spare, or one of `length` bytes, or of a part of that
-        on a disk with little room. The reserve is created first, if it is missing. Raises
-        NoRoomError, OSError.
+        on a disk with little room; `enough` as of `prepare_file`. The reserve is created first, if
+        it is missing. Raises NoRoomError, OSError.
         """
         self.reserve.make()
         spare = self._spares.take(path)
@@ -422,7 +420,7 @@ class LogFolder:
             return spare
         while True:
             try:
-                return prepare_file(path, self.disk, length, stopping, zeros=zeros)
+                return prepare_file(path, self.disk, length, enough)
             except NoRoomError:
                 length //= 2
                 if length < self._file_bytes_min:
@@ -437,7 +435,7 @@ class LogFolder:
         if spare is not None:
             return spare
         self.reserve.give_to_frames()
-        prepared = prepare_file(path, self.disk, 0, (), zeros=False)
+        prepared = prepare_file(path, self.disk, 0)
         prepared.short = True
         return prepared
 

@@ -18,6 +18,7 @@ from typing import ClassVar, Protocol
 
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.direct_writes import DirectWriter
 from segmentstore.contracts.lock_owner import (
     OWNER_BYTES_MAX,
     LockedError,
@@ -62,6 +63,15 @@ class DiskFile(Protocol):
 
         An error (see `is_full`) leaves the file as usable as it was. A file system that cannot
         promise room promises none, and says nothing: a write finds out.
+        """
+
+    def write_directly(self) -> None:
+        """Have later writes leave nothing in the page cache, as far as the file system can: of a
+        large file, which nobody reads at once.
+
+        Each is on its way to the disk when it returns; durable only after `sync`. Costs a copy of
+        the bytes. What does not begin at a block, and all behind it, is written as before; so is
+        all behind a `pread`, which takes any range.
         """
 
     def is_at(self, path: str) -> bool:
@@ -221,27 +231,42 @@ def make_directories(disk: Disk, path: str) -> None:
     disk.sync_directory(parent)
 
 
+def _take_away(pending: list[Buffer], written: int) -> None:
+    """Remove the first so many bytes, and buffers that are empty then."""
+    done = 0
+    while done < len(pending) and written >= len(pending[done]):
+        written -= len(pending[done])
+        done += 1
+    del pending[:done]
+    if written:
+        pending[0] = memoryview(pending[0])[written:]
+
+
 class OsFile:
     """A DiskFile on the operating system."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._identity: tuple[int, int] | None = None
+        self._direct: DirectWriter | None = None
 
     def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
         pending = list(buffers)
+        direct = self._direct
+        if direct is not None:
+            written = direct.write(pending, offset)
+            offset += written
+            _take_away(pending, written)
+            if pending:
+                self._end_direct_writes()
         while pending:
             written = os.pwritev(self._descriptor, pending[:_IOV_MAX], offset)
             offset += written
-            done = 0
-            while done < len(pending) and written >= len(pending[done]):
-                written -= len(pending[done])
-                done += 1
-            del pending[:done]
-            if written:
-                pending[0] = memoryview(pending[0])[written:]
+            _take_away(pending, written)
 
     def pread(self, offset: int, length: int) -> bytes:
+        # The flag is for reads, too, and those would have to be of whole blocks.
+        self._end_direct_writes()
         data = os.pread(self._descriptor, length, offset)
         if len(data) == length or not data:
             return data
@@ -271,6 +296,17 @@ class OsFile:
             if error.errno not in _NO_ALLOCATION:
                 raise
 
+    def write_directly(self) -> None:
+        with suppress(OSError):
+            self._direct = DirectWriter(self._descriptor)
+
+    def _end_direct_writes(self) -> None:
+        direct = self._direct
+        if direct is not None:
+            # In this order: readers come here beside each other, and beside a write.
+            direct.end()
+            self._direct = None
+
     def is_at(self, path: str) -> bool:
         try:
             there = os.stat(path)
@@ -283,6 +319,7 @@ class OsFile:
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
+        self._direct = None
         if descriptor >= 0:
             os.close(descriptor)
 

@@ -32,6 +32,16 @@ async def outlast(future: asyncio.Future[Any]) -> bool:
     return cancelled
 
 
+def note_end(future: asyncio.Future[Any]) -> None:
+    """For `add_done_callback`: how it ended was noted, though its caller may have been cancelled.
+
+    Else asyncio reports an error that nobody waits for: `shield` forgets a future whose caller is
+    cancelled.
+    """
+    if not future.cancelled():
+        future.exception()
+
+
 async def open_or_release(
     opening: Coroutine[Any, Any, T], release: Callable[[T], Coroutine[Any, Any, object]], name: str
 ) -> T:

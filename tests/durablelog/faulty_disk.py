@@ -114,6 +114,9 @@ class FaultyFile:
     def allocate(self, offset: int, length: int) -> None:
         self._file.allocate(offset, length)
 
+    def write_directly(self) -> None:
+        self._file.write_directly()
+
     def is_at(self, path: str) -> bool:
         return self._file.is_at(path)
 

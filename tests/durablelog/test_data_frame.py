@@ -12,6 +12,7 @@ from durablelog.data_frame import (
     FrameFormatError,
     FrameVersionError,
     header_length_at,
+    pack_header,
     parse_header,
     payload_fault,
     seal_header,
@@ -129,7 +130,9 @@ def test_unknown_fields_are_skipped_and_newer_versions_refused() -> None:
 
 def test_a_payload_of_parts_is_sealed_as_their_concatenation() -> None:
     parts: list[Buffer] = [b"a", bytearray(b"bc"), memoryview(b"def")]
-    assert seal_header(1, 2, 3, 0, parts) == seal_header(1, 2, 3, 0, [b"abcdef"])
+    sealed = seal_header(1, 2, 3, 0, parts)
+    assert sealed == seal_header(1, 2, 3, 0, [b"abcdef"])
+    assert sealed == pack_header(1, 2, 3, 0, 6, crc32c(b"abcdef"))
 
 
 @pytest.mark.parametrize("parse", [parse_file_header, parse_state])

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+
+import pytest
 
 from durablelog.file.file_preparer import FilePreparer
 from durablelog.file.group_writer import ZERO_PIECE_BYTES, PreparedFile, prepare_file
 from durablelog.file.log_folder import LogFolder
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from segmentstore.contracts.disk import OsDisk
+from segmentstore.contracts.checksum import Buffer
+from segmentstore.contracts.disk import OsDisk, OsFile
 from tests.support.sync_sizes import CountingDisk
 
 
@@ -83,6 +88,65 @@ def test_a_file_that_comes_while_the_writer_thread_checks_is_not_lost(tmp_path: 
 def test_zeros_ahead_leave_no_more_than_a_piece_to_one_sync(tmp_path: Path) -> None:
     disk = CountingDisk()
     length = 2 * ZERO_PIECE_BYTES + 100
-    prepare_file(str(tmp_path / "next"), disk, length, (), zeros=True).file.close()
+    prepare_file(str(tmp_path / "next"), disk, length, lambda: False).file.close()
     assert disk.synced == [ZERO_PIECE_BYTES, ZERO_PIECE_BYTES, 100]
     assert (tmp_path / "next").read_bytes() == bytes(length)
+
+
+class UrgentDisk(OsDisk):
+    """An append begins to wait for the next file when the first zeros of that are written."""
+
+    def __init__(self) -> None:
+        self.writes = 0
+        self.on_write: Callable[[], None] = lambda: None
+
+    def open(
+        self, path: str, *, write: bool = False, create: bool = False, exclusive: bool = False
+    ) -> OsFile:
+        file = super().open(path, write=write, create=create, exclusive=exclusive)
+        if not os.path.basename(path).startswith("next-"):
+            return file
+        return UrgentFile(file._descriptor, self)
+
+
+class UrgentFile(OsFile):
+    def __init__(self, descriptor: int, disk: UrgentDisk) -> None:
+        super().__init__(descriptor)
+        self._disk = disk
+
+    def pwrite(self, buffers: Sequence[Buffer], offset: int) -> None:
+        super().pwrite(buffers, offset)
+        self._disk.writes += 1
+        self._disk.on_write()
+
+
+@pytest.mark.parametrize("waits_from_the_start", [False, True])
+def test_an_append_does_not_wait_for_zeros(tmp_path: Path, *, waits_from_the_start: bool) -> None:
+    disk, length = UrgentDisk(), 4 * ZERO_PIECE_BYTES
+    ready: list[bool] = []
+
+    async def scenario() -> None:
+        preparer = FilePreparer(
+            LogFolder(str(tmp_path), 0, disk, "tag", payload_bytes_max=1000),
+            length,
+            [],
+            on_ready=lambda: ready.append(True),
+            on_file=lambda: None,
+            on_failure=lambda error: pytest.fail(str(error)),
+            on_room=lambda: None,
+        )
+        preparer.begin(asyncio.get_running_loop(), inline_executor("files", 1), short=False)
+        disk.on_write = lambda: preparer.need("file")
+        if waits_from_the_start:
+            preparer.need("file")
+        else:
+            preparer.want()
+        await asyncio.sleep(1)
+        assert ready == [True]
+        assert disk.writes == (0 if waits_from_the_start else 1)
+        prepared = preparer.take()
+        assert prepared is not None
+        assert prepared.allocated == prepared.file.size() == length
+        prepared.file.close()
+
+    run_virtual(scenario())

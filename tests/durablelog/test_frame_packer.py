@@ -111,6 +111,12 @@ class Bench:
         assert all(pending.idle for pending in self.updater.pending.values())
         assert_metadata_valid(self.metadata)
 
+    def gather(self) -> None:
+        """Pack what waits, and leave the frame open that is not full."""
+        while self.queue:
+            for frame in self.packer.pack(self.queue, self.time_ms, 1):
+                self._commit(frame)
+
     def _commit(self, frame: PackedFrame) -> None:
         frame.note_places(LogAddress(len(self.log)))
         self.log += b"".join(frame.payload)

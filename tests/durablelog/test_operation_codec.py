@@ -179,8 +179,8 @@ def _metadata() -> ContainerMetadata:
     plain = SegmentMetadata(5, "logs/wéb", 1000)
     plain.length, plain.storage_length, plain.start_offset = 100, 60, 10
     plain.apply_attributes({b"a" * 16: -5})
-    plain.chunks.append(ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0))
-    plain.chunks.append(ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40))
+    plain.own_chunks().append(ChunkRecord(0, 40, "00/3/1/flush-x", 0, 5, 0))
+    plain.own_chunks().append(ChunkRecord(40, 20, "00/3/1/flush-y", 512, 5, 40))
     plain.merges = [MergeRecord(70, 30, 9)]
     source = SegmentMetadata(9, "txn", 2000)
     source.length, source.sealed, source.merged_into = 30, True, 5
@@ -212,7 +212,7 @@ def _releasing_metadata() -> ContainerMetadata:
     deleted = SegmentMetadata(7, "logs/old", 1500)
     deleted.length = deleted.storage_length = 80
     deleted.deleted = True
-    deleted.chunks.append(ChunkRecord(0, 80, "00/3/1/flush-y", 1024, 7, 0))
+    deleted.own_chunks().append(ChunkRecord(0, 80, "00/3/1/flush-y", 1024, 7, 0))
     metadata.releasing = {5: metadata.segments[5], 7: deleted}
     for each in metadata.releasing.values():
         each.releasing = True

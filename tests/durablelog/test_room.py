@@ -146,8 +146,8 @@ def test_a_shorter_file_is_prepared_where_one_that_found_no_room_cannot_be_remov
     path = str(tmp_path / prepared_name(1, 1))
     disk = Stubborn("next-")
     with pytest.raises(NoRoomError):
-        prepare_file(path, disk, 20_000, (), zeros=True)
+        prepare_file(path, disk, 20_000, lambda: False)
     assert disk.left == path
-    prepared = prepare_file(path, disk, 10_000, (), zeros=True)
+    prepared = prepare_file(path, disk, 10_000, lambda: False)
     assert prepared.file.size() == 10_000
     prepared.file.close()

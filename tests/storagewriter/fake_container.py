@@ -76,6 +76,14 @@ class StorageWithoutCompose(MemoryObjectStorage):
         return super().compose_bytes_min if self._offers_compose else None
 
 
+class LocalStorage(StorageWithoutCompose):
+    """As a folder on a disk that the log may share."""
+
+    @property
+    def is_local(self) -> bool:
+        return True
+
+
 class FakeContainer:
     """What the writer sees of a container, and what a caller does to it.
 
@@ -121,7 +129,7 @@ class FakeContainer:
         self.commit_error: Exception | None = None
         self.read_gate: asyncio.Event | None = None
         self.failures: list[BaseException] = []
-        self.advances = 0
+        self.advances = self.bytes_read = 0
         self.check_each = True
         """Whether the metadata are checked after every operation, which costs O(everything)."""
         self._updater = MetadataUpdater(self.metadata)
@@ -153,6 +161,7 @@ class FakeContainer:
         if segment.start_offset > offset:
             return SegmentTruncatedError(segment.name, segment.start_offset)
         data = bytes(self.bytes[segment_id][offset : offset + length])
+        self.bytes_read += len(data)
         middle = len(data) // 2
         return [data[:middle], data[middle:]]
 

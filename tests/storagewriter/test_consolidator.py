@@ -18,6 +18,7 @@ from tests.storagewriter import fake_container
 from tests.storagewriter.consolidating import GATED, LONG_S, WAYS, held, kinds, write
 from tests.storagewriter.fake_container import (
     FakeContainer,
+    LocalStorage,
     StorageWithoutCompose,
     make_config,
     run,
@@ -27,12 +28,6 @@ from tier2.block_reader import BlockReader
 from tier2.memory_object_storage import MemoryObjectStorage
 
 pytestmark = pytest.mark.usefixtures("active_or_idle")
-
-
-class LocalStorage(StorageWithoutCompose):
-    @property
-    def is_local(self) -> bool:
-        return True
 
 
 class TestWhatComesOut:

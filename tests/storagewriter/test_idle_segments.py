@@ -5,7 +5,6 @@ memory are, few at a time. A catalog that fails harms nothing else.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -176,7 +175,7 @@ class TestProposals:
             assert _verdict(await o.ask(proposal)) == "committed"
             assert list(o.metadata.objects) == [proposal.object.name]
             o.check_idle()
-            again = dataclasses.replace(proposal, message_id="again")
+            again = proposal._replace(message_id="again")
             assert _verdict(await o.ask(again)) == "committed", "it is recognised"
 
         owned(body, evicting=True)

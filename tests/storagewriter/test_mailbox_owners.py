@@ -5,7 +5,6 @@ ours is answered anywhere.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -44,7 +43,7 @@ def test_what_is_for_another_store_is_neither_answered_nor_deleted() -> None:
             OrphanDeletionRequest(
                 7, OTHER_JOB, "condemn", (o.compaction_name(),), 10**15, OTHER_ID
             ),
-            replace(o.compact(await o.written()), store_id=OTHER_ID),
+            o.compact(await o.written())._replace(store_id=OTHER_ID),
         ]
         for message in theirs:
             await put_message(o.storage, o.runtime, message)
@@ -108,8 +107,8 @@ def test_a_proposal_of_an_object_without_the_tag_is_refused_and_its_object_stays
             each._replace(new=tuple(chunk._replace(object_name=name) for chunk in each.new))
             for each in proposal.replacements
         )
-        foreign = replace(
-            proposal, object=proposal.object._replace(name=name), replacements=replacements
+        foreign = proposal._replace(
+            object=proposal.object._replace(name=name), replacements=replacements
         )
         answer = await o.ask(foreign)
         assert answer is not None
@@ -129,6 +128,6 @@ def test_what_names_no_store_is_written_as_older_versions_did() -> None:
     assert parse(encode(plain)) == plain
     assert parse(encode(named)) == named
     with pytest.raises(ValueError, match="UUID"):
-        encode(replace(plain, store_id="mine"))
+        encode(plain._replace(store_id="mine"))
     with pytest.raises(MessageFormatError):
         parse(encode(named).replace(STORE_ID.encode(), OTHER_ID.encode()))

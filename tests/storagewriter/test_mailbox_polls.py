@@ -5,7 +5,6 @@ deletes.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
 import pytest
 
@@ -28,7 +27,7 @@ def test_what_nobody_answers_is_tried_for_a_week_and_deleted(
     async def body(o: Owner) -> None:
         with monkeypatch.context() as patched:
             patched.setattr(proposal_committer, "find_fault", broken)
-            ours = dataclasses.replace(o.compact(await o.written()), store_id=STORE_ID)
+            ours = o.compact(await o.written())._replace(store_id=STORE_ID)
             assert await o.ask(ours) is None
         foreign = ExportRequest(7, OTHER_JOB, "export")
         await put_message(o.storage, o.runtime, foreign)

@@ -5,7 +5,6 @@ is said of proposals is believed.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Callable
 from typing import Any
@@ -186,7 +185,7 @@ def _forge(o: Owner, proposal: ReplaceProposal, rng: random.Random) -> ReplacePr
         record = proposal.object._replace(
             size=max(1, proposal.object.size + rng.choice((-1, 1, 100)))
         )
-        return dataclasses.replace(proposal, object=record)
+        return proposal._replace(object=record)
     if side == "segment":
         segment_id = other
     elif side == "swap" and len(new) > 1:
@@ -203,7 +202,7 @@ def _forge(o: Owner, proposal: ReplaceProposal, rng: random.Random) -> ReplacePr
         new = _with_one_changed(new, rng)
     replacements = list(proposal.replacements)
     replacements[index] = Replacement(segment_id, old, new)
-    return dataclasses.replace(proposal, replacements=tuple(replacements))
+    return proposal._replace(replacements=tuple(replacements))
 
 
 def _with_one_changed(

@@ -5,7 +5,6 @@ changes.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 
 import pytest
 
@@ -67,9 +66,7 @@ def test_a_part_of_a_segment_may_be_replaced() -> None:
         segment_id = await o.written(count=4)
         whole = o.copy(segment_id)
         (_, old, new), name = whole.replacements[0], whole.object.name
-        part = dataclasses.replace(
-            whole, replacements=(Replacement(segment_id, old[1:3], new[1:3]),)
-        )
+        part = whole._replace(replacements=(Replacement(segment_id, old[1:3], new[1:3]),))
         assert _said(await o.ask(part))[0] == "committed"
         assert [chunk.object_name == name for chunk in o.segment(segment_id).chunks] == [
             False,
@@ -191,7 +188,7 @@ def test_an_object_proposed_twice_is_recognised() -> None:
         proposal = o.compact(await o.written())
         assert _said(await o.ask(proposal))[0] == "committed"
         count = len(o.log)
-        again = dataclasses.replace(proposal, message_id="group-2")
+        again = proposal._replace(message_id="group-2")
         assert _said(await o.ask(again))[0] == "committed"
         assert all(isinstance(each, DeletionClockOperation) for each in o.log[count:])
 
@@ -227,11 +224,8 @@ def test_of_two_messages_for_one_object_the_second_may_bring_more() -> None:
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written("a"), await o.written("b"))
         first, second = proposal.replacements
-        assert (
-            _said(await o.ask(dataclasses.replace(proposal, replacements=(first,))))[0]
-            == "committed"
-        )
-        more = dataclasses.replace(proposal, message_id="group-2", replacements=(first, second))
+        assert _said(await o.ask(proposal._replace(replacements=(first,))))[0] == "committed"
+        more = proposal._replace(message_id="group-2", replacements=(first, second))
         assert _said(await o.ask(more))[0] == "committed"
         assert list(o.metadata.objects) == [proposal.object.name]
 
@@ -242,13 +236,10 @@ def test_an_object_that_is_live_already_does_not_expire() -> None:
     async def body(o: Owner) -> None:
         proposal = o.compact(await o.written("a"), await o.written("b"))
         first, second = proposal.replacements
-        assert (
-            _said(await o.ask(dataclasses.replace(proposal, replacements=(first,))))[0]
-            == "committed"
-        )
+        assert _said(await o.ask(proposal._replace(replacements=(first,))))[0] == "committed"
         await asyncio.sleep(2 * DAY_MS / 1000)
         # As the next owner finds it that took over in the middle.
-        more = dataclasses.replace(proposal, message_id="group-2", replacements=(second,))
+        more = proposal._replace(message_id="group-2", replacements=(second,))
         assert _said(await o.ask(more))[0] == "committed"
 
     owned(body)
@@ -260,10 +251,7 @@ def test_an_object_that_is_checked_cannot_be_deleted_and_forgotten_meanwhile() -
         proposal = o.compact(first, second)
         name = proposal.object.name
         of_first, of_second = proposal.replacements
-        assert (
-            _said(await o.ask(dataclasses.replace(proposal, replacements=(of_first,))))[0]
-            == "committed"
-        )
+        assert _said(await o.ask(proposal._replace(replacements=(of_first,))))[0] == "committed"
 
         async def forget(method: Method, asked: str) -> None:
             if method == "get_range" and asked == name:
@@ -273,7 +261,7 @@ def test_an_object_that_is_checked_cannot_be_deleted_and_forgotten_meanwhile() -
                 await o.writer.garbage_collector.collect_now()
 
         o.hooks.before = forget
-        more = dataclasses.replace(proposal, message_id="group-2", replacements=(of_second,))
+        more = proposal._replace(message_id="group-2", replacements=(of_second,))
         assert _said(await o.ask(more))[0] == "refused_changed"
         assert name in o.storage.bucket.objects
         # From now on it goes the way of all garbage.
@@ -290,10 +278,9 @@ def test_an_object_that_was_refused_is_never_taken_later() -> None:
         of_first, of_second = proposal.replacements
         o.truncate(first, 150)
         assert (
-            _said(await o.ask(dataclasses.replace(proposal, replacements=(of_first,))))[0]
-            == "refused_changed"
+            _said(await o.ask(proposal._replace(replacements=(of_first,))))[0] == "refused_changed"
         )
-        late = dataclasses.replace(proposal, message_id="group-2", replacements=(of_second,))
+        late = proposal._replace(message_id="group-2", replacements=(of_second,))
         verdict, reason = _said(await o.ask(late))
         assert verdict == "refused_changed"
         assert "waits for its deletion" in reason
@@ -303,7 +290,7 @@ def test_an_object_that_was_refused_is_never_taken_later() -> None:
         ]._replace(since_ms=-(10**12))
         await o.writer.garbage_collector.collect_now()
         assert proposal.object.name not in o.metadata.garbage
-        latest = dataclasses.replace(late, message_id="group-3")
+        latest = late._replace(message_id="group-3")
         assert _said(await o.ask(latest))[0] == "refused_missing_object"
 
     owned(body)
@@ -357,7 +344,7 @@ def test_a_block_that_is_not_what_was_proposed_is_refused() -> None:
         for number, (what, data) in enumerate(forged.items()):
             assert len(data) == len(good)
             o.plant(proposal.object.name, data)
-            message = dataclasses.replace(proposal, message_id=f"forged-{number}")
+            message = proposal._replace(message_id=f"forged-{number}")
             assert _said(await o.ask(message))[0] == "refused_checksum", what
         o.plant(proposal.object.name, good)
         assert _said(await o.ask(proposal))[0] == "committed"
@@ -370,7 +357,7 @@ def test_a_block_that_reaches_beyond_its_object_is_refused() -> None:
         proposal = o.compact(await o.written())
         name, size = proposal.object.name, proposal.object.size - 1
         o.plant(name, o.storage.bucket.objects[name].data[:size])
-        shorter = dataclasses.replace(proposal, object=proposal.object._replace(size=size))
+        shorter = proposal._replace(object=proposal.object._replace(size=size))
         verdict, reason = _said(await o.ask(shorter))
         assert verdict == "refused_checksum"
         assert "beyond" in reason
@@ -406,8 +393,7 @@ def test_a_block_of_an_epoch_after_its_object_is_refused() -> None:
         name = o.compaction_name(epoch=4)
         o.plant(name, o.storage.bucket.objects[proposal.object.name].data)
         segment, old, new = proposal.replacements[0]
-        early = dataclasses.replace(
-            proposal,
+        early = proposal._replace(
             object=proposal.object._replace(name=name),
             replacements=(
                 Replacement(segment, old, tuple(chunk._replace(object_name=name) for chunk in new)),
@@ -450,7 +436,7 @@ def test_a_proposal_that_claims_what_cannot_be_is_malformed() -> None:
             "bytes of another segment": _with(good, other, tuple(of_other), new),
         }
         for number, (what, proposal) in enumerate(forged.items()):
-            message = dataclasses.replace(proposal, message_id=f"forged-{number}")
+            message = proposal._replace(message_id=f"forged-{number}")
             verdict, reason = _said(await o.ask(message))
             assert verdict == "refused_malformed", (what, reason)
             assert reason
@@ -463,15 +449,16 @@ def test_a_proposal_that_claims_what_cannot_be_is_malformed() -> None:
 
 def _renamed(proposal: ReplaceProposal, name: str) -> ReplaceProposal:
     segment, old, new = proposal.replacements[0]
-    return dataclasses.replace(
-        _with(proposal, segment, old, tuple(chunk._replace(object_name=name) for chunk in new)),
+    return _with(
+        proposal, segment, old, tuple(chunk._replace(object_name=name) for chunk in new)
+    )._replace(
         object=ObjectRecord(name, proposal.object.size, 0),
     )
 
 
 def _with(proposal: ReplaceProposal, segment: int, old: object, new: object) -> ReplaceProposal:
     replacement = Replacement(segment, old, new)  # type: ignore[arg-type]
-    return dataclasses.replace(proposal, replacements=(replacement,))
+    return proposal._replace(replacements=(replacement,))
 
 
 @pytest.mark.parametrize(
@@ -516,7 +503,7 @@ def test_a_message_put_under_another_name_is_malformed() -> None:
         wrong = proposal.key._replace(message_id="other")
         objects[message_name(wrong)] = data
         await o.keeper.check_now()
-        verdict, reason = _said(await o.answer(dataclasses.replace(proposal, message_id="other")))
+        verdict, reason = _said(await o.answer(proposal._replace(message_id="other")))
         assert verdict == "refused_malformed"
         assert "group-1" in reason
 

@@ -20,9 +20,14 @@ from segmentstore.contracts.metadata import SegmentMetadata
 from storagewriter.config import StorageWriterConfig
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.segment_aggregator import RUN_BYTES, SegmentAggregator
-from tests.storagewriter.fake_container import FakeContainer, StorageWithoutCompose, make_config
+from tests.storagewriter.fake_container import (
+    FakeContainer,
+    LocalStorage,
+    StorageWithoutCompose,
+    make_config,
+)
 from tests.support.suites import examples
-from tier2.memory_object_storage import Method
+from tier2.memory_object_storage import MemoryObjectStorage, Method
 
 
 @pytest.fixture(autouse=True)
@@ -100,13 +105,23 @@ async def _act(
     steps=STEPS,
     seed=st.integers(0, 2**32),
     target=st.sampled_from([200, 100_000]),
+    object_bytes=st.sampled_from([100, 400]),
     evicting=st.booleans(),
+    storage_type=st.sampled_from([MemoryObjectStorage, LocalStorage]),
 )
 def test_no_byte_is_lost_or_doubled(
-    steps: list[tuple[str, int]], seed: int, target: int, evicting: bool
+    steps: list[tuple[str, int]],
+    seed: int,
+    target: int,
+    object_bytes: int,
+    evicting: bool,
+    storage_type: type[MemoryObjectStorage],
 ) -> None:
-    config = make_config(unflushed_target_bytes=target, object_segments_max=4)
-    run_virtual(_run(FakeContainer(config, evicting=evicting), config, steps, seed))
+    config = make_config(
+        unflushed_target_bytes=target, object_bytes=object_bytes, object_segments_max=4
+    )
+    container = FakeContainer(config, storage_type=storage_type, evicting=evicting)
+    run_virtual(_run(container, config, steps, seed))
 
 
 GROWTH = ["append"] * 30 + ["wait"] * 10

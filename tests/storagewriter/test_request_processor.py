@@ -263,8 +263,7 @@ def test_messages_that_cannot_be_answered_leave_room_for_others(
         segment_id = await o.written()
         good = o.compact(segment_id, message_id="z")
         changed = [
-            dataclasses.replace(o.compact(await o.written(f"s{n}")), message_id=f"group-{n}")
-            for n in range(7)
+            o.compact(await o.written(f"s{n}"))._replace(message_id=f"group-{n}") for n in range(7)
         ]
         for n in range(7):
             o.truncate(changed[n].replacements[0].segment_id, 150)

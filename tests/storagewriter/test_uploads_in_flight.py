@@ -54,6 +54,13 @@ class HeldPuts(MemoryObjectStorage):
             self.gates[number].set()
             await asyncio.sleep(0.1)
 
+    async def let_all(self) -> None:
+        """Those of now, and those that follow from them."""
+        number = 0
+        while number < len(self.gates):
+            await self.let(number)
+            number += 1
+
 
 def held_puts(c: FakeContainer) -> HeldPuts:
     assert isinstance(c.storage, HeldPuts)
@@ -272,10 +279,7 @@ def test_a_merge_ends_the_flight_and_is_linked() -> None:
         c.merge(a, b)
         c.append(a, OBJECT)
         await asyncio.sleep(0.1)
-        number = 0
-        while number < len(puts.gates):
-            await puts.let(number)
-            number += 1
+        await puts.let_all()
         assert c.segment(a).storage_length == 5 * OBJECT + 50
         assert not c.segment(a).merges
 
@@ -332,20 +336,61 @@ def test_an_object_of_several_segments_is_a_flight_of_its_own() -> None:
 
 
 class LocalHeldPuts(HeldPuts):
+    """To a disk that the log may share."""
+
     @property
     def is_local(self) -> bool:
         return True
 
 
-def test_on_a_local_disk_objects_of_a_segment_go_one_by_one() -> None:
+@pytest.mark.parametrize(("uploads_max", "on_their_way"), [(1, 1), (2, 2), (4, 2)])
+def test_to_a_local_disk_one_object_of_a_segment_is_sent_and_the_next_is_read_meanwhile(
+    uploads_max: int, on_their_way: int
+) -> None:
     async def body(c: FakeContainer) -> None:
         puts, a = held_puts(c), c.create("a")
         c.append(a, 3 * OBJECT)
         for number in range(3):
             await asyncio.sleep(0.1)
             assert len(puts.gates) == number + 1
+            assert c.bytes_read == min(number + on_their_way, 3) * OBJECT
+            assert c.writer.statistics().uploads_in_flight == min(on_their_way, 3 - number)
             await puts.let(number)
         assert c.segment(a).storage_length == 3 * OBJECT
+
+    run(body, storage_type=LocalHeldPuts, **{**MANY, "uploads_max": uploads_max})
+
+
+@pytest.mark.parametrize("in_slices", [False, True])
+@pytest.mark.parametrize("offset", [10, OBJECT, OBJECT + 10, 2 * OBJECT, 2 * OBJECT + 10])
+def test_truncated_while_one_is_sent_and_the_next_was_read(offset: int, *, in_slices: bool) -> None:
+    """What nobody wants any more is not sent."""
+
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 3 * OBJECT)
+        await asyncio.sleep(0.1)
+        c.truncate(a, offset, in_slices=in_slices)
+        await puts.let_all()
+        assert len(puts.gates) == (3 if offset < 2 * OBJECT else 2)
+        assert c.segment(a).storage_length == 3 * OBJECT
+        kept = {chunk.object_name for chunk in c.segment(a).chunks}
+        assert set(c.metadata.objects) == kept
+        assert set(c.storage.bucket.objects) == kept | set(c.metadata.garbage)
+
+    run(body, storage_type=LocalHeldPuts, **MANY)
+
+
+def test_deleted_while_one_is_sent_the_next_is_not() -> None:
+    async def body(c: FakeContainer) -> None:
+        puts, a = held_puts(c), c.create("a")
+        c.append(a, 3 * OBJECT)
+        await asyncio.sleep(0.1)
+        assert c.bytes_read == 2 * OBJECT
+        c.delete(a)
+        await puts.let(0)
+        assert len(puts.gates) == 1
+        assert c.writer.unflushed_bytes == 0
 
     run(body, storage_type=LocalHeldPuts, **MANY)
 

@@ -35,6 +35,10 @@ class FaultyFile(OsFile):
         self._disk.reach("allocate", self._path)
         super().allocate(offset, length)
 
+    def write_directly(self) -> None:
+        self._disk.reach("write_directly", self._path)
+        super().write_directly()
+
 
 class FaultyDisk(OsDisk):
     """`calls` notes every call reached; `trap` may end one."""

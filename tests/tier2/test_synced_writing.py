@@ -105,3 +105,18 @@ def test_room_for_a_large_object_is_found_before_anything_is_written(tmp_path: P
 
     run(tmp_path, disk, case)
     assert (tmp_path / "a/x").read_bytes() == data
+
+
+@pytest.mark.parametrize(("size", "direct"), [(SYNCED_BYTES, 0), (SYNCED_BYTES + 1, 1)])
+def test_large_objects_alone_leave_nothing_in_the_page_cache(
+    size: int, direct: int, tmp_path: Path
+) -> None:
+    disk = FaultyDisk()
+
+    async def case(storage: FileObjectStorage) -> None:
+        await storage.put("a/x", [bytes(size)], unique_id(1))
+
+    run(tmp_path, disk, case)
+    calls = [call for call, _ in disk.calls]
+    assert calls.count("write_directly") == direct
+    assert not direct or calls.index("write_directly") < calls.index("pwrite")

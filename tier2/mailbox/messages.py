@@ -16,11 +16,9 @@ Pure: no await, no clock, no I/O.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 from segmentstore.contracts.checksum import Buffer, crc32c
@@ -64,6 +62,8 @@ carried out, name by name in the detail. `exported`: `detail["manifest"]` is the
 `failed`: the owner tried and could not, the reason says why; asking again may help.
 """
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
+NO_DETAIL: Final[dict[str, Any]] = {}
+"""Shared by all answers without a detail, and never changed."""
 
 
 class MessageFormatError(Exception):
@@ -80,8 +80,7 @@ class Replacement(NamedTuple):
     """Neighbours that cover exactly the same range, all in the proposal's object; at least one."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceProposal:
+class ReplaceProposal(NamedTuple):
     """An object of a job that holds bytes of segments, to be read from there from now on."""
 
     container_id: int
@@ -100,8 +99,7 @@ class ReplaceProposal:
         return MessageKey(self.container_id, self.job_id, self.message_id)
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanDeletionRequest:
+class OrphanDeletionRequest(NamedTuple):
     """Objects that a job found nobody refers to: the owner is to check, and to make garbage of what
     is.
     """
@@ -122,8 +120,7 @@ class OrphanDeletionRequest:
         return MessageKey(self.container_id, self.job_id, self.message_id)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest:
+class ExportRequest(NamedTuple):
     """The owner is to export its catalog now."""
 
     container_id: int
@@ -138,8 +135,7 @@ class ExportRequest:
         return MessageKey(self.container_id, self.job_id, self.message_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What became of a message.
 
     It is never a licence to delete anything: that is the owner's alone.
@@ -151,7 +147,7 @@ class Answer:
     verdict: Verdict
     reason: str = ""
     """One sentence; empty where all is as was asked for."""
-    detail: dict[str, Any] = field(default_factory=dict)
+    detail: dict[str, Any] = NO_DETAIL
     store_id: str = ""
     """Of the store whose owner answers; empty in what older versions wrote."""
 
@@ -216,7 +212,7 @@ def _to_body(message: Message | Answer) -> dict[str, Any]:
             "replacements": replacements,
             "created_ms": message.created_ms,
         }
-    body = dataclasses.asdict(message)
+    body = message._asdict()
     if not message.store_id:
         del body["store_id"]
     return body

@@ -19,6 +19,7 @@ from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.waiting import note_end
 from tier2.object_names import check_object_name, check_unique_id, is_name_part, new_probe_name
 from tier2.object_storage import (
     NO_METADATA,
@@ -281,7 +282,7 @@ class S3ObjectStorage(ObjectStorage):
         task = own_task(upload.run(), name="tier2 s3 upload")
         self._uploads.add(task)
         task.add_done_callback(self._uploads.discard)
-        task.add_done_callback(_note_end)
+        task.add_done_callback(note_end)
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -306,9 +307,3 @@ def _is_name(name: str) -> bool:
     ending in a slash.
     """
     return bool(name) and all(is_name_part(part) for part in name.split("/"))
-
-
-def _note_end(task: asyncio.Task[None]) -> None:
-    """Take note of how an upload ended whose caller was cancelled meanwhile."""
-    if not task.cancelled():
-        task.exception()

@@ -188,8 +188,8 @@ LOG: Final = (
         (
             Edit(
                 f"{_WRITER}.write",
-                "seal_header(self._container_id, self._epoch, sequence, durable_through, payload)",
-                "seal_header(self._container_id, self._epoch, sequence, sequence - 1, payload)",
+                "pack_header(container_id, epoch, sequence, durable_through, length, checksum)",
+                "pack_header(container_id, epoch, sequence, sequence - 1, length, checksum)",
             ),
         ),
         Hunt(

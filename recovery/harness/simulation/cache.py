@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from readindex.cache_storage import CacheStatistics, CacheStorage
@@ -72,8 +71,8 @@ class SimulatedCache(CacheStorage):
 
     def statistics(self) -> CacheStatistics:
         numbers = self._memory.statistics()
-        return replace(
-            numbers, hits=numbers.hits - self._taken, misses=numbers.misses + self._taken
+        return numbers._replace(
+            hits=numbers.hits - self._taken, misses=numbers.misses + self._taken
         )
 
     async def _wait(self) -> None:

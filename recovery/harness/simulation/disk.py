@@ -163,6 +163,10 @@ class SimulatedFile:
         if failure is not None:
             raise _error(failure[0], file.path)
 
+    def write_directly(self) -> None:
+        # What was written is volatile until it is synced, either way.
+        pass
+
     def is_at(self, path: str) -> bool:
         try:
             there = self._disk.image.find(path)

@@ -19,7 +19,6 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from segmentstore.contracts.runtime import Runtime
@@ -204,8 +203,7 @@ class CompactionJobs:
                 new._replace(start_offset=new.start_offset + 1),
             ]
         )
-        forged = replace(
-            message,
+        forged = message._replace(
             message_id=f"{key.message_id}-forged",
             replacements=(first._replace(new=(wrong, *first.new[1:])), *message.replacements[1:]),
         )

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from durablelog.bookkeeper.bookkeeper_location import (
-    BookKeeperLocation,
-    is_bookkeeper_url,
-)
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.bookkeeper_url import is_bookkeeper_url
 from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.contracts.byte_sizes import GIB, KIB, MIB
 from segmentstore.contracts.errors import ConfigError

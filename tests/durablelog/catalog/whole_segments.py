@@ -35,7 +35,7 @@ async def whole_of(
             assert key not in pages
             pages[key] = chunks
     copy.chunks = ChunkList()
-    copy.chunks.extend_pages((chunks, None) for _, chunks in sorted(pages.items()))
+    copy.own_chunks().extend_pages((chunks, None) for _, chunks in sorted(pages.items()))
     copy.chunks.check()
     assert len(copy.attributes) == len(segment.attributes)
     assert len(copy.chunks) == len(segment.chunks)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -250,7 +249,7 @@ def test_what_is_no_index_is_refused_with_a_reason() -> None:
     mappings = [an_index().mapping(each) for each in range(3)]
 
     def other(*changed: EntryMapping, **fields: int | bool) -> bytes:
-        metadata = dataclasses.replace(an_index().metadata, **fields)  # type: ignore[arg-type]
+        metadata = an_index().metadata._replace(**fields)  # type: ignore[arg-type]
         return encode_index(IndexBlock(metadata, 1400, changed or mappings))
 
     for data, reason in (

@@ -56,7 +56,7 @@ def make_metadata(
         metadata.segments[last_id] = segment
     for segment, position, length, name in placed:
         block_id = source.choice((segment.segment_id, 10_000))
-        segment.chunks.append(
+        segment.own_chunks().append(
             ChunkRecord(position, length, name, ends[name], block_id, source.randrange(1000))
         )
         ends[name] += length + 100

@@ -4,7 +4,6 @@ is a MessageFormatError.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Callable
@@ -318,14 +317,14 @@ def test_lengths_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_json_cannot_hold_is_not_written() -> None:
     for detail in ({"x": 1.5}, {"x": object()}, {"x": float("nan")}):
         with pytest.raises(ValueError):
-            encode(dataclasses.replace(ANSWER, detail=detail))
+            encode(ANSWER._replace(detail=detail))
     with pytest.raises(ValueError):
-        encode(dataclasses.replace(ANSWER, verdict="perhaps"))  # type: ignore[arg-type]
+        encode(ANSWER._replace(verdict="perhaps"))  # type: ignore[arg-type]
 
 
 @given(st.text(max_size=3000))
 def test_any_text_becomes_a_reason(text: str) -> None:
-    answer = dataclasses.replace(ANSWER, reason=one_sentence(text))
+    answer = ANSWER._replace(reason=one_sentence(text))
     assert parse(encode(answer)) == answer
 
 

@@ -104,7 +104,7 @@ class Bed:
         live = self.metadata.objects[name] = LiveObject(record)
         for (segment_id, data), (_, chunk) in zip(blocks, placed, strict=False):
             segment = self.segment(segment_id)
-            segment.chunks.append(
+            segment.own_chunks().append(
                 ChunkRecord(
                     segment.storage_length,
                     len(data),

@@ -87,7 +87,7 @@ class World:
             builder.add(segment_id, start, [PAYLOAD], segment_name=f"segment/{segment_id}")
         record, chunks = builder.finish(name, self.now_ms)
         for segment_id, chunk in chunks:
-            metadata.segments[segment_id].chunks.append(chunk)
+            metadata.segments[segment_id].own_chunks().append(chunk)
         metadata.objects[name] = LiveObject(record, len(SEGMENTS), len(SEGMENTS) * len(PAYLOAD))
         self.put(name, b"".join(builder.parts))
         return name

@@ -98,7 +98,7 @@ class SourceWorld:
         self.run(lambda storage: storage.put(name, parts, unique_id))
         record, placed = builder.finish(name, self.now_ms)
         for segment, (_, chunk) in zip(segments, placed, strict=True):
-            segment.chunks.append(chunk)
+            segment.own_chunks().append(chunk)
             segment.storage_length = segment.length = chunk.end_offset
         container.objects[name] = LiveObject(
             record, len(placed), sum(chunk.length for _, chunk in placed)
@@ -122,7 +122,7 @@ class SourceWorld:
         self.run(lambda storage: storage.put(name, parts, unique_id))
         record, placed = builder.finish(name, self.now_ms)
         chunks = [chunk for _, chunk in placed[1:]]
-        segment.chunks.extend(chunks)
+        segment.own_chunks().extend(chunks)
         segment.storage_length = position
         container.objects[name] = LiveObject(
             record, len(chunks), sum(chunk.length for chunk in chunks)

@@ -67,7 +67,7 @@ class Catalog:
         self.metadata.objects[name] = live
         for segment_id, length in blocks:
             segment = self.segment(segment_id)
-            segment.chunks.append(
+            segment.own_chunks().append(
                 ChunkRecord(
                     segment.storage_length, length, name, place, segment_id, segment.storage_length
                 )
@@ -411,7 +411,7 @@ class TestProperties:
         for length, moves, gap in blocks:
             number += moves
             place += 5000 * gap
-            segment.chunks.append(
+            segment.own_chunks().append(
                 ChunkRecord(segment.length, length, f"o{number}", place, 1, segment.length)
             )
             place += 200 + length

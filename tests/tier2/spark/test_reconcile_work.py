@@ -206,7 +206,7 @@ def test_a_missing_object_that_another_container_s_catalog_has_says_what_is_lost
     for number, moved in world.chunks_of(1, taken):
         with edited_chunks(world.metadata[1].segments[number]) as chunks:
             chunks.remove(moved)
-        world.metadata[0].segments[number].chunks.append(moved)
+        world.metadata[0].segments[number].own_chunks().append(moved)
     world.lose(taken)
     rows = [row for row in dry_run(world, check="none")[0].to_pylist() if row["kind"] == "missing"]
     assert [row["object"] for row in rows] == [taken]

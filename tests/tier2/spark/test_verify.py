@@ -177,7 +177,7 @@ def test_chunks_that_were_merged_are_compared_with_what_their_block_was_written_
         chunk._replace(start_offset=chunk.start_offset + 6 * len(PAYLOAD))
         for chunk in segments[8].chunks
     ]
-    segments[7].chunks.extend(moved)
+    segments[7].own_chunks().extend(moved)
     segments[8].chunks = ChunkList()
     assert check(world).findings == []
 

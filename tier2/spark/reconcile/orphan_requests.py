@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -161,7 +161,7 @@ def counted(answer: Answer) -> Answer:
         "shown": names[:SHOWN],
         "shown_left": dict(list(kept.items())[:SHOWN]),
     }
-    return replace(answer, detail=detail)
+    return answer._replace(detail=detail)
 
 
 @dataclass(slots=True)
