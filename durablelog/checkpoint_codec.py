@@ -308,5 +308,6 @@ def _decode_chunks(
                 ChunkRecord(start, length, name, block_offset, block_segment_id, block_start)
             )
         pages.append((page, bytes(data[begin:position])))
-    segment.chunks.extend_pages(pages)
+    if pages:
+        segment.own_chunks().extend_pages(pages)
     return position

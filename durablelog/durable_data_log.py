@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, NewType
 
 from segmentstore.contracts.checksum import Buffer
@@ -58,8 +57,7 @@ LogRange = tuple[int, int, int]
 """Bytes inside one frame's payload: the address of the first, how many, their CRC32C."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DataLogStatistics:
+class DataLogStatistics(NamedTuple):
     """A snapshot of a log's numbers."""
 
     epoch: int

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from durablelog.bookkeeper.metadata_node import MetadataNodes
 from durablelog.durable_data_log import DurableDataLog
-from durablelog.file.frame_reports import FrameReport
 from segmentstore.contracts.urls import redacted
+
+if TYPE_CHECKING:
+    from durablelog.bookkeeper.metadata_node import MetadataNodes
+    from durablelog.file.frame_reports import FrameReport
 
 
 class StoreIdentity(NamedTuple):
@@ -81,8 +82,7 @@ class OrphanLedger(NamedTuple):
     """Bytes; None while it is open."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanSearch:
+class OrphanSearch(NamedTuple):
     """The result of a search, which changes nothing."""
 
     orphans: tuple[OrphanLedger, ...] = ()
@@ -90,8 +90,7 @@ class OrphanSearch:
     """Ledgers that were skipped, and why; a sentence each."""
 
 
-@dataclass(frozen=True, slots=True)
-class OrphanDeletion:
+class OrphanDeletion(NamedTuple):
     """The result of a deletion."""
 
     deleted: tuple[OrphanLedger, ...] = ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from segmentstore.contracts.byte_sizes import KIB, MIB
 from segmentstore.contracts.settings import whole
@@ -36,8 +37,7 @@ class ProcessorConfig:
     """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessorStatistics:
+class ProcessorStatistics(NamedTuple):
     """A snapshot of the processor's numbers."""
 
     queue_requests: int

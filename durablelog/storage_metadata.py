@@ -23,7 +23,7 @@ from durablelog.operations import (
     StorageUpdateOperation,
     TruncateOperation,
 )
-from segmentstore.contracts.chunk_list import ChunkList, PageContent
+from segmentstore.contracts.chunk_list import NO_CHUNKS, PageContent
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
@@ -271,7 +271,7 @@ def _add_chunk(
     if chunk.object_name is not live.record.name:
         # Of the log: all chunks in an object share its name.
         chunk = chunk._replace(object_name=live.record.name)
-    segment.chunks.append(chunk)
+    segment.own_chunks().append(chunk)
     changes.add_chunk(segment, chunk)
     segment.storage_length = chunk.end_offset
 
@@ -301,10 +301,10 @@ def _link(
             if moved.end_offset <= target.start_offset:
                 _release(metadata, changes, source.segment_id, chunk, operation)
             else:
-                target.chunks.append(moved)
+                target.own_chunks().append(moved)
                 changes.lose_place(source.segment_id, chunk)
                 changes.add_chunk(target, moved)
-        source.chunks = ChunkList()
+        source.chunks = NO_CHUNKS
         target.storage_length = merge.end_offset
         del metadata.segments[source.segment_id]
         metadata.partial.discard(source.segment_id)

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheStatistics:
+class CacheStatistics(NamedTuple):
     """A snapshot of a cache's numbers."""
 
     bytes_stored: int

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from readindex.block_source import BlockSource, FetchWatch
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, SequentialReader
 from readindex.fetched_extents import FetchedExtents
@@ -32,6 +32,9 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError, StorageUnavailableError
+
+if TYPE_CHECKING:
+    from readindex.block_source import BlockSource, FetchWatch
 
 BACKOFF_S_MAX = 30.0
 """Longest pause between two tries of a fetch."""

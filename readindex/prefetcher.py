@@ -19,8 +19,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-from readindex.block_source import BlockSource
 from readindex.config import ReadIndexConfig
 from readindex.extent import Extent, SequentialReader
 from readindex.fair_delivery import FairDelivery
@@ -34,6 +34,9 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.rate_limiter import RateLimiter
 from segmentstore.contracts.runtime import Runtime
+
+if TYPE_CHECKING:
+    from readindex.block_source import BlockSource
 
 KnowChunk = Callable[[int, int], Awaitable[None]]
 """Has the chunk of a segment with an offset in memory, which may be in the catalog alone. Raises

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from readindex.append_intake import AppendIntake
-from readindex.block_source import BlockSource, FetchWatch
 from readindex.cache_addresses import CacheAddresses
 from readindex.cache_manager import CacheManager
 from readindex.cache_storage import CacheStorage
@@ -47,6 +47,9 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.runtime import Runtime
+
+if TYPE_CHECKING:
+    from readindex.block_source import BlockSource, FetchWatch
 
 _CROWDED = 1.5
 """Share of `tail_bytes_max` from which what can wait does so until more has been spilled."""

@@ -45,7 +45,7 @@ from segmentstore.contracts.checksum import Buffer, crc32c
 from segmentstore.contracts.disk import Disk, make_directories, remove_content
 from segmentstore.contracts.rocksdb_process import leave_to_parent, rocksdb_birth
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.waiting import outlast
+from segmentstore.contracts.waiting import note_end, outlast
 
 T = TypeVar("T")
 
@@ -223,6 +223,7 @@ class RocksDbCache(CacheStorage):
             else:
                 # The caller was cancelled; the thread goes on, and closing must still wait for it.
                 future.add_done_callback(self._in_flight.discard)
+                future.add_done_callback(note_end)
 
     async def _shut(self) -> None:
         """Close what is open, once nothing is in flight on it. Nothing is found from here on."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -27,8 +26,7 @@ class Pressure(NamedTuple):
         return max(self.unflushed / self.bound, self.tail)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadIndexStatistics:
+class ReadIndexStatistics(NamedTuple):
     """A container's read index as of now.
 
     Sizes in bytes; counts since it was made where the name is a verb.

@@ -16,7 +16,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from recovery.kept_file import save_text
 from recovery.scrub import Live, Scrub
@@ -74,8 +74,7 @@ class ScrubFile:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScrubStatistics:
+class ScrubStatistics(NamedTuple):
     """A snapshot of the scrub under way.
 
     Counts are of the current pass, restarts of the store included.

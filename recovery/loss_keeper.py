@@ -21,12 +21,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from recovery.kept_file import save_text
 from recovery.loss_file import Places, load_losses, render_losses
-from recovery.open_container import OpenContainer
 from recovery.seen_losses import LostPlace, SeenLosses
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
@@ -45,6 +43,9 @@ from tier2.object_storage import (
     StorageUnavailableError,
 )
 
+if TYPE_CHECKING:
+    from recovery.open_container import OpenContainer
+
 _log = logging.getLogger(__name__)
 
 SAVE_AFTER_S: Final = 1.0
@@ -58,8 +59,7 @@ FAILURES_IN_A_ROW: Final = 3
 """After so many that are not the tier's as a whole, a container's turn is over."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossStatistics:
+class LossStatistics(NamedTuple):
     """A snapshot of what reads found lost."""
 
     objects: int

@@ -10,7 +10,6 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
@@ -41,8 +40,7 @@ Raises DataCorruptionError, TierUnavailableError.
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoveryReport:
+class RecoveryReport(NamedTuple):
     """What one recovery did."""
 
     operations: int

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from durablelog.metadata_needs import ChunkNeed
-from recovery.open_container import OpenContainer
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
+
+if TYPE_CHECKING:
+    from recovery.open_container import OpenContainer
 
 PLACES_MAX: Final = 1000
 """Of one container."""

@@ -75,7 +75,8 @@ def checked_updates(updates: Sequence[object]) -> tuple[KeyedUpdate, ...]:
             and (expected is None or (type(expected) is int and VALUE_MIN <= expected <= VALUE_MAX))
         ):
             _refuse_update(update)
-        result.append((attribute_id.bytes, update_type, value, expected))
+        # Its `bytes`, without the call of a property.
+        result.append((attribute_id.int.to_bytes(16), update_type, value, expected))
     return tuple(result)
 
 

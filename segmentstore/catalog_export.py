@@ -23,8 +23,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from durablelog.catalog.key_store import KeySnapshot
 from segmentstore.config import StoreConfig
@@ -34,7 +33,6 @@ from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import own_task
-from segmentstore.contracts.reports import CatalogExport
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.export_tables import encode_stored
 from storagewriter.wall_clock import SteadyWallClock
@@ -42,6 +40,7 @@ from tier2.object_names import SnapshotName, new_copy_id
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
 
 if TYPE_CHECKING:
+    from segmentstore.contracts.reports import CatalogExport
     from tier2.catalog.catalog_copy import CatalogCopy
     from tier2.catalog.catalog_manifest import Manifest
     from tier2.catalog.catalog_snapshots import EncodedTable
@@ -54,8 +53,7 @@ RETRY_MAX_S: Final = 300.0
 """From a scheduled export that failed to the next; never longer than the schedule itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportStatistics:
+class ExportStatistics(NamedTuple):
     """What the exports of an open store have come to."""
 
     exports: int
@@ -282,7 +280,7 @@ async def export_metadata(
     had it open. Raises MissingExtraError (pyarrow), TierUnavailableError.
     """
     require_extra("arrow", "an export of the catalog")
-    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - only who exports pays for it
+    from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - exports alone need it
 
     try:
         manifest = await catalog_snapshots.write_snapshot(
@@ -347,6 +345,9 @@ async def _delete_old(storage: ObjectStorage, runtime: Runtime, manifest: Manife
 
 def export_of(manifest: Manifest) -> CatalogExport:
     """What is notified of a snapshot."""
+    # Not at the top: exports alone need it.
+    from segmentstore.contracts.reports import CatalogExport  # noqa: PLC0415
+
     return CatalogExport(
         container_id=manifest.container_id,
         epoch=manifest.epoch,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import ipaddress
 import itertools
 import os
@@ -373,6 +372,9 @@ def shown(value: object) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The closest of the known names as the end of a sentence; empty if none is close."""
+    # Not at the top: only a mistake needs it.
+    import difflib  # noqa: PLC0415
+
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]}?" if close else ""
 

@@ -98,6 +98,11 @@ def orphan_ledgers(found: OrphanSearch) -> Iterator[GarbageItem | Finding]:
         yield note("orphan-ledger", "", problem)
 
 
+def missing_markers(losses: Iterable[str]) -> list[Finding]:
+    """What `StoreMarkers.losses` says, as findings."""
+    return [Finding(Severity.INFORMATION, "marker-missing", "Tier 2", loss) for loss in losses]
+
+
 async def collect_garbage(
     containers: Sequence[SegmentContainer], storage: ObjectStorage, clock: Clock
 ) -> GarbageReport:

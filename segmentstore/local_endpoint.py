@@ -17,12 +17,12 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast, stop_accepting
 from segmentstore.server.local_listener import local_listener, socket_path
 from segmentstore.service import SegmentStore
-from segmentstore.stats_types import WireStats
 from segmentstore.store_parts import StoreParts
 
 if TYPE_CHECKING:
     # It is loaded late.
     from segmentstore.server.wire_server import WireServer
+    from segmentstore.stats_types import WireStats
 
 _log = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 from readindex.cache_addresses import CacheAddresses
 from segmentstore.cancellation_watch import CancellationWatch
@@ -44,9 +45,11 @@ from segmentstore.tier2_watch import has_objects, losses_of, scrub_of, watch_rea
 from storagewriter.consolidator import rewrite_gate
 from storagewriter.data_source import OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
-from tier2.archive.archive_place import ArchivePlace
 from tier2.locations import check_archive_url
 from tier2.store_markers import StoreMarkers
+
+if TYPE_CHECKING:
+    from tier2.archive.archive_place import ArchivePlace
 
 _log = logging.getLogger(__name__)
 
@@ -164,6 +167,7 @@ def _open_archive(requested: Requested, tier2: str, config: StoreConfig) -> Arch
     if not settings.place:
         return None
     # Not at the top: only a store with an archive pays for it.
+    from tier2.archive.archive_place import ArchivePlace  # noqa: PLC0415
     from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader  # noqa: PLC0415
 
     # Again: a store on BookKeeper says itself where its Tier 2 is.

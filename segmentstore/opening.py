@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Generator, Mapping
 from types import TracebackType
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.errors import (
@@ -22,10 +22,12 @@ from segmentstore.deprecated_settings import deprecation_notes
 from segmentstore.local_endpoint import open_local_endpoint
 from segmentstore.open_steps import open_store
 from segmentstore.open_stores import make_way, register
-from segmentstore.options import StoreOptions
 from segmentstore.service import SegmentStore
 from segmentstore.settings_sources import deprecated_variables, unknown_variables
 from segmentstore.store_parts import StoreParts
+
+if TYPE_CHECKING:
+    from segmentstore.options import StoreOptions
 
 
 class OpeningStore:
@@ -78,7 +80,7 @@ class OpeningStore:
     async def _listen(self, store: SegmentStore, parts: StoreParts) -> None:
         if parts.config.metrics_port:
             require_extra("metrics", "metrics_port")
-            # Not at the top: only who watches pays for it.
+            # Not at the top: metrics alone need it.
             from segmentstore.metrics import registry  # noqa: PLC0415
             from segmentstore.metrics_endpoint import MetricsEndpoint  # noqa: PLC0415
 
@@ -92,14 +94,14 @@ class OpeningStore:
         locally = config.local_server and isinstance(self._runtime.disk, OsDisk)
         server = None
         if (config.wire_port or config.controller_port) and parts.closing is None:
-            # Not at the top: only who serves pays for it.
+            # Not at the top: ports alone need it.
             from segmentstore.network_ports import open_ports  # noqa: PLC0415
 
             server = await open_ports(store, parts, self._runtime)
         if locally and parts.closing is None:
             await open_local_endpoint(store, parts, self._runtime, server)
         if config.joins_cluster and parts.closing is None:
-            # Not at the top: only who joins pays for it.
+            # Not at the top: hosts of a cluster alone need it.
             from segmentstore.cluster.membership import join_cluster  # noqa: PLC0415
 
             # Last, for clients are sent here from now on; the first to be undone.

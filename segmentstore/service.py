@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from threading import get_ident
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from segmentstore.arguments import (
     checked_data,
@@ -41,7 +41,6 @@ from segmentstore.contracts.errors import (
     WrongEventLoopError,
 )
 from segmentstore.contracts.owned_tasks import gather_outcomes
-from segmentstore.contracts.reports import CatalogExport
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.contracts.segments import (
     Merged,
@@ -60,6 +59,9 @@ from segmentstore.store_containers import StoreContainers
 from segmentstore.store_inspection import StoreInspection
 from segmentstore.store_parts import StoreParts
 from segmentstore.store_status import StoreStatus
+
+if TYPE_CHECKING:
+    from segmentstore.contracts.reports import CatalogExport
 
 _HOMES_MAX = 100_000
 _ATTRIBUTES_AT_ONCE = 1_000

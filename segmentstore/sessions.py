@@ -10,6 +10,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from threading import get_ident
 from types import TracebackType
 from typing import Self
 
@@ -19,7 +20,6 @@ from segmentstore.arguments import (
     checked_data,
     checked_offset,
     failed_future,
-    running_loop,
 )
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
@@ -187,7 +187,7 @@ class SegmentWriter:
         self._bound = BoundSegment(container, name)
         self._key = writer_id.bytes
         self._append_bytes_max = append_bytes_max
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._birth = forks.Birth()
         self._keeps = keeps
         self.writer_id = writer_id
@@ -243,7 +243,12 @@ class SegmentWriter:
         dropped. A malformed call raises at once, so that no later event of a pipeline goes in
         before the caller knows.
         """
-        if running_loop() is not self._loop:
+        # As in `BlockWriter.append`.
+        if (
+            get_ident() != self._thread
+            or self._birth.generation != forks.generation
+            or not self._loop.is_running()
+        ):
             check_loop(self._loop, self._birth)
         last = self._last
         if last is None:

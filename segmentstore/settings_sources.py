@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from durablelog.bookkeeper.bookkeeper_location import check_may_follow, is_bookkeeper_url
+from durablelog.bookkeeper.bookkeeper_url import is_bookkeeper_url
 from segmentstore.config import FIXED, SETTINGS, StoreConfig, did_you_mean, shown, typed_setting
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.deprecated_settings import CURRENT_NAMES, deprecation_notes, with_current_names
@@ -68,6 +68,11 @@ def merge_settings(
                 and is_bookkeeper_url(str(value))
                 and is_bookkeeper_url(str(values[name]))
             ):
+                # Not at the top: only a store on BookKeeper pays for it.
+                from durablelog.bookkeeper.bookkeeper_location import (  # noqa: PLC0415
+                    check_may_follow,
+                )
+
                 check_may_follow(str(values[name]), str(value))
                 fixed = False
             if fixed and value != values[name]:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, cast
 
 from segmentstore.contracts.errors import describe
 from segmentstore.contracts.loop_turns import longest_turns
-from segmentstore.stats_types import (
-    CacheStats,
-    CatalogStats,
-    ContainerStateStats,
-    LossStats,
-    ScrubStats,
-    StoreStats,
-    Tier2Stats,
-)
 from segmentstore.store_health import health_sentences
 from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
+    from segmentstore.stats_types import (
+        CacheStats,
+        CatalogStats,
+        ContainerStateStats,
+        LossStats,
+        OperationStats,
+        ScrubStats,
+        StoreStats,
+        Tier2Stats,
+    )
     from segmentstore.store_parts import StoreParts
 
 
@@ -28,19 +28,19 @@ def store_stats(parts: StoreParts) -> StoreStats:
     return {
         "store_id": parts.store_id,
         "health": health_sentences(parts),
-        "cache": cast("CacheStats", dataclasses.asdict(parts.cache.statistics())),
+        "cache": cast("CacheStats", parts.cache.statistics()._asdict()),
         "tier2": _tier2_stats(parts.storage),
         "catalog": (
-            cast("CatalogStats", dataclasses.asdict(parts.exporter.statistics()))
+            cast("CatalogStats", parts.exporter.statistics()._asdict())
             if parts.exporter is not None
             else None
         ),
         "losses": (
-            cast("LossStats", dataclasses.asdict(parts.losses.statistics()))
+            cast("LossStats", parts.losses.statistics()._asdict())
             if parts.losses is not None
             else {"objects": 0, "places": 0, "seen": 0}
         ),
-        "scrub": cast("ScrubStats", dataclasses.asdict(parts.scrub.statistics()))
+        "scrub": cast("ScrubStats", parts.scrub.statistics()._asdict())
         if parts.scrub is not None
         else None,
         "cluster": parts.cluster_stats() if parts.cluster_stats is not None else None,
@@ -72,5 +72,8 @@ def _tier2_stats(storage: ObjectStorage) -> Tier2Stats:
         "bytes_sent": statistics.bytes_sent,
         "bytes_received": statistics.bytes_received,
         "errors": statistics.errors,
-        "operations": dataclasses.asdict(statistics)["operations"],
+        "operations": {
+            operation: cast("OperationStats", counted._asdict())
+            for operation, counted in statistics.operations.items()
+        },
     }

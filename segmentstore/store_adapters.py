@@ -6,13 +6,11 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
-from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 from durablelog.catalog.key_store import KeyStore
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.durable_data_log_factory import DurableDataLogFactory
-from durablelog.memory_data_log import MemoryLogStore
 from readindex.cache_storage import CacheStorage
 from readindex.rocksdb_cache import RocksDbCache
 from segmentstore.config import StoreConfig
@@ -24,6 +22,7 @@ from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
     from durablelog.bookkeeper.bookkeeper_clients import BookKeeperClients
+    from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
 
 
 class StoreAdapters(Protocol):
@@ -61,15 +60,10 @@ def make_catalog(
 class DefaultAdapters:
     """Tier 1 and Tier 2 by their settings, RocksDB."""
 
-    def __init__(self) -> None:
-        self._memory = MemoryLogStore()
-
     def logs(
         self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
     ) -> DurableDataLogFactory:
-        return make_log_factory(
-            tier1, location, environment, runtime, memory=self._memory, connect=self.bookkeeper
-        )
+        return make_log_factory(tier1, location, environment, runtime, connect=self.bookkeeper)
 
     async def bookkeeper(
         self, location: BookKeeperLocation, environment: Mapping[str, str], runtime: Runtime

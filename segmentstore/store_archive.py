@@ -5,12 +5,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from segmentstore.arguments import checked_offset
 from segmentstore.container import SegmentContainer
 from segmentstore.contracts.errors import InvalidArgumentError
-from segmentstore.contracts.reports import ArchivedEntry, OffloadReport, RemovedParts
 from segmentstore.store_parts import StoreParts
+
+if TYPE_CHECKING:
+    from segmentstore.contracts.reports import ArchivedEntry, OffloadReport, RemovedParts
 
 
 class StoreArchive(ABC):
@@ -71,6 +74,9 @@ class StoreArchive(ABC):
         """
         self._check_running()
         checked_offset("before", before)
+        # Not at the top: only a store with an archive pays for it.
+        from segmentstore.contracts.reports import RemovedParts  # noqa: PLC0415
+
         (chosen,) = self._chosen(container)
         return RemovedParts(container, await chosen.remove_archived(before))
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
 from segmentstore.contracts.errors import ConfigError, StoreClosedError
-from segmentstore.contracts.store_hosts import StoreHost, StoreHosts
 from segmentstore.store_parts import StoreParts
+
+if TYPE_CHECKING:
+    from segmentstore.contracts.store_hosts import StoreHosts
 
 
 class StoreContainers(ABC):
@@ -32,6 +35,9 @@ class StoreContainers(ABC):
         self._check_loop()
         if self._parts.cluster_hosts is not None:
             return await self._parts.cluster_hosts()
+        # Not at the top: a caller that asks alone needs it.
+        from segmentstore.contracts.store_hosts import StoreHost, StoreHosts  # noqa: PLC0415
+
         return StoreHosts(0, (StoreHost("", 0, tuple(self.served)),))
 
     async def start_container(self, number: int) -> None:

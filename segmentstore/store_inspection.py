@@ -9,18 +9,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import TYPE_CHECKING
 
 from segmentstore.container import SegmentContainer
-from segmentstore.contracts.findings import Finding, Severity
-from segmentstore.contracts.reports import (
-    BlockEntry,
-    FrameEntry,
-    GarbageItem,
-    GarbageReport,
-    OperationEntry,
-)
-from segmentstore.garbage import collect_garbage, deleted_ledgers, find_garbage, orphan_ledgers
 from segmentstore.store_parts import StoreParts
+
+if TYPE_CHECKING:
+    from segmentstore.contracts.findings import Finding
+    from segmentstore.contracts.reports import (
+        BlockEntry,
+        FrameEntry,
+        GarbageItem,
+        GarbageReport,
+        OperationEntry,
+    )
 
 
 class StoreInspection(ABC):
@@ -80,6 +82,13 @@ class StoreInspection(ABC):
         `GarbageReport.of` makes a report of it. Costs one listing of all objects; on BookKeeper
         also a read of the metadata of each ledger of the cluster. Raises TierUnavailableError.
         """
+        # Not at the top: searches alone need it.
+        from segmentstore.garbage import (  # noqa: PLC0415
+            find_garbage,
+            missing_markers,
+            orphan_ledgers,
+        )
+
         self._check_running()
         parts = self._parts
         passes = {each.container_id: each.begin_garbage_pass() for each in self._containers}
@@ -90,7 +99,7 @@ class StoreInspection(ABC):
         orphans = await parts.logs.find_orphans(parts.store_id, parts.registry.numbers)
         for ledger in orphan_ledgers(orphans):
             yield ledger
-        for finding in self._marker_losses():
+        for finding in missing_markers(parts.markers.losses()):
             yield finding
 
     async def collect_garbage(self) -> GarbageReport:
@@ -103,15 +112,17 @@ class StoreInspection(ABC):
         done by then is done. On BookKeeper it also deletes ledgers that no log lists: that costs a
         read of the metadata of each ledger of the cluster.
         """
+        # Not at the top: searches alone need it.
+        from segmentstore.contracts.reports import GarbageReport  # noqa: PLC0415
+        from segmentstore.garbage import (  # noqa: PLC0415
+            collect_garbage,
+            deleted_ledgers,
+            missing_markers,
+        )
+
         self._check_running()
         parts = self._parts
         report = await collect_garbage(parts.containers, parts.storage, parts.runtime.clock)
         deletion = await parts.logs.delete_orphans(parts.store_id, parts.registry.numbers)
         found = (*report.items, *report.findings, *deleted_ledgers(deletion))
-        return GarbageReport.of((*found, *self._marker_losses()))
-
-    def _marker_losses(self) -> list[Finding]:
-        return [
-            Finding(Severity.INFORMATION, "marker-missing", "Tier 2", loss)
-            for loss in self._parts.markers.losses()
-        ]
+        return GarbageReport.of((*found, *missing_markers(parts.markers.losses())))

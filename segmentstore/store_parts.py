@@ -11,30 +11,31 @@ from typing import TYPE_CHECKING
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from readindex.cache_storage import CacheStorage
-from recovery.background_scrub import BackgroundScrub
 from recovery.loss_keeper import LossKeeper
 from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import StoreConfig
 from segmentstore.container import ContainerRegistry, MakeContainer, SegmentContainer
-from segmentstore.contracts.health_tree import PartPath, PartSeen
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.store_hosts import HostPlace, StoreHosts
 from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.part_configs import cache_share
-from segmentstore.stats_types import ClusterStats, ControllerStats, TableStats, WireStats
 from segmentstore.tier2_start import Tier2Start
-from tier2.archive.archive_place import ArchivePlace
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
 
 if TYPE_CHECKING:
+    from recovery.background_scrub import BackgroundScrub
+    from segmentstore.contracts.health_tree import PartPath, PartSeen
+    from segmentstore.contracts.store_hosts import HostPlace, StoreHosts
+
     # Loaded only where there is one.
     from segmentstore.metrics_endpoint import MetricsEndpoint
+    from segmentstore.stats_types import ClusterStats, ControllerStats, TableStats, WireStats
+    from tier2.archive.archive_place import ArchivePlace
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False, repr=False)
 class StoreParts:
     """Everything an open store is made of."""
 

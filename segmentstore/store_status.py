@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from segmentstore.contracts import forks
 from segmentstore.contracts.extras import require_extra
-from segmentstore.contracts.health_tree import StoreHealth
-from segmentstore.stats import store_stats
-from segmentstore.stats_types import StoreStats
-from segmentstore.store_health import store_health
 from segmentstore.store_parts import StoreParts
+
+if TYPE_CHECKING:
+    from segmentstore.contracts.health_tree import StoreHealth
+    from segmentstore.stats_types import StoreStats
 
 
 class StoreStatus:
@@ -23,6 +25,9 @@ class StoreStatus:
         What each means is in docs/metrics.md. O(objects in Tier 2).
         """
         self._birth.check()
+        # Not at the top: a caller that asks alone needs it.
+        from segmentstore.stats import store_stats  # noqa: PLC0415
+
         return store_stats(self._parts)
 
     async def fetch_stats(self) -> StoreStats:
@@ -36,6 +41,9 @@ class StoreStatus:
         request, O(containers): for probes. docs/metrics.md names the parts.
         """
         self._birth.check()
+        # Not at the top: a caller that asks alone needs it.
+        from segmentstore.store_health import store_health  # noqa: PLC0415
+
         return store_health(self._parts)
 
     async def fetch_health(self) -> StoreHealth:
@@ -52,7 +60,7 @@ class StoreStatus:
         See docs/metrics.md. Raises MissingExtraError without the extra `metrics`.
         """
         require_extra("metrics", "metrics_text()")
-        # Not at the top: only who watches pays for it.
+        # Not at the top: metrics alone need it.
         from segmentstore.metrics import metrics_text  # noqa: PLC0415
 
         return metrics_text(self.stats())

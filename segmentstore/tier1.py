@@ -6,11 +6,9 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from durablelog.bookkeeper.bookkeeper_location import is_bookkeeper_url
+from durablelog.bookkeeper.bookkeeper_url import is_bookkeeper_url
 from durablelog.durable_data_log_factory import DurableDataLogFactory, LogOptions
 from durablelog.file.file_log_factory import FileLogFactory
-from durablelog.memory_data_log import MemoryLogStore
-from durablelog.memory_log_factory import MemoryLogFactory
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
@@ -27,17 +25,15 @@ def make_log_factory(
     environment: Mapping[str, str],
     runtime: Runtime,
     *,
-    memory: MemoryLogStore | None = None,
     connect: OpenClients | None = None,
 ) -> DurableDataLogFactory:
     """Tier 1 of the store in a folder, not opened yet.
 
-    `environment` may hold secrets of services, `memory` has the logs of a store in memory, and
-    `connect` connects to BookKeeper, as `open_clients` does. Raises ConfigError: the setting names
-    nothing.
+    `environment` may hold secrets of services, and `connect` connects to BookKeeper, as
+    `open_clients` does. Raises ConfigError: the setting names nothing.
     """
+    # Not at the top: each kind is loaded by its first store.
     if is_bookkeeper_url(tier1):
-        # Not at the top: only who uses it pays for it.
         from durablelog.bookkeeper.bookkeeper_clients import open_clients  # noqa: PLC0415
         from durablelog.bookkeeper.bookkeeper_log_factory import (  # noqa: PLC0415
             BookKeeperLogFactory,
@@ -47,7 +43,10 @@ def make_log_factory(
     if tier1 == "file":
         return FileLogFactory(logs_folder(os.path.abspath(location)), runtime)
     if tier1 == "memory":
-        return MemoryLogFactory(memory if memory is not None else MemoryLogStore())
+        from durablelog.memory_data_log import MemoryLogStore  # noqa: PLC0415
+        from durablelog.memory_log_factory import MemoryLogFactory  # noqa: PLC0415
+
+        return MemoryLogFactory(MemoryLogStore())
     raise ConfigError(
         "tier1", f'{redacted(tier1)!r} is not "file", "memory" or a bookkeeper:// URL'
     )

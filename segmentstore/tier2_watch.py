@@ -8,18 +8,22 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from recovery import loss_file, scrub_state
-from recovery.background_scrub import BackgroundScrub
+from recovery import loss_file
 from recovery.loss_keeper import LossKeeper
 from segmentstore.container import SegmentContainer
 from tier2.object_names import is_of_store, store_tag
 
 if TYPE_CHECKING:
+    from recovery.background_scrub import BackgroundScrub
     from segmentstore.store_parts import StoreParts
 
 
 def scrub_of(parts: StoreParts) -> BackgroundScrub:
     """The scrub of the store, not begun."""
+    # Not at the top: only a store that scrubs pays for it.
+    from recovery.background_scrub import BackgroundScrub  # noqa: PLC0415
+    from recovery.scrub_state import FILE_NAME  # noqa: PLC0415
+
     return BackgroundScrub(
         parts.storage,
         {
@@ -28,7 +32,7 @@ def scrub_of(parts: StoreParts) -> BackgroundScrub:
         },
         parts.runtime,
         bytes_per_s=parts.config.scrub_bytes_per_s,
-        path=os.path.join(parts.location, scrub_state.FILE_NAME),
+        path=os.path.join(parts.location, FILE_NAME),
         store_id=parts.store_id,
     )
 

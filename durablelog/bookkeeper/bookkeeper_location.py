@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from durablelog.bookkeeper.bookkeeper_url import SCHEME
 from durablelog.bookkeeper.ledger_store import Replication
 from segmentstore.contracts.byte_sizes import GIB, KIB, parse_size
 from segmentstore.contracts.errors import ConfigError
 
 SETTING: Final = "tier1"
-SCHEME: Final = "bookkeeper"
 PREFIX: Final = SCHEME + "://"
 ZOOKEEPER_SCHEME: Final = "zookeeper"
 
@@ -139,13 +139,6 @@ class BookKeeperLocation:
     def zookeeper_url(self) -> str:
         """By which clients find the hosts of the store; it names no files."""
         return f"{ZOOKEEPER_SCHEME}://{','.join(self.hosts)}{self.path}"
-
-
-def is_bookkeeper_url(tier1: str) -> bool:
-    """Whether a `tier1` setting asks for BookKeeper; `BookKeeperLocation.parse` says if it does so
-    rightly.
-    """
-    return tier1.partition(":")[0] == SCHEME
 
 
 def check_may_follow(stored: str, wanted: str) -> None:

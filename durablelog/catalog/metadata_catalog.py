@@ -33,7 +33,7 @@ from durablelog.catalog.key_store_records import KeyStoreIdentity
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import DiskFile
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.waiting import outlast
+from segmentstore.contracts.waiting import note_end, outlast
 
 T = TypeVar("T")
 
@@ -293,6 +293,7 @@ class MetadataCatalog:
         future = loop.run_in_executor(self._thread, lambda: self._translated(work))
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
+        future.add_done_callback(note_end)
         return await asyncio.shield(future)
 
     def _translated(self, work: Callable[[], T]) -> T:

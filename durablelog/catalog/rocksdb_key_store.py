@@ -24,8 +24,6 @@ How RocksDB is used, and why:
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Final
@@ -337,11 +335,17 @@ class _RocksDbPaths:
         """Remove the links. Idempotent; `path` may be used again."""
         links, self._links, self._link_of = self._links, None, {}
         if links is not None:
+            # Not at the top, as in `_temporary_directory`.
+            import shutil  # noqa: PLC0415
+
             shutil.rmtree(links, ignore_errors=True)
 
 
 def _temporary_directory() -> str:
     """In memory where the system offers that: the disk may be full."""
+    # Not at the top: few stores ever need one.
+    import tempfile  # noqa: PLC0415
+
     with suppress(OSError):
         return tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY)
     return tempfile.mkdtemp(prefix=_PREFIX)

@@ -152,7 +152,7 @@ def _add_only_page(
     chunks = decode_page(ChunkPageKey(record.segment_id, 0), page, objects)
     if chunks[-1].end_offset != record.storage_length:
         return False
-    segment.chunks.extend_pages([(chunks, None)])
+    segment.own_chunks().extend_pages([(chunks, None)])
     return True
 
 
@@ -321,7 +321,7 @@ def add_page(
     chunks, there = decode_page(page, value, objects), segment.chunks
     if there and there.last.end_offset != page.first_offset:
         raise wrong(f"{page}", f"the page before ends at {there.last.end_offset}")
-    there.extend_pages([(chunks, None)])
+    segment.own_chunks().extend_pages([(chunks, None)])
     return chunks
 
 

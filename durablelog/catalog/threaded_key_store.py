@@ -49,7 +49,7 @@ from segmentstore.contracts.disk import (
 )
 from segmentstore.contracts.lock_owner import owner_of
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.waiting import outlast
+from segmentstore.contracts.waiting import note_end, outlast
 
 T = TypeVar("T")
 
@@ -355,6 +355,7 @@ class ThreadedKeyStore(KeyStore):
         future = asyncio.get_running_loop().run_in_executor(executor, work)
         self._in_flight.add(future)
         future.add_done_callback(self._in_flight.discard)
+        future.add_done_callback(note_end)
         return future
 
     @contextmanager

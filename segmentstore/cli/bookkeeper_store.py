@@ -25,7 +25,8 @@ from durablelog.bookkeeper.bookkeeper_clients import (
     open_nodes,
     translated,
 )
-from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation, is_bookkeeper_url
+from durablelog.bookkeeper.bookkeeper_location import BookKeeperLocation
+from durablelog.bookkeeper.bookkeeper_url import is_bookkeeper_url
 from durablelog.bookkeeper.frame_reports import frame_reports
 from durablelog.bookkeeper.ledger_store import LedgerDescription, LedgerError
 from durablelog.bookkeeper.log_metadata import LogMetadata

@@ -12,22 +12,22 @@ from recovery.recovery_processor import RecoveryReport
 from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.contracts.metadata import ContainerMetadata
-from segmentstore.stats_types import (
-    ActiveSegmentsStats,
-    ArchiveStats,
-    ContainerStats,
-    LogStats,
-    ProcessorStats,
-    ReadIndexStats,
-    RecoveryStats,
-    SnapshotStats,
-    StorageWriterStats,
-)
 from storagewriter.storage_writer import StorageWriter
 
 if TYPE_CHECKING:
     from segmentstore.container.archive_hold import ArchiveHold
     from segmentstore.container.log_archiver import LogArchiver
+    from segmentstore.stats_types import (
+        ActiveSegmentsStats,
+        ArchiveStats,
+        ContainerStats,
+        LogStats,
+        ProcessorStats,
+        ReadIndexStats,
+        RecoveryStats,
+        SnapshotStats,
+        StorageWriterStats,
+    )
 
 
 def container_stats(
@@ -51,18 +51,18 @@ def container_stats(
         "object_bytes": sum(live.record.size for live in metadata.objects.values()),
         "garbage_objects": len(metadata.garbage),
         "sweep_stopped_by": writer.orphan_sweeper.stopped_by,
-        "log": cast("LogStats", dataclasses.asdict(log.statistics())),
-        "read_index": cast("ReadIndexStats", dataclasses.asdict(read_index.statistics())),
-        "storage_writer": cast("StorageWriterStats", dataclasses.asdict(writer.statistics())),
+        "log": cast("LogStats", log.statistics()._asdict()),
+        "read_index": cast("ReadIndexStats", read_index.statistics()._asdict()),
+        "storage_writer": cast("StorageWriterStats", writer.statistics()._asdict()),
         "active_segments": cast("ActiveSegmentsStats", dataclasses.asdict(active.statistics())),
-        "snapshots": cast("SnapshotStats", dataclasses.asdict(checkpoints.statistics())),
+        "snapshots": cast("SnapshotStats", checkpoints.statistics()._asdict()),
     }
     if archiver is not None:
-        result["archive"] = cast("ArchiveStats", dataclasses.asdict(archiver.statistics()))
+        result["archive"] = cast("ArchiveStats", archiver.statistics()._asdict())
     if recovery is not None:
-        result["recovery"] = cast("RecoveryStats", dataclasses.asdict(recovery))
+        result["recovery"] = cast("RecoveryStats", recovery._asdict())
     if processor is not None:
-        result["processor"] = cast("ProcessorStats", dataclasses.asdict(processor.statistics()))
+        result["processor"] = cast("ProcessorStats", processor.statistics()._asdict())
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from segmentstore.contracts.errors import (
     ContainerNotServedError,
@@ -37,8 +37,7 @@ _WHY_NOT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerStatus:
+class ContainerStatus(NamedTuple):
     """A state, and how it was reached."""
 
     state: HostState

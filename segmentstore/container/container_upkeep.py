@@ -12,26 +12,25 @@ from typing import TYPE_CHECKING
 
 from durablelog.catalog.key_store import KeySnapshot
 from durablelog.durable_data_log import DurableDataLog
-from readindex.block_source import FetchWatch
 from segmentstore.config import StoreConfig
 from segmentstore.container.container_load import ContainerLoad
-from segmentstore.container.log_listing import LogListing
 from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.metadata_checkpoints import MetadataCheckpoints
 from segmentstore.container.segment_calls import SegmentCalls
 from segmentstore.container.written_catalog import written_catalog
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError
-from segmentstore.contracts.reports import ArchivedEntry, OffloadReport
-from segmentstore.listed_entries import archived_entry
 from segmentstore.part_configs import unflushed_target
-from storagewriter.garbage_pass import GarbagePass
 from storagewriter.storage_writer import StorageWriter
 from tier2.archive.ledger_offloader import ArchiveDisabledError
 from tier2.object_storage import StorageUnavailableError
 
 if TYPE_CHECKING:
+    from readindex.block_source import FetchWatch
     from segmentstore.container.archive_hold import ArchiveHold
     from segmentstore.container.log_archiver import LogArchiver
+    from segmentstore.container.log_listing import LogListing
+    from segmentstore.contracts.reports import ArchivedEntry, OffloadReport
+    from storagewriter.garbage_pass import GarbagePass
 
 
 class ContainerUpkeep(SegmentCalls):
@@ -144,12 +143,18 @@ class ContainerUpkeep(SegmentCalls):
 
     async def offload_prefix(self, before: int | None) -> OffloadReport:
         """As `LogArchiver.offload_prefix`. Raises ArchiveDisabledError."""
+        # Not at the top: only a store with an archive pays for it.
+        from segmentstore.contracts.reports import OffloadReport  # noqa: PLC0415
+
         parts = await self._archiving().offload_prefix(before)
         last = self.metadata.archive.last_sequence
         return OffloadReport(self.container_id, tuple(parts), last + 1)
 
     async def archived_parts(self) -> AsyncGenerator[ArchivedEntry, None]:
         """Of this container, oldest first. Raises as `offload_prefix`, and TierUnavailableError."""
+        # Not at the top: only a store with an archive pays for it.
+        from segmentstore.listed_entries import archived_entry  # noqa: PLC0415
+
         try:
             async with aclosing(self._archiving().lists.parts()) as found:
                 async for place, part in found:
@@ -163,12 +168,18 @@ class ContainerUpkeep(SegmentCalls):
 
     def list_log(self) -> LogListing:
         """What the log holds up to now."""
+        # Not at the top: listings alone need it.
+        from segmentstore.container.log_listing import LogListing  # noqa: PLC0415
+
         return LogListing(
             self.container_id, self._log, lambda: self.metadata.sequence_number, self.check_running
         )
 
     def begin_garbage_pass(self) -> GarbagePass:
         """A pass over all of Tier 2 for what this container does not need."""
+        # Not at the top: searches alone need it.
+        from storagewriter.garbage_pass import GarbagePass  # noqa: PLC0415
+
         return GarbagePass(
             self.metadata, self._writer.orphan_sweeper, self._writer.garbage_collector
         )

@@ -20,8 +20,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from durablelog.durable_data_log import DurableDataLog, SealedPart
 from durablelog.log_positions import LogPositions, PartOperations
@@ -58,6 +57,7 @@ from segmentstore.contracts.paced_reading import PacedReadHandle
 from segmentstore.contracts.reports import OffloadedPart
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.version import __version__
+from segmentstore.contracts.waiting import note_end
 from tier2.archive.archive_config import ArchiveConfig
 from tier2.archive.archive_names import CONTAINER_KEY, PROGRAM_KEY, STORE_KEY
 from tier2.archive.archive_place import ArchivePlace
@@ -82,8 +82,7 @@ _PASS_INTERVAL_S: Final = 10.0
 """Longest time between two passes while all is well: parts grow old without a notice."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchiveStatistics:
+class ArchiveStatistics(NamedTuple):
     """The archive of one container."""
 
     parts: int
@@ -108,6 +107,7 @@ class _Request(ABC):
 
     def __init__(self) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done.add_done_callback(note_end)
 
     @abstractmethod
     async def serve(self, archiver: LogArchiver) -> None:

@@ -18,8 +18,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from durablelog.catalog.catalog_records import CatalogTotals
 from durablelog.catalog.frozen_metadata import FrozenMetadata
@@ -70,8 +69,7 @@ _RETRY_MIN_S: Final = 1.0
 _RETRY_MAX_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotStatistics:
+class SnapshotStatistics(NamedTuple):
     """Metadata snapshots of one container since it was opened."""
 
     by_reference: bool

@@ -9,7 +9,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from durablelog import chunk_slices
 from durablelog.catalog.metadata_catalog import MetadataCatalog
@@ -26,7 +26,6 @@ from durablelog.operations import (
 )
 from readindex.read_index import ReadIndex
 from segmentstore.container.active_segments import ActiveSegments
-from segmentstore.container.block_listing import BlockListing
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.eviction import Eviction
 from segmentstore.container.partial_segments import PartialSegments
@@ -40,8 +39,10 @@ from segmentstore.contracts.errors import (
     SegmentTruncatedError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
-from segmentstore.contracts.reports import BlockEntry
 from segmentstore.contracts.segments import Merged
+
+if TYPE_CHECKING:
+    from segmentstore.contracts.reports import BlockEntry
 
 _RUNNING: Final = ContainerState.RUNNING
 """To find a member of an enumeration takes as long as the rest of the check."""
@@ -138,6 +139,9 @@ class SegmentCalls(ABC):
 
     def list_blocks(self, name: str | None) -> AsyncGenerator[BlockEntry, None]:
         """As `BlockListing.blocks`."""
+        # Not at the top: listings alone need it.
+        from segmentstore.container.block_listing import BlockListing  # noqa: PLC0415
+
         changes, running = self._updater.changes, self.check_running
         return BlockListing(self.metadata, changes, self._catalog, self.scan, running).blocks(name)
 

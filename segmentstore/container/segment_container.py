@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.durable_data_log import DurableDataLog
@@ -68,13 +69,15 @@ from segmentstore.contracts.waiting import outlast
 from segmentstore.contracts.weighted_gate import WeightedGate
 from segmentstore.log_rescan import LogRescan
 from segmentstore.part_configs import read_index_config, writer_config
-from segmentstore.stats_types import ContainerStats
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores
 from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.storage_writer import StorageWriter
-from tier2.archive.archive_place import ArchivePlace
 from tier2.block_reader import BlockReader
 from tier2.object_storage import ObjectStorage
+
+if TYPE_CHECKING:
+    from segmentstore.stats_types import ContainerStats
+    from tier2.archive.archive_place import ArchivePlace
 
 _log = logging.getLogger(__name__)
 
@@ -363,9 +366,7 @@ class SegmentContainer(ContainerUpkeep):
             self._confirming = None
 
     def announce_stop(self, cause: BaseException) -> None:
-        """It is about to be stopped, and nobody has called `close`: calls get `cause` from then
-        on.
-        """
+        """It will be stopped, and nobody has called `close`: calls get `cause` from then on."""
         self._stop_cause = cause
 
     async def stop(self, *, hand_over: bool = False) -> None:

@@ -16,6 +16,7 @@ from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import NotPrimaryError
 from segmentstore.contracts.metadata import ContainerMetadata
+from segmentstore.contracts.waiting import note_end
 
 
 class WriterSource:
@@ -65,6 +66,7 @@ class WriterSource:
             raise
         # They stay in memory until it is committed, though nobody may wait for that any more.
         future.add_done_callback(lambda _: self._active.release(pinned))
+        future.add_done_callback(note_end)
         await asyncio.shield(future)
 
     def held(

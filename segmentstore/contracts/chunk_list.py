@@ -24,7 +24,7 @@ from segmentstore.contracts.paged_chunks import (
     UnknownChunksError,
 )
 
-__all__ = ["PAGE_CHUNKS_MAX", "ChunkList", "PageContent", "UnknownChunksError"]
+__all__ = ["NO_CHUNKS", "PAGE_CHUNKS_MAX", "ChunkList", "PageContent", "UnknownChunksError"]
 
 _records_of: Final = attrgetter("records")
 _start_of: Final = itemgetter(ChunkRecord._fields.index("start_offset"))
@@ -247,6 +247,19 @@ class ChunkList(PagedChunks):
             assert chunk.start_offset == position, (self, chunk)
             position = chunk.end_offset
         assert position == old[-1].end_offset, (self, old, new)
+
+
+class _NoChunks(ChunkList):
+    """A list that stays empty."""
+
+    __slots__ = ()
+
+    def _begin_page(self, records: list[ChunkRecord], encoded: bytes | None = None) -> None:
+        raise AssertionError(f"a list that segments share does not grow by {records}, {encoded!r}")
+
+
+NO_CHUNKS: Final[ChunkList] = _NoChunks()
+"""Shared by all segments that have none: a list of its own takes 48 bytes of each."""
 
 
 def _record_change(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from segmentstore.contracts.errors import InvalidArgumentError, SegmentStoreError
@@ -51,8 +50,7 @@ class Ensemble(NamedTuple):
     bookies: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerMetadata:
+class LedgerMetadata(NamedTuple):
     """What BookKeeper's metadata say of a ledger; never its password."""
 
     ensemble_size: int

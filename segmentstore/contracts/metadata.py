@@ -20,7 +20,7 @@ from typing import NamedTuple
 from segmentstore.contracts.archive_metadata import NO_ARCHIVE, ArchiveMetadata
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES, AttributeTable
 from segmentstore.contracts.attributes import AttributeKey
-from segmentstore.contracts.chunk_list import ChunkList
+from segmentstore.contracts.chunk_list import NO_CHUNKS, ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
@@ -87,7 +87,8 @@ class SegmentMetadata:
         """
         self.attributes: AttributeTable = NO_ATTRIBUTES
         """Changed by `apply_attributes` alone: segments without attributes share one."""
-        self.chunks = ChunkList()
+        self.chunks: ChunkList = NO_CHUNKS
+        """Grown through `own_chunks` alone: segments without chunks share one."""
         self.merges: list[MergeRecord] | tuple[()] = ()
         """In order of offset. Changed by `add_merge` and `drop_merges` alone: most segments have
         none, and an empty list takes 56 bytes.
@@ -111,6 +112,12 @@ class SegmentMetadata:
         if isinstance(self.merges, list):
             del self.merges[:count]
             self.merges = self.merges or ()
+
+    def own_chunks(self) -> ChunkList:
+        """Its chunks, to add some: a list of its own from now on."""
+        if self.chunks is NO_CHUNKS:
+            self.chunks = ChunkList()
+        return self.chunks
 
     def apply_attributes(self, values: Mapping[AttributeKey, int]) -> None:
         """Make resolved attribute values true: those of ATTRIBUTE_UNSET are removed."""

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from bench import attribute_appends, catch_up, child, machine, recovery, suite
+from bench import attribute_appends, catch_up, child, large_appends, machine, recovery, suite
 from bench.engine import sum_of
 from bench.floor import MIB
 from bench.loads import percentile
@@ -70,6 +70,22 @@ def test_appends_with_attributes_stand_beside_those_without(tmp_path: Path) -> N
     measured = attribute_appends.engine_round(str(tmp_path), attribute_appends.TURN_APPENDS)
     assert list(measured) == list(attribute_appends.SIDES)
     assert min(measured.values()) > 0
+
+
+def test_large_appends_have_tier2_on_the_disk_and_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: dict[str, Any] = TINY["large_appends"]
+    (tmp_path / "memory").mkdir()
+    monkeypatch.setattr(large_appends, "MEMORY_FOLDER", tmp_path / "memory")
+    assert large_appends.engine_round(str(tmp_path / "a"), **sizes)["value"] > 0
+    assert large_appends.elsewhere_round(str(tmp_path / "b"), **sizes)["value"] > 0
+    there = [(tmp_path / name / "store" / "tier2").exists() for name in "ab"]
+    assert there == [True, False]
+    assert not list((tmp_path / "memory").iterdir())
+    monkeypatch.setattr(large_appends, "MEMORY_FOLDER", tmp_path / "missing")
+    with pytest.raises(BenchError, match="room for 4 MiB"):
+        large_appends.elsewhere_round(str(tmp_path / "c"), **sizes)
 
 
 def test_recovery_scans_what_the_skeleton_wrote(tmp_path: Path) -> None:

@@ -190,7 +190,7 @@ class LedgerOffloaderContract(ABC):
     ) -> None:
         def meaning(**fields: int | bool) -> LedgerMetadata:
             made = pulsar_metadata(2, 2)
-            values = {name: getattr(made, name) for name in LedgerMetadata.__slots__}
+            values = {name: getattr(made, name) for name in LedgerMetadata._fields}
             return LedgerMetadata(**{**values, **fields})
 
         async def case(offloader: ObjectLedgerOffloader) -> None:

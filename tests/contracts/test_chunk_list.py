@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from segmentstore.contracts.chunk_list import PAGE_CHUNKS_MAX, ChunkList
+from segmentstore.contracts.chunk_list import NO_CHUNKS, PAGE_CHUNKS_MAX, ChunkList
 from segmentstore.contracts.chunks import ChunkRecord
+from segmentstore.contracts.metadata import SegmentMetadata
 from tests.support.suites import examples
 
 LENGTHS = st.integers(1, 5)
@@ -267,3 +268,19 @@ def test_lists_with_the_same_chunks_are_equal_in_whatever_pages() -> None:
     assert one != other
     one.append(chunks_from(70, [10])[0])
     assert one != other
+
+
+def test_segments_without_chunks_share_a_list_that_does_not_grow() -> None:
+    one, two = SegmentMetadata(1, "a", 0), SegmentMetadata(2, "b", 0)
+    assert one.chunks is two.chunks is NO_CHUNKS
+    chunks = chunks_from(0, [10, 20])
+    one.own_chunks().extend(chunks)
+    one.own_chunks().append(chunks_from(30, [5])[0])
+    assert [chunk.length for chunk in one.chunks] == [10, 20, 5]
+    with pytest.raises(AssertionError, match="does not grow"):
+        two.chunks.append(chunks[0])
+    with pytest.raises(AssertionError, match="does not grow"):
+        two.chunks.extend_pages([(chunks, None)])
+    assert two.chunks.remove_below(10) == []
+    assert list(NO_CHUNKS) == []
+    assert two.chunks == ChunkList()

@@ -208,7 +208,7 @@ class World:
         if start > segment.storage_length:
             segment.chunks = ChunkList()
         name = self.source.put(bytes(self.truth[segment_id][start:end]))
-        segment.chunks.append(ChunkRecord(start, end - start, name, 0, segment_id, start))
+        segment.own_chunks().append(ChunkRecord(start, end - start, name, 0, segment_id, start))
         segment.storage_length = end
         self.index.storage_advanced(segment_id)
 
@@ -267,7 +267,7 @@ class World:
         for chunk in source.chunks:
             moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
             if moved.end_offset > target.start_offset:
-                target.chunks.append(moved)
+                target.own_chunks().append(moved)
         target.storage_length = merge.end_offset
         return merge.source_id
 

@@ -63,7 +63,7 @@ class World:
             name = f"object-{container_id}-{number}"
             record, chunks = builder.finish(name, 0)
             for segment_id, chunk in chunks:
-                metadata.segments[segment_id].chunks.append(chunk)
+                metadata.segments[segment_id].own_chunks().append(chunk)
             metadata.objects[name] = LiveObject(record, 2, 2 * len(PAYLOAD))
             self.storage.bucket.objects[name] = MemoryObject(b"".join(builder.parts), bytes(16), 0)
         return metadata

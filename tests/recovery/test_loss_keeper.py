@@ -96,7 +96,7 @@ class World:
             builder = ObjectBuilder(metadata.container_id, 5, 16)
             builder.add(7, number * len(PAYLOAD), [PAYLOAD], segment_name="a")
             record, chunks = builder.finish(self.name(metadata.container_id, number), 0)
-            segment.chunks.extend(chunk for _, chunk in chunks)
+            segment.own_chunks().extend(chunk for _, chunk in chunks)
             metadata.objects[record.name] = LiveObject(record)
             self._deleted[record.name] = MemoryObject(b"".join(builder.parts), bytes(16), 0)
         segment.length = segment.storage_length = self._count * len(PAYLOAD)

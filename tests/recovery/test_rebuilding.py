@@ -67,7 +67,9 @@ class Known:
         name = f"known-{segment.segment_id}-{start}"
         self.metadata.objects[name] = LiveObject(ObjectRecord(name, 500, 5))
         self.there[name] = StoredObject(name, 500, 5)
-        segment.chunks.append(ChunkRecord(start, end - start, name, 0, segment.segment_id, start))
+        segment.own_chunks().append(
+            ChunkRecord(start, end - start, name, 0, segment.segment_id, start)
+        )
 
 
 def rebuilt(

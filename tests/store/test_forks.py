@@ -197,6 +197,8 @@ async def main():
     await store.create_segment("x")
     await store.append("x", b"before")
     reader, writer = store.reader("x"), store.writer("x", uuid.UUID(int=1))
+    blocks = store.block_writer("x", uuid.UUID(int=3), uuid.UUID(int=4))
+    too_large = bytes(store.config.append_bytes_max + 1)
     calls = [
         lambda: store.append("x", b"y"), lambda: store.append_batch("x", [b"y"]),
         lambda: store.read("x", 0, 1),
@@ -209,24 +211,31 @@ async def main():
         store.checkpoint,
         store.collect_garbage, store.export_catalog, store.process_mailbox, store.stats,
         store.metrics_text,
-        lambda: anext(reader), lambda: writer.append(b"y"),
+        lambda: anext(reader), lambda: writer.append(b"y"), lambda: writer.append(too_large),
+        lambda: blocks.append(b"y", 1, 0, 1), lambda: blocks.append(too_large, 1, 0, 1),
+        blocks.last_number,
     ]
 
     async def use():
         for number, call in enumerate(calls):
             try:
                 await call()
-            except segmentstore.ForkedStoreError:
-                continue
+            except segmentstore.SegmentStoreError as error:
+                if type(error) is segmentstore.ForkedStoreError:
+                    continue
             say(f"call-{number}-was-answered")
         await store.close()
 
     pid = os.fork()
     if not pid:
-        try:
-            store.append("x", b"y")
-        except segmentstore.ForkedStoreError:
-            say("refused")  # at once: no loop runs here
+        for append in (
+            lambda: store.append("x", b"y"), lambda: writer.append(too_large),
+            lambda: blocks.append(too_large, 1, 0, 1),
+        ):
+            try:
+                append()
+            except segmentstore.SegmentStoreError as error:
+                say(type(error).__name__)  # at once: no loop runs here
         asyncio.run(use())
         sys.stdout.flush()
         os._exit(7)
@@ -246,7 +255,11 @@ class TestUse:
         assert ran(USE_BLOCKING, tmp_path / "s") == ["7", "True", "locked"]
 
     def test_in_a_child_every_call_of_the_asyncio_api_is_refused(self, tmp_path: Path) -> None:
-        assert ran(USE_ASYNCIO, tmp_path / "s") == ["refused", "7", "True"]
+        assert ran(USE_ASYNCIO, tmp_path / "s") == [
+            *["ForkedStoreError"] * 3,
+            "7",
+            "True",
+        ]
 
     def test_a_worker_of_multiprocessing_gets_the_error_and_can_open_a_store_of_its_own(
         self, tmp_path: Path

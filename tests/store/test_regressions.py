@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 
 import segmentstore
 import segmentstore.blocking
+from durablelog.durable_data_log_factory import DurableDataLogFactory
+from durablelog.memory_data_log import MemoryLogStore
+from durablelog.memory_log_factory import MemoryLogFactory
 from segmentstore import (
     ContainerStoppedError,
     InvalidArgumentError,
@@ -262,9 +266,21 @@ def test_closing_the_blocking_store_from_several_threads_closes_it_once(tmp_path
         store.append("x", b"late")
 
 
+class OneMemoryLog(DefaultAdapters):
+    """A log in memory that outlasts its owner."""
+
+    def __init__(self) -> None:
+        self._memory = MemoryLogStore()
+
+    def logs(
+        self, tier1: str, location: str, environment: Mapping[str, str], runtime: Runtime
+    ) -> DurableDataLogFactory:
+        return MemoryLogFactory(self._memory)
+
+
 def test_a_fenced_owner_does_not_take_what_its_successor_truncated_for_lost(tmp_path: Path) -> None:
     async def main() -> None:
-        adapters = DefaultAdapters()  # one memory log for both
+        adapters = OneMemoryLog()
         options = {"tier1": "memory", "tier2": "memory://fenced-owner", "shared_tier2": True}
         old = SegmentStore(
             await open_store(str(tmp_path / "old"), options, {}, Runtime(), adapters)

@@ -9,7 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from segmentstore import SegmentStore, SegmentStoreError, WrongEventLoopError
+import pytest
+
+from segmentstore import (
+    ATTRIBUTE_UNSET,
+    SegmentStore,
+    SegmentStoreError,
+    SegmentWriter,
+    WrongEventLoopError,
+)
+from segmentstore.block_writer import BlockWriter
 from tests.store.harness import attribute, open_tiny, read_all, run
 
 WAIT_S = 60
@@ -68,12 +77,39 @@ def test_a_thread_without_an_event_loop_is_refused(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_loop_that_does_not_run_is_refused(tmp_path: Path) -> None:
+    async def opened() -> SegmentStore:
+        store = await open_tiny(tmp_path / "s")
+        await store.create_segment("x")
+        return store
+
+    with asyncio.Runner() as runner:
+        store = runner.run(opened())
+        writer, blocks = runner.run(writers_of(store))
+        for call in (
+            lambda: store.append("x", b"never"),
+            lambda: writer.append(b"never"),
+            lambda: blocks.append(b"never", 1, ATTRIBUTE_UNSET, 1),
+        ):
+            with pytest.raises(WrongEventLoopError):
+                call()
+        assert runner.run(read_all(store, "x")) == b""
+        runner.run(store.close())
+
+
+async def writers_of(store: SegmentStore) -> tuple[SegmentWriter, BlockWriter]:
+    numbers = [attribute(number) for number in (1, 2, 3)]
+    return store.writer("x", numbers[0]), store.block_writer("x", *numbers[1:])
+
+
 def calls_on(store: SegmentStore) -> dict[str, Callable[[], Any]]:
     reader, writer = store.reader("x", follow=True), store.writer("x", attribute(1))
+    blocks = store.block_writer("x", attribute(2), attribute(3))
     return {
         "append": lambda: store.append("x", b"never"),
         "append_batch": lambda: store.append_batch("x", [b"never"]),
         "writer append": lambda: writer.append(b"never"),
+        "block writer append": lambda: blocks.append(b"never", 1, ATTRIBUTE_UNSET, 1),
         "read": lambda: store.read("x", 3, 1, 3600.0),
         "reader": lambda: anext(reader),
         "create_segment": lambda: store.create_segment("y"),
