@@ -8,14 +8,18 @@ Rules of this file:
 - a caller's thread holds no lock where a signal handler may run: one that raises would leave it
   taken, one that calls the store would wait for it;
 - every call is answered, truthfully: what was never begun had no effect; a change that was begun
-  and has no answer when the loop ends is of unknown outcome.
+  and has no answer when the loop ends is of unknown outcome;
+- no loop runs any more when the interpreter is torn down. A timer of uvloop that comes due then
+  ends the process by a signal: it makes a thread's state in an interpreter that is not there.
 """
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import logging
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -42,8 +46,19 @@ _log = logging.getLogger(__name__)
 _LEFTOVERS_S: Final = 1.0
 """Longest that tasks may take to end which nobody waits for any more."""
 
+_STOP_S: Final = 5.0
+"""Longest that the end of the interpreter waits for a loop to stop: a callback of a caller's may
+never return.
+"""
+
 _START_POLL_S: Final = 0.001
 """Between two checks whether an interrupted start has begun the thread."""
+
+
+_running: dict[StoreThread, None] = {}
+"""Those whose loop has begun and has not ended."""
+_at_end = False
+"""The interpreter is ending: a loop that begins now stops at once."""
 
 
 class _SignalSafeCondition(threading.Condition):
@@ -139,6 +154,8 @@ class StoreThread:
         self._ended: _Outcome[None] = _Outcome()
         self._calls: set[StoreFuture[Any]] = set()
         """Not answered yet."""
+        self._stop_wanted = self._stopped = False
+        self._out_of_loop = threading.Event()
 
     # --- in the callers' threads ------------------------------------------------------------------
 
@@ -175,6 +192,8 @@ class StoreThread:
                 # find that it is not wanted.
                 return
             self._ended.exception()
+            if self._stopped:
+                return
             # Not before: a join that is interrupted takes a thread that runs for one that has
             # ended.
             self._thread.join()
@@ -187,6 +206,19 @@ class StoreThread:
             with suppress(RuntimeError):  # it is closed: the thread is about to end
                 self.loop.call_soon_threadsafe(self._ask_end)
 
+    def begin_stop(self) -> None:
+        """At the end of the interpreter: stop the loop where it is. The store is left as a killed
+        process leaves it, and every call is answered.
+        """
+        self._stop_wanted = True
+        if self.loop is not None:
+            with suppress(RuntimeError):  # it is closed
+                self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def wait_stopped(self, timeout_s: float) -> None:
+        """Return when the loop runs no more, or after so long."""
+        self._out_of_loop.wait(timeout_s)
+
     def submit(self, make: Callable[[], Awaitable[T]], *, change: bool) -> StoreFuture[T]:
         """Call `make` on the loop, in the order of submission, and follow what it returns."""
         self.birth.check()
@@ -198,6 +230,8 @@ class StoreThread:
         try:
             self.loop.call_soon_threadsafe(self._begin, call, make)
         except RuntimeError:  # it is closed
+            call.leave()
+        if self._stopped:
             call.leave()
         return call
 
@@ -247,19 +281,47 @@ class StoreThread:
         failure: BaseException | None = None
         try:
             loop = new_event_loop()
+            _running[self] = None
             try:
                 self.loop = loop
                 if self._end_wanted:
                     self._end.set()
+                if _at_end:
+                    self.begin_stop()
                 living = loop.create_task(self._live(), name="blocking store")
-                _run(loop, living)
-                failure = living.exception()
-                _run(loop, loop.create_task(_end_leftovers(loop)))
+                self._run(loop, living)
+                if not self._stopped:
+                    failure = living.exception()
+                    self._run(loop, loop.create_task(_end_leftovers(loop)))
             finally:
-                loop.close()
+                if not self._stopped:
+                    loop.close()
+                _running.pop(self, None)
+                self._out_of_loop.set()
         except BaseException as error:  # noqa: BLE001 - waiting callers get it, whatever it was
             failure = error
-        # The loop takes no more calls: what is known now is all there will be.
+        self._answer_all(failure)
+        if self._stopped:
+            # Not the thread's end: what the loop had begun would be destroyed, with a warning each.
+            threading.Event().wait()
+
+    def _run(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        """Run the loop until the task is done, whatever a callback of a caller's raises, or until
+        the interpreter ends.
+        """
+        while not (task.done() or self._stopped):
+            try:
+                loop.run_until_complete(task)
+            except BaseException:  # noqa: BLE001
+                # SystemExit of a done-callback, say: the loop lets it through.
+                self._stopped = self._stop_wanted and not task.done()
+                if not (task.done() or self._stopped):
+                    _log.exception(
+                        "a callback ended the loop of a blocking store; the loop goes on"
+                    )
+
+    def _answer_all(self, failure: BaseException | None) -> None:
+        """The loop takes no more calls: what is known now is all there will be."""
         for call in list(self._calls):
             call.leave()
         if not self._opened.done():
@@ -289,15 +351,20 @@ class StoreThread:
         closing.result()
 
 
-def _run(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-    """Run the loop until the task is done, whatever a callback of a caller's raises."""
-    while not task.done():
-        try:
-            loop.run_until_complete(task)
-        except BaseException:  # noqa: BLE001
-            # SystemExit of a done-callback, say: the loop lets it through.
-            if not task.done():
-                _log.exception("a callback ended the loop of a blocking store; the loop goes on")
+def _stop_all() -> None:
+    """At the end of the interpreter, before the threads of executors end."""
+    global _at_end  # noqa: PLW0603 - of the process
+    _at_end = True
+    threads = list(_running)
+    for thread in threads:
+        thread.begin_stop()
+    until = time.monotonic() + _STOP_S
+    for thread in threads:
+        thread.wait_stopped(max(0.0, until - time.monotonic()))
+
+
+atexit.register(_stop_all)
+os.register_at_fork(after_in_child=_running.clear)
 
 
 async def _end_leftovers(loop: asyncio.AbstractEventLoop) -> None:

@@ -266,6 +266,71 @@ class TestOpenedTwice:
         assert shell.returncode == 0
 
 
+def ended_by(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        cwd=ROOT,
+        check=False,
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_no_loop_runs_behind_the_end_of_the_interpreter(tmp_path: Path) -> None:
+    """What the system's library does at the end of a process takes a second here, as it may on a
+    busy machine. A timer that comes due first behind the interpreter's end would end the process
+    by a signal.
+    """
+    program = """
+import ctypes, sys, segmentstore.blocking
+store = segmentstore.blocking.open(sys.argv[1])
+store.create_segment("x")
+store.append("x", b"kept")
+loop = store._thread.loop
+loop.call_soon_threadsafe(loop.call_later, 0.5, print)
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)  # of as many seconds as the exit code is
+sys.exit(1)
+"""
+    ended = ended_by(program, str(tmp_path / "s"))
+    assert (ended.returncode, ended.stderr) == (1, "")
+    with blocking.open(tmp_path / "s") as store:
+        assert store.read("x", 0, 10) == b"kept"
+
+
+def test_a_call_behind_the_end_of_all_loops_is_refused(tmp_path: Path) -> None:
+    """A function that runs at the end, because it was registered before the store's module was
+    loaded.
+    """
+    program = """
+import atexit, sys
+def late():
+    for call in (
+        lambda: store.append("x", b"late"),
+        lambda: store.read("x", 0, 10),
+        lambda: segmentstore.blocking.open(sys.argv[2]),
+    ):
+        try:
+            call()
+        except segmentstore.StoreClosedError as error:
+            print(type(error).__name__)
+    store.close()
+    print("closed")
+atexit.register(late)
+import segmentstore.blocking
+store = segmentstore.blocking.open(sys.argv[1])
+store.create_segment("x")
+store.append("x", b"kept")
+"""
+    ended = ended_by(program, str(tmp_path / "s"), str(tmp_path / "other"))
+    assert (ended.stdout.split(), ended.stderr, ended.returncode) == (
+        [*["StoreClosedError"] * 3, "closed"],
+        "",
+        0,
+    )
+
+
 def test_a_program_that_leaves_stores_open_ends(tmp_path: Path) -> None:
     program = (
         "import asyncio, sys, segmentstore, segmentstore.blocking\n"
@@ -277,11 +342,4 @@ def test_a_program_that_leaves_stores_open_ends(tmp_path: Path) -> None:
         "    await segmentstore.open(sys.argv[1] + '-4')\n"
         "asyncio.run(main())\n"
     )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path / "s")],
-        cwd=ROOT,
-        check=False,
-        timeout=120,
-        capture_output=True,
-    )
-    assert ended.returncode == 0
+    assert ended_by(program, str(tmp_path / "s")).returncode == 0
