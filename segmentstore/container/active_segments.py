@@ -102,6 +102,7 @@ class ActiveSegments:
         self._bytes_waiting = 0
         self._task: asyncio.Task[None] | None = None
         self._roomy_task: asyncio.Task[None] | None = None
+        self._return_task: asyncio.Task[None] | None = None
         self._refusal: Callable[[], BaseException] | None = None
         """Set once calls are refused."""
         self._stopped = False
@@ -337,6 +338,16 @@ class ActiveSegments:
                         wanted[segment_id] = None
         await self._load_all([key for key in wanted if self._loader.may_be_idle(key)])
 
+    def start(self) -> None:
+        """Behind a replay, which may have left more segments in memory than may be."""
+        if self.eviction.lacks(0):
+            self._return_task = own_task(
+                self.eviction.return_to_bound(),
+                name=f"segments above the bound {self._metadata.container_id}",
+                on_failure=self._failed,
+            )
+        self.eviction.prepare()
+
     async def drain(self, refusal: Callable[[], BaseException]) -> None:
         """Refuse calls that have to wait from now on; return when nobody waits any more."""
         self._refusal = refusal
@@ -349,11 +360,11 @@ class ActiveSegments:
         self._refusal, self._stopped = refusal, True
         self.eviction.close()
         await self.partial.stop(refusal)
-        for task in (self._task, self._roomy_task):
+        for task in (self._task, self._roomy_task, self._return_task):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
-        self._task = self._roomy_task = None
+        self._task = self._roomy_task = self._return_task = None
         self._fail(list(self.wanted), refusal())
 
     async def _load_all(self, keys: Collection[SegmentKey]) -> list[SegmentMetadata | None]:

@@ -62,6 +62,8 @@ class Eviction:
         self._held = 0
         """Segments in memory and reserved ones, when somebody found that there is no room."""
         self._waiting = 0
+        self._returning = False
+        """Whether the engine is one of them: a replay left more than the bound."""
         self._turn = asyncio.Lock()
         """One at a time makes room, for all."""
         self._changed = asyncio.Event()
@@ -160,6 +162,21 @@ class Eviction:
         """
         if not self._waiting and self._evict_for(count):
             return
+        await self._wait_for_room(count)
+
+    async def return_to_bound(self) -> None:
+        """Have the segments leave that a replay left above the bound: nothing else would, in a
+        store that takes no calls. Returns when they have left, or none could in a while.
+        """
+        self._returning = True
+        try:
+            await self._wait_for_room(0)
+        except TooManyActiveSegmentsError:
+            pass  # A call that needs room goes on with it.
+        finally:
+            self._returning = False
+
+    async def _wait_for_room(self, count: int) -> None:
         self._waiting += 1
         begun = asyncio.get_running_loop().time()
         try:
@@ -208,8 +225,8 @@ class Eviction:
                 self._evict_some(excess + self._spare)
 
     def describe(self) -> str | None:
-        """One sentence while somebody waits for room; None otherwise."""
-        if not self._waiting:
+        """One sentence while a call waits for room; None otherwise."""
+        if self._waiting == self._returning:
             return None
         return f"{self._too_many()}; calls wait for room"
 

@@ -344,7 +344,7 @@ class SegmentContainer(ContainerUpkeep):
         self._dispatch.end_replay()
         self._truncation.start(processor)
         self._writer.start()
-        self._eviction.prepare()
+        self._active.start()
         if self._hold is not None:
             self._hold.start()
         self._truncation.begin()
