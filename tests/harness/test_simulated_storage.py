@@ -216,6 +216,7 @@ def test_what_is_in_flight_when_its_process_dies_takes_effect_or_not() -> None:
             process.die()
             bucket.settle_all()
             assert not any(call.done() for call in calls)
+            assert bucket.outlived == bucket.objects.keys() - {"old"}
             return "old" in bucket.objects, "new" in bucket.objects
 
     assert {left_by(seed) for seed in range(40)} == {

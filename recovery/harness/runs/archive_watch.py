@@ -249,7 +249,9 @@ class ArchiveWatch:
 
     def _check_leftovers(self, store: SegmentStore) -> None:
         known = {name.removesuffix("-index") for name in self._complete}
-        for name in objects_of_no_part(store, self._bucket.objects, known):
+        # What came when its sender was dead may have come behind the deletion of its attempt.
+        names = self._bucket.objects.keys() - self._bucket.outlived
+        for name in objects_of_no_part(store, names, known):
             self._say(f"{name} is of no part, and of no attempt that the log knows")
 
     def _say(self, detail: str) -> None:

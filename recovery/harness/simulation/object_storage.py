@@ -166,6 +166,8 @@ class SimulatedBucket:
         """Uploads in parts that were neither completed nor aborted, by their id."""
         self.uploads = 0
         """Begun so far."""
+        self.outlived: set[str] = set()
+        """Names of objects that were put when their sender was dead."""
         self._flipped: dict[str, tuple[int, ...]] = {}
         """Where bits have flipped in objects, and were not flipped back."""
         self._ahead: list[tuple[int, int, _Change]] = []
@@ -257,7 +259,8 @@ class SimulatedBucket:
         return digest.hexdigest()
 
     def _apply(self, change: _Change) -> None:
-        if change.owner is not None and change.owner.dead and not change.survives:
+        outlives = change.owner is not None and change.owner.dead
+        if outlives and not change.survives:
             return
         there = self.objects.get(change.name)
         if change.data is not None:
@@ -268,6 +271,8 @@ class SimulatedBucket:
             self.objects[change.name] = BucketObject(
                 change.data, change.unique_id, modified_ms, change.metadata
             )
+            if outlives:
+                self.outlived.add(change.name)
         elif self.objects.pop(change.name, None) is None:
             return
         self._past.append(_Past(change.due_us, change.name, there))
