@@ -121,7 +121,7 @@ class PackedFrame:
         """The first record in it is a checkpoint: a legal truncation point once that is
         committed.
         """
-        self.acknowledged: asyncio.Future[LogAddress]
+        self.acknowledged: asyncio.Future[LogAddress] | None = None
         """Of the log; from when it was handed to it, at `shipped_s` of the loop's clock."""
         self.shipped_s = 0.0
 

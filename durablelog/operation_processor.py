@@ -263,25 +263,33 @@ class OperationProcessor:
 
     def _schedule(self) -> None:
         if not self._scheduled:
-            self._scheduled = True
+            # In this order: what raises in between must not leave it for scheduled.
             self._loop.call_soon(self._pump)
+            self._scheduled = True
 
     @timed_turn("packing")
     def _pump(self) -> None:
         self._scheduled = False
         if self._failure is not None:
             return
-        self._holds.begin_pump(len(self._queue), idle=not self._in_flight)
         try:
+            self._holds.begin_pump(len(self._queue), idle=not self._in_flight)
             self._fill_frames()
-        except Exception as error:  # noqa: BLE001
-            # Any bug here must stop the container, not hang its callers.
-            self.fail(error)
-            return
-        self.room.grant()
-        drained = self._drained
-        if drained is not None and not (self._in_flight or drained.done()) and self._all_empty():
-            drained.set_result(None)
+            self.room.grant()
+            drained = self._drained
+            if drained and not (self._in_flight or drained.done()) and self._all_empty():
+                drained.set_result(None)
+        except BaseException as error:  # noqa: BLE001
+            self._interrupted(error)
+
+    def _interrupted(self, error: BaseException) -> None:
+        """Something has raised between two steps of the processor's: a bug, or a signal handler of
+        the program's, at any place. It must stop the container. A frame may be half-way to the log,
+        and what came behind it would be acknowledged and never replayed.
+        """
+        self.fail(error)
+        if not isinstance(error, Exception):
+            raise error
 
     def _all_empty(self) -> bool:
         return (
@@ -394,12 +402,13 @@ class OperationProcessor:
                 waiter.set_exception(self._refusal())
 
     def _ship(self, frame: PackedFrame) -> None:
+        # First: whatever raises behind it, `fail` answers the callers of this frame.
+        self._in_flight.append(frame)
         acknowledged = self._log.append(frame.payload)
         frame.acknowledged = acknowledged
         frame.shipped_s = self._loop.time()
         self._bytes_in_flight += frame.length
         self._policy.added(1, len(frame.operations), frame.length)
-        self._in_flight.append(frame)
         if acknowledged.done():
             self._loop.call_soon(self._frames_done)
 
@@ -409,18 +418,21 @@ class OperationProcessor:
     def _frames_done(self) -> None:
         in_flight = self._in_flight
         try:
-            while in_flight and in_flight[0].acknowledged.done():
+            while in_flight:
                 frame = in_flight[0]
-                self._commit(frame, frame.acknowledged.result())
+                acknowledged = frame.acknowledged
+                if acknowledged is None or not acknowledged.done():
+                    break
+                self._commit(frame, acknowledged.result())
                 in_flight.popleft()
                 self._bytes_in_flight -= frame.length
                 self._holds.acknowledged(frame.shipped_s, len(frame.futures))
         except asyncio.CancelledError:
             self.fail(ContainerStoppedError(self._container_id))
             return
-        except Exception as error:  # noqa: BLE001
+        except BaseException as error:  # noqa: BLE001
             # Whatever it is, nothing behind it may be acknowledged.
-            self.fail(error)
+            self._interrupted(error)
             return
         if self._scheduled or self._holds.in_progress:
             return
@@ -496,7 +508,8 @@ class OperationProcessor:
             return
         if self._drained is None:
             self._drained = self._loop.create_future()
-        self._schedule()
+        # One that is scheduled may be lost, where a signal handler has raised in the loop itself.
+        self._loop.call_soon(self._pump)
         await self._while_room(self._drained)
 
     async def first_checkpoint(self) -> None:
@@ -530,7 +543,8 @@ class OperationProcessor:
         self._pauses.end()
         self._holds.end()
         for frame in self._in_flight:
-            frame.acknowledged.add_done_callback(note_end)
+            if frame.acknowledged is not None:
+                frame.acknowledged.add_done_callback(note_end)
         unknown = [future for frame in self._in_flight for future in frame.futures]
         self._in_flight.clear()
         for future in unknown:

@@ -217,10 +217,12 @@ class FileLog(DurableDataLog):
         if self._failure is not None:
             future.set_exception(self._failure())
             return future
+        # Here, beside the sync of the group before: the writer thread would make the disk wait. And
+        # first: it takes long, and a signal handler that raises does so behind it.
+        frame = WaitingFrame(payload, length, crc32c_parts(payload))
         self._in_flight.append((future, length))
         self._bytes_in_flight += length
-        # Here, beside the sync of the group before: the writer thread would make the disk wait.
-        self._queue.append(WaitingFrame(payload, length, crc32c_parts(payload)))
+        self._queue.append(frame)
         if not self._writer_busy and not self._preparer.needed:
             self._start_writer()
         return future
@@ -370,7 +372,7 @@ class FileLog(DurableDataLog):
                     # it.
                     self._post(self._writer_idle, group)
                     return
-                self._post(self._acknowledge, group)
+                self._post(self._written, group)
         except NoRoomError as error:
             detail = f"writing the log in {self._folder.directory}: {error}"
             self._post(self._writer_needs, "room" if fits else "file", detail)
@@ -403,10 +405,18 @@ class FileLog(DurableDataLog):
 
     # --- reports from the writer thread, on the loop ----------------------------------------------
 
+    def _written(self, group: WrittenGroup) -> None:
+        try:
+            self._acknowledge(group)
+        except BaseException as error:
+            # A signal handler's, too: an acknowledgement that is lost here comes never again.
+            self.on_failed(self._give_up("acknowledging what was written to", error))
+            raise
+
     def _writer_idle(self, group: WrittenGroup | None) -> None:
         self._writer_busy = False
         if group is not None:
-            self._acknowledge(group)
+            self._written(group)
         if self._failure is None and self._queue and not self._writer_busy:
             self._start_writer()
 
@@ -465,12 +475,12 @@ class FileLog(DurableDataLog):
         if in_flight:
             self.on_settled()
 
-    def _give_up(self, doing: str, error: Exception) -> SegmentStoreError:
+    def _give_up(self, doing: str, error: BaseException) -> SegmentStoreError:
         failure = self._failure_of(doing, error)
         self._fail(failure)
         return failure()
 
-    def _failure_of(self, doing: str, error: Exception) -> Callable[[], SegmentStoreError]:
+    def _failure_of(self, doing: str, error: BaseException) -> Callable[[], SegmentStoreError]:
         """What those who wait get, each by an error of his own."""
         if isinstance(error, NotPrimaryError):
             return lambda: NotPrimaryError(
