@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from segmentstore.contracts import forks
 from segmentstore.contracts.extras import require_extra
+from segmentstore.stats import store_stats
+from segmentstore.store_health import store_health
 from segmentstore.store_parts import StoreParts
 
 if TYPE_CHECKING:
@@ -25,9 +27,6 @@ class StoreStatus:
         What each means is in docs/metrics.md. O(objects in Tier 2).
         """
         self._birth.check()
-        # Not at the top: a caller that asks alone needs it.
-        from segmentstore.stats import store_stats  # noqa: PLC0415
-
         return store_stats(self._parts)
 
     async def fetch_stats(self) -> StoreStats:
@@ -41,9 +40,6 @@ class StoreStatus:
         request, O(containers): for probes. docs/metrics.md names the parts.
         """
         self._birth.check()
-        # Not at the top: a caller that asks alone needs it.
-        from segmentstore.store_health import store_health  # noqa: PLC0415
-
         return store_health(self._parts)
 
     async def fetch_health(self) -> StoreHealth:

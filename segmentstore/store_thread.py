@@ -132,7 +132,7 @@ class StoreFuture(_Outcome[T]):
         """Answer a call that the loop will not answer any more."""
         unknown = self.change and self.running()
         with suppress(concurrent.futures.InvalidStateError):
-            self.set_exception(AppendOutcomeUnknownError(None) if unknown else StoreClosedError())
+            self.set_exception(AppendOutcomeUnknownError(None) if unknown else _closed())
 
 
 class StoreThread:
@@ -173,7 +173,7 @@ class StoreThread:
     def end(self) -> None:
         """Close the store, or give up its opening; wait for that and for the thread's end.
 
-        Raises what the close raised.
+        Raises what the close raised; StoreClosedError when the interpreter's end came first.
 
         Interrupted, it goes on by itself; called again, it waits for the same end. Nothing happens
         in a forked child.
@@ -193,7 +193,7 @@ class StoreThread:
                 return
             self._ended.exception()
             if self._stopped:
-                return
+                self._ended.result()
             # Not before: a join that is interrupted takes a thread that runs for one that has
             # ended.
             self._thread.join()
@@ -300,6 +300,9 @@ class StoreThread:
                 self._out_of_loop.set()
         except BaseException as error:  # noqa: BLE001 - waiting callers get it, whatever it was
             failure = error
+        if self._stopped:
+            # A caller that closes it now must not take it for closed.
+            failure = _closed()
         self._answer_all(failure)
         if self._stopped:
             # Not the thread's end: what the loop had begun would be destroyed, with a warning each.
@@ -325,7 +328,7 @@ class StoreThread:
         for call in list(self._calls):
             call.leave()
         if not self._opened.done():
-            self._opened.set_exception(failure or StoreClosedError())
+            self._opened.set_exception(failure or _closed())
         if failure is None:
             self._ended.set_result(None)
         else:
@@ -374,6 +377,15 @@ async def _end_leftovers(loop: asyncio.AbstractEventLoop) -> None:
     if tasks:
         await asyncio.wait(tasks, timeout=_LEFTOVERS_S)
     await loop.shutdown_asyncgens()
+
+
+def _closed() -> StoreClosedError:
+    if _at_end:
+        return StoreClosedError(
+            "the interpreter is ending, and the store was left open until then: no call is "
+            "answered any more"
+        )
+    return StoreClosedError()
 
 
 def _give_up(call: StoreFuture[Any]) -> None:

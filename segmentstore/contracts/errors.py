@@ -419,13 +419,14 @@ class TasksCancelledError(SegmentStoreError):
 
 
 class StoreClosedError(ContainerStoppedError):
-    """A call on a store that this program has closed; it had no effect.
+    """A call on a store that this program has closed, or left open until the interpreter ended; it
+    had no effect.
 
-    The caller's move: open it again.
+    The caller's move: open it again, or close it before the end.
     """
 
-    def __init__(self) -> None:
-        SegmentStoreError.__init__(self, "the store is closed")
+    def __init__(self, detail: str = "the store is closed") -> None:
+        SegmentStoreError.__init__(self, detail)
         self.container_id = None
         self.cause = None
 

@@ -1,5 +1,7 @@
-"""A signal handler of the program's raises while the loop runs, between any two steps of the
-engine's: `run_until_complete` in a `try`, as programs have it that close their store after Ctrl-C.
+"""A signal handler of the program's raises while the loop runs, between two steps of the engine's.
+
+So does Ctrl-C in a program that runs `run_until_complete` in a `try`, and closes its store behind
+it.
 """
 
 from __future__ import annotations
