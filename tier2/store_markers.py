@@ -150,10 +150,12 @@ class StoreMarkers:
 
         The marker of this store is put back if it was there before and is missing.
         """
+        was_there = self._is_there
         stores = await stores_at(self._storage)
         if str(self._store_id) in stores:
             self._is_there = True
-        elif self._is_there:
+        elif was_there and self._is_there:
+            # Not one that was put while this listing was under way, which may not show it.
             await self.restore()
         return [store for store in stores if store != str(self._store_id)]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import marker_name, parse_marker_name
-from tier2.object_storage import StorageUnavailableError
+from tier2.object_storage import StorageUnavailableError, StoredObject
 from tier2.store_markers import PlaceTakenError, StoreMarkers
 
 ONE, TWO, THREE = (str(uuid.UUID(int=number)) for number in (1, 2, 3))
@@ -29,6 +30,22 @@ def with_storage(body: Callable[[MemoryObjectStorage], Coroutine[Any, Any, None]
         )
 
     run_virtual(main())
+
+
+class SlowAnswers(MemoryObjectStorage):
+    """The first listing takes a second to answer with what was there at its beginning."""
+
+    async def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncIterator[Sequence[StoredObject]]:
+        pages = [page async for page in super().list(prefix, start_after)]
+        if self.slow:
+            self.slow = False
+            await asyncio.sleep(1)
+        for page in pages:
+            yield page
+
+    slow = True
 
 
 def test_a_store_alone_shares_with_nobody() -> None:
@@ -123,6 +140,22 @@ def test_a_marker_that_is_missing_is_put_back_and_reported() -> None:
         assert "was put back" in markers.health()[0]
 
     with_storage(body)
+
+
+def test_a_marker_that_is_put_beside_a_listing_is_not_missing() -> None:
+    """The listing began before the marker was there, and ends behind it."""
+
+    async def main() -> None:
+        runtime = Runtime(clock=LoopClock(), random=random.Random(1), executor=inline_executor)
+        markers = StoreMarkers(SlowAnswers(runtime), ONE)
+        checking = asyncio.ensure_future(markers.shared_with())
+        await asyncio.sleep(0.5)
+        await markers.put()
+        await markers.ensure()
+        assert await checking is None
+        assert markers.health() == []
+
+    run_virtual(main())
 
 
 def test_a_marker_whose_id_a_copy_lost_is_there_all_the_same() -> None:
