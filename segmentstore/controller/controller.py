@@ -60,14 +60,16 @@ class Controller:
     async def start(self) -> None:
         """Read what is there, and finish what was left. Raises SegmentStoreError.
 
-        A change that cannot be finished now is tried again, and keeps the others from nothing.
+        A change that cannot be finished now is tried again, and keeps the others from nothing. A
+        creation waits for its client, which calls again.
         """
         await self._rows.open()
         await self.transactions.start()
         async for row in self._rows.scan("pending/"):
             _, kind, scope, name = row.key.split("/")
-            finish = self._finisher(kind, ScopedName(scope, name))
-            self.deadlines.schedule(("pending", kind, scope, name), 0, finish)
+            left = ScopedName(scope, name)
+            finish, after_s = self._finisher(kind, left), await self._finish_after_s(kind, left)
+            self.deadlines.schedule(("pending", kind, scope, name), after_s, finish)
         self.retention.start()
 
     async def stop(self) -> None:
@@ -107,3 +109,8 @@ class Controller:
             PENDING_TABLE: self.key_value_tables.finish,
         }
         return partial(finishers[kind], name)
+
+    async def _finish_after_s(self, kind: str, name: ScopedName) -> float:
+        if kind == PENDING_STREAM:
+            return await self.streams.finish_after_s(name)
+        return await self.key_value_tables.finish_after_s(name) if kind == PENDING_TABLE else 0

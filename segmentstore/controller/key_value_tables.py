@@ -135,6 +135,11 @@ class KeyValueTables:
         async with self._held(table):
             await self._rows.remove([pending_key(PENDING_TABLE, table)])
 
+    async def finish_after_s(self, table: ScopedName) -> float:
+        """As `Streams.finish_after_s`."""
+        row = await self._rows.get(table_key(table))
+        return FINISH_NEW_S if row is not None and row.value["state"] == _CREATING else 0
+
     @asynccontextmanager
     async def _held(self, table: ScopedName) -> AsyncIterator[FoundRow | None]:
         async with self._locks.hold((PENDING_TABLE, table)):

@@ -118,6 +118,11 @@ class Streams:
             # After a crash between the last two writes of a change, this row alone is left.
             await self._rows.remove([pending_key(PENDING_STREAM, name)])
 
+    async def finish_after_s(self, name: ScopedName) -> float:
+        """How long what an earlier Controller left may wait: a creation for its client's call."""
+        stream = await self._rows.stream(name)
+        return FINISH_NEW_S if stream is not None and _is_new(stream.record) else 0
+
     async def create(self, name: ScopedName, configuration: StreamConfiguration) -> None:
         """Raises RefusedRequestError: bad name, bad configuration, no scope, exists.
 
@@ -218,9 +223,9 @@ class Streams:
         try:
             return await self._carry_out_once(stream)
         except BaseException:
-            name, change = stream.name, stream.record.change
+            name = stream.name
             # Not one key for both: a change behind the creation would wait as long.
-            if change is not None and change.kind is ChangeKind.CREATE:
+            if _is_new(stream.record):
                 self._deadlines.ensure(("create", name), FINISH_NEW_S, lambda: self.finish(name))
             else:
                 self._deadlines.ensure(("finish", name), FINISH_S, lambda: self.finish(name))
@@ -377,9 +382,11 @@ class Streams:
 
 def _creates(record: StreamRecord, configuration: StreamConfiguration) -> bool:
     """Whether the stream is being created, and so."""
-    change = record.change
-    is_new = change is not None and change.kind is ChangeKind.CREATE
-    return is_new and record.configuration == configuration
+    return _is_new(record) and record.configuration == configuration
+
+
+def _is_new(record: StreamRecord) -> bool:
+    return record.change is not None and record.change.kind is ChangeKind.CREATE
 
 
 def _retention_rows(stream: ScopedName, record: StreamRecord) -> list[RowPut]:

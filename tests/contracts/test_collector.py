@@ -189,8 +189,9 @@ assert (gc.get_threshold(), gc.callbacks, gc.isenabled()) == (before, [], False)
 def test_what_is_loaded_in_a_pause_is_frozen_behind_it() -> None:
     run_tuned(f"""
 segmentstore.tune_gc()
-collections = [each["collections"] for each in gc.get_stats()]
 with collector.collector_paused():
+    # From Python 3.12 on a collection that was due before it comes with the next call.
+    collections = [each["collections"] for each in gc.get_stats()]
     kept = churn({_MANY})
 assert gc.get_freeze_count() > {_MANY}
 assert [each["collections"] for each in gc.get_stats()] == collections

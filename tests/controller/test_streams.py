@@ -97,16 +97,47 @@ def test_a_creation_that_failed_half_way_is_no_stream_that_exists(succeed: int) 
     run_virtual(main())
 
 
-def test_a_creation_that_nobody_carries_on_is_carried_on_after_a_minute() -> None:
+def test_a_creation_that_failed_half_way_waits_for_its_client_behind_a_restart() -> None:
+    """A container of its segments moves, and the Controller with it."""
+
     async def main() -> None:
-        process = FakeProcess(FakeDisk())
+        disk = FakeDisk()
+        process = FakeProcess(disk)
         async with running(process) as controller:
             await controller.scopes.create(STREAM.scope)
             await fail_creations(controller, process, 1)
-            assert not await controller.streams.exists(STREAM)
-            await asyncio.sleep(FINISH_NEW_S + 1)
-            assert len(await controller.streams.current(STREAM)) == 2
-            assert len(await controller.key_value_tables.segments(TABLE)) == 2
+        async with running(FakeProcess(disk)) as controller:
+            await asyncio.sleep(20)
+            await controller.streams.create(STREAM, TWO)
+            await controller.key_value_tables.create(TABLE, PARTITIONS)
+            await asyncio.sleep(FINISH_NEW_S)
+            async with refused(Reason.STREAM_EXISTS):
+                await controller.streams.create(STREAM, TWO)
+            async with refused(Reason.TABLE_EXISTS):
+                await controller.key_value_tables.create(TABLE, PARTITIONS)
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_creation_that_nobody_carries_on_is_carried_on_after_a_minute(restarts: bool) -> None:
+    async def carried_on(controller: Controller) -> None:
+        assert not await controller.streams.exists(STREAM)
+        await asyncio.sleep(FINISH_NEW_S + 1)
+        assert len(await controller.streams.current(STREAM)) == 2
+        assert len(await controller.key_value_tables.segments(TABLE)) == 2
+
+    async def main() -> None:
+        disk = FakeDisk()
+        process = FakeProcess(disk)
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await fail_creations(controller, process, 1)
+            if not restarts:
+                await carried_on(controller)
+        if restarts:
+            async with running(FakeProcess(disk)) as controller:
+                await carried_on(controller)
 
     run_virtual(main())
 

@@ -96,6 +96,7 @@ async def check_prefix(image: DiskImage, states: States, flushed: int) -> None:
 
 # --- forks ----------------------------------------------------------------------------------------
 
+# A loop for each call: a child that ends with an open one closes the parent's too.
 FORK = """
 import asyncio, gc, os, sys
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
@@ -104,17 +105,17 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import IDENTITY, all_of, batch, numbered
 
 folder = sys.argv[1]
-runner = asyncio.Runner()
+run = asyncio.run
 store = RocksDbKeyStore(folder, IDENTITY, Runtime())
-runner.run(store.open())
-runner.run(store.apply(batch(numbered([1])), 1))
-snapshot = runner.run(store.snapshot())
+run(store.open())
+run(store.apply(batch(numbered([1])), 1))
+snapshot = run(store.snapshot())
 pid = os.fork()
 if not pid:
     other = RocksDbKeyStore(folder + "-other", IDENTITY, Runtime())
     for call in (store.get([b"a"]), store.flush(), other.open()):
         try:
-            runner.run(call)
+            run(call)
         except ForkedStoreError as error:
             assert error.process_id == os.getppid()
         else:
@@ -123,11 +124,11 @@ if not pid:
     gc.collect()
     sys.exit(7)
 assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-runner.run(store.apply(batch(numbered([2])), 2))
-assert runner.run(store.flush()) == 2
-assert runner.run(all_of(snapshot)) == numbered([1])
-runner.run(store.close())
-runner.run(RocksDbKeyStore(folder, IDENTITY, Runtime()).open())
+run(store.apply(batch(numbered([2])), 2))
+assert run(store.flush()) == 2
+assert run(all_of(snapshot)) == numbered([1])
+run(store.close())
+run(RocksDbKeyStore(folder, IDENTITY, Runtime()).open())
 """
 
 
