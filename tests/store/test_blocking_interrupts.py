@@ -295,7 +295,7 @@ def behind_the_start() -> int:
     """Where in the code of `Thread.start` the new thread exists, and its end is not reached."""
     code = iter(dis.get_instructions(threading.Thread.start))
     next(each for each in code if str(each.argval).startswith("_start_"))
-    next(each for each in code if each.opname == "CALL")
+    next(each for each in code if each.opname in {"CALL", "CALL_KW"})
     return next(each for each in code if each.opname != "CACHE").offset
 
 
