@@ -24,6 +24,8 @@ Kind = tuple[str, str]
 """Of turns: the phase, and the name of the task or callback without its numbers."""
 _SAMPLE_MASK: Final = 255
 """One call in 256 is sampled."""
+_UNNAMED: Final = {"Task", "None"}
+"""The second is what Python 3.13 calls those of a task factory."""
 _ID: Final = re.compile(r"[ -]\d+\b")
 
 
@@ -109,7 +111,9 @@ def label(handle: asyncio.Handle) -> str:
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
         name = _ID.sub("", owner.get_name())
-        return name if name != "Task" else str(getattr(owner.get_coro(), "__qualname__", name))
+        if name in _UNNAMED:
+            name = str(getattr(owner.get_coro(), "__qualname__", name))
+        return name
     return str(getattr(callback, "__qualname__", type(callback).__name__))
 
 
