@@ -221,8 +221,10 @@ def test_a_state_whose_checker_raises_is_broken_under_its_name(
     )
     assert found.broken == found.states > 1
     first = found.violations[0]
-    assert str(first).startswith(f"{first.name}: harness: KeyError: 'planted' [")
-    assert replay(first.name, base=base).violations == list(first.violations)
+    error = "harness: KeyError: 'planted' ["
+    assert str(first).startswith(f"{first.name}: {error}")
+    # Behind it are the last frames, some of which differ.
+    assert [each.startswith(error) for each in replay(first.name, base=base).violations] == [True]
 
 
 def test_a_recovery_whose_driver_raises_is_broken_under_its_name(
