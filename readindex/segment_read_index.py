@@ -296,7 +296,8 @@ class SegmentReadIndex:
         """Take an extent out; its bytes are released. The caller accounts for it first."""
         extents = self.extents
         assert extents is not None
-        assert extents.pop(extent.start_offset) is extent, extent
+        found = extents.pop(extent.start_offset)
+        assert found is extent, extent
         if not extents:
             self.extents = None
         extent.home = Home.REMOVED

@@ -50,6 +50,13 @@ def lying_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Inode, "sync", lambda _self: None)
 
 
+def test_no_rule_is_broken_without_assertions() -> None:
+    """`python -O` leaves them out."""
+    command = [sys.executable, "-O", "-m", "segmentstore", *map(str, SIMULATE), "--seed", "clean"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @slow(2)
 def test_runs_are_counted_and_shown() -> None:
     result = segmentstore(*SIMULATE, "--seed", "clean")
