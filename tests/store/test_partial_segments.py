@@ -67,11 +67,13 @@ async def filled(store: SegmentStore, name: str = NAME) -> None:
 
 async def forgotten(store: SegmentStore, name: str = NAME) -> SegmentMetadata:
     """Take checkpoints until memory knows little of the segment; `run` has a bound."""
-    segment = in_memory(store, name)
     while True:
         await store.update_attributes(name, [AttributeUpdate(OTHER, UpdateType.ACCUMULATE, 1)])
         await store.checkpoint()
         await asyncio.sleep(0.01)
+        # It may have left memory as a whole, too.
+        await store.get_info(name)
+        segment = in_memory(store, name)
         if segment.chunks.known_count <= 2 * PAGE_ENTRIES and segment.attributes.known_count < 9:
             return segment
 
