@@ -43,7 +43,7 @@ from readindex.cache_storage import CacheStatistics, CacheStorage
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import Buffer, crc32c
 from segmentstore.contracts.disk import Disk, make_directories, remove_content
-from segmentstore.contracts.rocksdb_process import leave_to_parent, rocksdb_birth
+from segmentstore.contracts.rocksdb_process import check_threads, leave_to_parent, rocksdb_birth
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import note_end, outlast
 
@@ -266,6 +266,7 @@ def _open(disk: Disk, directory: str, path: str, window: int) -> Rdict | None:
     try:
         remove_content(disk, directory)
         make_directories(disk, directory)
+        check_threads("cache")
         database = Rdict(path, _options(window))
         options = WriteOptions()
         options.disable_wal = True  # type: ignore[method-assign, assignment]
@@ -292,6 +293,8 @@ def _options(window: int) -> Options:
     options.set_write_buffer_size(write_buffer)
     options.set_max_write_buffer_number(2)
     options.set_max_open_files(-1)
+    # Otherwise 15 threads begin for a moment, and the process ends where the system has fewer.
+    options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
     # All files are of level 0 here: their number must not slow writes down.
     options.set_level_zero_slowdown_writes_trigger(1 << 30)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from segmentstore.contracts import forks
-from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.errors import ConfigError, TierUnavailableError
 from segmentstore.contracts.health_tree import StoreHealth
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.serial_thread import no_thread
 from segmentstore.metrics_server import CONNECTIONS_MAX, MetricsServer
 from segmentstore.probe_pages import with_probes
 
@@ -75,6 +76,9 @@ class MetricsEndpoint:
             raise ConfigError(
                 "metrics_port", f"{host} port {port} cannot be opened: {error}"
             ) from None
+        except TierUnavailableError:
+            executor.shutdown(wait=False)
+            raise
         except asyncio.CancelledError:
             starting.add_done_callback(functools.partial(_give_up, executor))
             raise
@@ -110,7 +114,12 @@ def _start(host: str, port: int, app: WSGIApplication, runtime: Runtime) -> _Ser
     thread = threading.Thread(
         target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="metrics", daemon=True
     )
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:
+        server.server_close()
+        requests.shutdown(wait=False)
+        raise no_thread("metrics") from error
     return _Serving(server, thread, requests)
 
 

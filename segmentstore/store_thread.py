@@ -34,6 +34,7 @@ from segmentstore.contracts.errors import (
     WrongThreadError,
 )
 from segmentstore.contracts.event_loops import new_event_loop
+from segmentstore.contracts.serial_thread import no_thread
 from segmentstore.contracts.waiting import outlast
 
 if TYPE_CHECKING:
@@ -168,6 +169,10 @@ class StoreThread:
             if error.__context__ is None:
                 raise
             raise error.__context__ from None
+        except RuntimeError as error:
+            if type(error) is not RuntimeError or self._thread.ident is not None:
+                raise  # a signal handler's
+            raise no_thread("segmentstore") from error
         return self._opened.result()
 
     def end(self) -> None:

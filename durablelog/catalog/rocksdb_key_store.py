@@ -60,7 +60,7 @@ from durablelog.catalog.threaded_key_store import ThreadedKeyStore
 from segmentstore.contracts import forks
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.disk import Disk, remove_content
-from segmentstore.contracts.rocksdb_process import leave_to_parent, rocksdb_birth
+from segmentstore.contracts.rocksdb_process import check_threads, leave_to_parent, rocksdb_birth
 from segmentstore.contracts.runtime import Runtime
 
 CACHE_BYTES: Final = 8 * 1024 * 1024
@@ -112,6 +112,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
 
     def _open_files(self) -> bool:
         rocksdb_birth().check()
+        check_threads("keys")
         names = self._disk.list_directory(self._directory)
         new = not any(name.startswith(_SMALL_FILES) or _is_table(name) for name in names)
         if not new and "CURRENT" not in names:
@@ -127,6 +128,7 @@ class RocksDbKeyStore(ThreadedKeyStore):
 
     def _open_checkpoint(self) -> None:
         rocksdb_birth().check()
+        check_threads("keys")
         names = self._disk.list_directory(self._directory)
         files = [name for name in names if name.startswith(_SMALL_FILES) or _is_table(name)]
         options = _options(self._cache_bytes, create=False)
@@ -461,6 +463,8 @@ def _options(cache_bytes: int, *, create: bool) -> Options:
     options.set_write_buffer_size(4 * WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
     options.set_max_open_files(-1)
+    # Otherwise 15 threads begin for a moment, and the process ends where the system has fewer.
+    options.set_max_file_opening_threads(1)
     options.set_max_background_jobs(2)
     options.set_skip_stats_update_on_db_open(True)
     options.set_stats_dump_period_sec(0)

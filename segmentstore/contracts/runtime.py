@@ -23,7 +23,7 @@ from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 from segmentstore.contracts import forks
 from segmentstore.contracts.disk import Disk, OsDisk
 from segmentstore.contracts.processes import Processes, SystemProcesses
-from segmentstore.contracts.serial_thread import SerialThread
+from segmentstore.contracts.serial_thread import SerialThread, no_thread
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,10 +51,23 @@ class _ThreadPool(ThreadPoolExecutor):
     def __init__(self, name: str, threads: int) -> None:
         super().__init__(max_workers=threads, thread_name_prefix=name)
         self._birth = forks.Birth()
+        # The first thread, at once: under load, later, the system may have none to give.
+        try:
+            self.submit(int)
+        except RuntimeError as error:
+            raise no_thread(name) from error
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         self._birth.check()
         return super().submit(fn, *args, **kwargs)
+
+    def _adjust_thread_count(self) -> None:
+        """Begin another thread for work that is queued. Without one, those that are there do it."""
+        try:
+            super()._adjust_thread_count()
+        except RuntimeError:
+            if not self._threads:
+                raise
 
 
 class BootTime(NamedTuple):
@@ -92,7 +105,8 @@ def _boot_id() -> bytes:
 def thread_executor(name: str, threads: int) -> Executor:
     """A bounded pool of real threads; `threads=1` gives a serial executor, a SerialThread.
 
-    Raises ForkedStoreError in a forked child.
+    The first thread begins at once, the others as work waits, if the system has them. Raises
+    TierUnavailableError where it has none. Work for it raises ForkedStoreError in a forked child.
     """
     return SerialThread(name) if threads == 1 else _ThreadPool(name, threads)
 

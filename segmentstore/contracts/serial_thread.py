@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from segmentstore.contracts import forks
+from segmentstore.contracts.errors import TierUnavailableError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,10 +40,11 @@ _at_end = False
 
 
 class SerialThread(Executor):
-    """Does what it is given in its order, on a thread that begins with the first of it.
+    """Does what it is given in its order, on a thread that begins and ends with it.
 
-    As with a `ThreadPoolExecutor`, all of it is done before the interpreter ends, and before a
-    `shutdown` returns that waits. Its thread is not in a forked child: ForkedStoreError there.
+    Raises TierUnavailableError where the system begins no thread. As with a `ThreadPoolExecutor`,
+    all of it is done before the interpreter ends, and before a `shutdown` returns that waits. Its
+    thread is not in a forked child: ForkedStoreError there.
     """
 
     def __init__(self, name: str) -> None:
@@ -50,10 +52,11 @@ class SerialThread(Executor):
         self._birth = forks.Birth()
         self._mutex = threading.Lock()
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
-        self._thread: threading.Thread | None = None
         self._ended = False
         # The thread has no reference to this object: when that is dropped, the thread ends.
         weakref.finalize(self, self._queue.put, None).atexit = False
+        # At once: under load, later, the system may have none to give.
+        self._thread = None if _at_end else self._begun()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         future: Future[T] = Future()
@@ -71,16 +74,16 @@ class SerialThread(Executor):
                 raise RuntimeError("cannot schedule new futures after shutdown")
             if _at_end:
                 raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-            if self._thread is None:
-                self._thread = self._begun()
             self._queue.put(work)
 
     def _begun(self) -> threading.Thread:
-        """A new thread. Raises RuntimeError where the system gives none: nothing is taken then."""
         thread = threading.Thread(
             target=_run, args=(self._queue,), name=f"{self._name}_0", daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise no_thread(self._name) from error
         _threads[thread] = self._queue
         return thread
 
@@ -106,6 +109,13 @@ class SerialThread(Executor):
     def _cancel(work: _Work | None) -> None:
         if work is not None and work.future is not None:
             work.future.cancel()
+
+
+def no_thread(executor: str) -> TierUnavailableError:
+    """What an executor raises for which the system begins no thread."""
+    tier = executor.partition("-")[0]
+    detail = f"no thread for {executor!r}; see RLIMIT_NPROC, and pids.max of the control group"
+    return TierUnavailableError(tier if tier in {"tier2", "cache"} else "tier1", detail)
 
 
 def post(executor: Executor, function: Callable[..., object], *arguments: object) -> None:

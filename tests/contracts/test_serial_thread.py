@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from recovery.harness.simulation.virtual_loop import InlineExecutor
-from segmentstore.contracts.errors import ForkedStoreError
+from segmentstore.contracts.errors import ForkedStoreError, TierUnavailableError
 from segmentstore.contracts.runtime import thread_executor
 from segmentstore.contracts.serial_thread import SerialThread, post
 
@@ -86,19 +86,37 @@ def test_a_shutdown_that_cancels_does_nothing_more() -> None:
     assert first.cancelled() or first.result()
 
 
-def test_a_system_without_another_thread_refuses_and_the_next_work_is_done(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def no_more_threads(patch: pytest.MonkeyPatch) -> None:
     def start(self: threading.Thread) -> None:
         raise RuntimeError(f"can't start new thread for {self.name}")
 
-    executor = SerialThread("refused")
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        for take in (executor.post, executor.submit):
-            with pytest.raises(RuntimeError, match="new thread for refused_0"):
-                take(int)
-    assert executor.submit(int, "4").result(60) == 4
+    patch.setattr(threading.Thread, "start", start)
+
+
+@pytest.mark.parametrize(
+    ("name", "tier"), [("tier2-file", "tier2"), ("cache", "cache"), ("log-0", "tier1")]
+)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_where_the_system_begins_no_thread_there_is_no_executor(
+    monkeypatch: pytest.MonkeyPatch, name: str, tier: str, threads: int
+) -> None:
+    no_more_threads(monkeypatch)
+    with pytest.raises(TierUnavailableError, match="RLIMIT_NPROC") as caught:
+        thread_executor(name, threads)
+    assert caught.value.tier == tier
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_executor_needs_no_thread_that_the_system_does_not_begin(
+    monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    executor, gate = thread_executor("pool", threads), threading.Event()
+    no_more_threads(monkeypatch)
+    waits = executor.submit(gate.wait, 60)
+    later = executor.submit(int, "4")
+    gate.set()
+    assert waits.result(60)
+    assert later.result(60) == 4
     executor.shutdown()
 
 
