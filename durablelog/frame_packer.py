@@ -39,10 +39,10 @@ from durablelog.operation_codec import (
     encoded_length,
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
-from durablelog.pending_segment import PendingSegment
+from durablelog.pending_segment import Event, PendingSegment
 from segmentstore.contracts.archive_metadata import OffloadConflictError
 from segmentstore.contracts.attribute_table import UnknownAttributeError
-from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, AttributeKey, KeyedUpdate
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     BadOffsetError,
@@ -51,17 +51,21 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
 )
 
-Event = tuple[AttributeKey, int]
-"""(writer's attribute, event number) of an exactly-once append: dropped, not refused, if the number
-is not above.
-"""
-
 AppendRequest = tuple[
     int, bytes, "asyncio.Future[int | None]", int | None, Sequence[KeyedUpdate] | None, Event | None
 ]
 """(segment id, data, future, expected offset, attribute updates, event): a tuple because one is
 made per append.
 """
+
+
+def refuse(request: AppendRequest, error: BaseException) -> None:
+    """Fail an append, and those behind it of its writer's session."""
+    _, _, future, _, _, event = request
+    if event is not None:
+        event[2].refusal = event[2].refusal or error
+    if not future.done():
+        future.set_exception(error)
 
 
 class OperationRequest:
@@ -369,10 +373,13 @@ class FramePacker:
         Attributes before the offset.
         """
         _, _, future, expected, updates, event = item
+        if event is not None and event[2].refusal is not None:
+            refuse(item, event[2].refusal)
+            return False
         try:
             attributes, growth = pending.resolve(updates) if updates else ({}, 0)
             if event is not None:
-                key, number = event
+                key, number, _ = event
                 last = pending.attributes.get(key)
                 if last is None and pending.base is not None:
                     last = pending.base.attributes.get(key)
@@ -391,8 +398,7 @@ class FramePacker:
             if expected is not None and expected != pending.length:
                 raise BadOffsetError(pending.name, expected, pending.length)
         except SegmentError as error:
-            if not future.done():
-                future.set_exception(error)
+            refuse(item, error)
             return False
         if attributes:
             pending.attributes.update(attributes)
@@ -425,15 +431,14 @@ class FramePacker:
         segment_id, _, future, _, _, event = item
         if pending is None and not (event is None and future.cancelled()) and self._defer(item):
             return
-        if not future.cancelled():
-            if pending is None:
-                detail = "no segment of this id is left"
-                future.set_exception(SegmentNotFoundError(f"#{segment_id}", detail))
-            elif pending.removed:
-                detail = f"the segment of id {segment_id} is deleted or merged away"
-                future.set_exception(SegmentNotFoundError(pending.name, detail))
-            else:
-                future.set_exception(SegmentSealedError(pending.name))
+        if pending is None:
+            detail = "no segment of this id is left"
+            refuse(item, SegmentNotFoundError(f"#{segment_id}", detail))
+        elif pending.removed:
+            detail = f"the segment of id {segment_id} is deleted or merged away"
+            refuse(item, SegmentNotFoundError(pending.name, detail))
+        else:
+            refuse(item, SegmentSealedError(pending.name))
 
     def _close_groups(self) -> None:
         """Turn the open groups into operations, in the order in which they were opened."""

@@ -31,7 +31,6 @@ from durablelog.fair_admission import FairAdmission
 from durablelog.frame_packer import (
     REQUEST_BYTES,
     AppendRequest,
-    Event,
     FramePacker,
     OperationRequest,
     PackedFrame,
@@ -48,6 +47,7 @@ from durablelog.operations import (
     SnapshotCheckpointOperation,
     commit_runs,
 )
+from durablelog.pending_segment import Event
 from durablelog.processor_config import ProcessorConfig, ProcessorStatistics
 from durablelog.queue_room import QueueRoom
 from durablelog.throttle_pauses import ThrottlePauses

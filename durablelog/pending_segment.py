@@ -24,6 +24,25 @@ _ACCUMULATE: Final = UpdateType.ACCUMULATE
 _REPLACE_IF_EQUALS: Final = UpdateType.REPLACE_IF_EQUALS
 
 
+class EventSession:
+    """Of an exactly-once writer: one event that is refused ends it.
+
+    Events of a later number would hide from the writer that this one is missing.
+    """
+
+    __slots__ = ("refusal",)
+
+    def __init__(self) -> None:
+        self.refusal: BaseException | None = None
+        """Why an event was refused; all behind it are refused for that."""
+
+
+Event = tuple[AttributeKey, int, EventSession]
+"""(writer's attribute, event number, session) of an exactly-once append: dropped, not refused, if
+the number is not above.
+"""
+
+
 class PendingSegment:
     """A segment as it will be once everything accepted is acknowledged."""
 
@@ -100,14 +119,14 @@ class PendingSegment:
 
     # --- the common case --------------------------------------------------------------------------
 
-    def take_next_event(self, event: tuple[AttributeKey, int]) -> bool:
+    def take_next_event(self, event: Event) -> bool:
         """Take the number of an event that comes behind one of its writer on its way.
 
         False: it may not, and nothing was changed; `FramePacker` finds out what becomes of it.
         """
-        key, number = event
+        key, number, session = event
         before = self.attributes.get(key)
-        if before is None or not ATTRIBUTE_UNSET < before < number:
+        if before is None or not ATTRIBUTE_UNSET < before < number or session.refusal is not None:
             return False
         self.attributes[key] = number
         if self.group_attributes is None:

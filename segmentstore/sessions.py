@@ -14,6 +14,7 @@ from threading import get_ident
 from types import TracebackType
 from typing import Self
 
+from durablelog.pending_segment import EventSession
 from segmentstore.arguments import (
     OFFSET_MAX,
     check_loop,
@@ -70,8 +71,8 @@ class BoundSegment:
         """A slice of the segment's attributes, as `PartialSegments.attributes_from`."""
         return await self._container.attributes_from(segment, start, _SLICE)
 
-    def living(self) -> tuple[int, bool]:
-        """The id of a segment that was found, and whether it is not in memory.
+    def living(self) -> int:
+        """The id of a segment that was found.
 
         Raises SegmentNotFoundError once it is deleted or merged away.
         """
@@ -81,10 +82,9 @@ class BoundSegment:
         if segment is None:
             if not self._container.may_be(segment_id):
                 raise self.missing()
-            return segment_id, True
-        if segment.merged_into is not None:
+        elif segment.merged_into is not None:
             raise self.missing()
-        return segment_id, False
+        return segment_id
 
     def missing(self) -> SegmentNotFoundError:
         """What a call gets without it."""
@@ -192,9 +192,7 @@ class SegmentWriter:
         self._keeps = keeps
         self.writer_id = writer_id
         self._last: int | None = None
-        self._waiting: asyncio.Future[int | None] | None = None
-        """The last append that was sent while the segment was idle: of several they fail all."""
-        self._refusal: BaseException | None = None
+        self._session = EventSession()
         segment = container.peek(name)
         if segment is not None and segment.attributes.knows(self._key):
             last = segment.attributes.get(self._key)
@@ -259,32 +257,20 @@ class SegmentWriter:
         payload = data
         if type(payload) is not bytes or len(payload) > self._append_bytes_max:
             payload = checked_data(data, self._append_bytes_max)
-        is_idle = False
+        session = self._session
+        if session.refusal is not None:
+            return failed_future(session.refusal)
         try:
-            segment_id, is_idle = self._bound.living()
-            if self._waiting is not None:
-                self._check_waiting()
-            if self._refusal is not None:
-                return failed_future(self._refusal)
-            future = self._container.append(segment_id, payload, None, None, (self._key, number))
+            segment_id = self._bound.living()
+            event = (self._key, number, session)
+            future = self._container.append(segment_id, payload, None, None, event)
         except SegmentStoreError as error:
             future = failed_future(error)
         if future.done() and not future.cancelled():
-            self._refusal = future.exception()
-        elif is_idle:
-            # Cancelled, it is still to be known what became of it.
-            self._waiting, future = future, asyncio.shield(future)
-        if self._refusal is None and number > last:
+            session.refusal = future.exception()
+        if session.refusal is None and number > last:
             self._last = number
         return future
-
-    def _check_waiting(self) -> None:
-        """End the session if an append was refused that had waited for its idle segment."""
-        waiting = self._waiting
-        if waiting is not None and waiting.done():
-            self._waiting = None
-            if not waiting.cancelled():
-                self._refusal = self._refusal or waiting.exception()
 
 
 class AttributeIterator:

@@ -21,10 +21,11 @@ from operator import itemgetter
 from typing import Any
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
-from durablelog.frame_packer import REQUEST_BYTES, AppendRequest, Event
+from durablelog.frame_packer import REQUEST_BYTES, AppendRequest
 from durablelog.metadata_needs import ChunkNeed, needs_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CreateOperation, Operation, segments_of
+from durablelog.pending_segment import Event
 from segmentstore.container.eviction import Eviction
 from segmentstore.container.partial_segments import PartialSegments
 from segmentstore.container.segment_loader import LOADED_AT_ONCE, NAMES_AT_ONCE, SegmentLoader

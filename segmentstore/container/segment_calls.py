@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, cast
 
 from durablelog import chunk_slices
 from durablelog.catalog.metadata_catalog import MetadataCatalog
-from durablelog.frame_packer import Event
 from durablelog.metadata_needs import AttributeNeed, ChunkNeed, needs_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_processor import OperationProcessor
@@ -24,6 +23,7 @@ from durablelog.operations import (
     SealOperation,
     UpdateAttributesOperation,
 )
+from durablelog.pending_segment import Event
 from readindex.read_index import ReadIndex
 from segmentstore.container.active_segments import ActiveSegments
 from segmentstore.container.container_state import ContainerState

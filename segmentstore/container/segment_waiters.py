@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from durablelog.frame_packer import AppendRequest, Event
+from durablelog.frame_packer import AppendRequest, refuse
+from durablelog.pending_segment import Event
 from durablelog.queue_room import QueueRoom
 from segmentstore.container.eviction import Eviction
 from segmentstore.contracts.attributes import KeyedUpdate
@@ -114,11 +115,9 @@ class WaitingAppend(Waiter):
             _ = self._queue.append(segment.segment_id, data, expected, updates, event, future)
 
     def fail(self, error: BaseException) -> None:
-        _, data, future, *_ = self._request
-        self._ended(len(data))
+        self._ended(len(self._request[1]))
         if self.deferred:
             self._queue.put_back((), 1)
         else:
             self._queue.room.grant()
-        if not future.done():
-            future.set_exception(error)
+        refuse(self._request, error)

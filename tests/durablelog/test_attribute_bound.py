@@ -18,6 +18,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
     commit_runs,
 )
+from durablelog.pending_segment import EventSession
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate, UpdateType
 from segmentstore.contracts.errors import BadOffsetError, SegmentError, TooManyAttributesError
 from segmentstore.contracts.metadata import ContainerMetadata
@@ -64,7 +65,8 @@ class Bench:
         data: bytes = b"data",
     ) -> asyncio.Future[object]:
         future: asyncio.Future[object] = self.loop.create_future()
-        request = (segment_id, data, future, expected, updates, event)
+        in_session = event and (*event, EventSession())
+        request = (segment_id, data, future, expected, updates, in_session)
         self.queue.append(request)  # type: ignore[arg-type]
         return self._packed(future)
 

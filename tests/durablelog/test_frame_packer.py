@@ -37,6 +37,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
     commit_runs,
 )
+from durablelog.pending_segment import EventSession
 from recovery.replay import Replay
 from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import UpdateType
@@ -280,15 +281,36 @@ def test_an_event_behind_one_on_its_way_keeps_its_other_conditions(
     bench.run()
     segment_id = int(str(created.result()))
     other = bytes(15) + b"2"
-    _ = bench.append(segment_id, b"first", event=(KEY, 5))
-    refused = bench.append(segment_id, b"wrong offset", event=(KEY, 6), expected=4)
+    _ = bench.append(segment_id, b"first", event=(KEY, 5, EventSession()))
+    refused = bench.append(segment_id, b"wrong offset", event=(KEY, 6, EventSession()), expected=4)
     updates = ((other, UpdateType.ACCUMULATE, 3, None),)
-    taken = bench.append(segment_id, b"second", event=(KEY, 7), updates=updates)
+    taken = bench.append(segment_id, b"second", event=(KEY, 7, EventSession()), updates=updates)
     bench.run()
     assert isinstance(refused.exception(), BadOffsetError)
     assert taken.result() == 5
     attributes = bench.metadata.segments[segment_id].attributes
     assert (attributes.get(KEY), attributes.get(other)) == (7, 3)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_behind_a_refused_event_all_of_its_session_are_refused(
+    loop: asyncio.AbstractEventLoop, first: bool
+) -> None:
+    """A later number would hide that this event is missing."""
+    bench = Bench(loop, 1000)
+    created = bench.submit(CreateOperation("one"))
+    bench.run()
+    segment_id, session = int(str(created.result())), EventSession()
+    if not first:
+        _ = bench.append(segment_id, b"first", event=(KEY, 4, session))
+    refused = bench.append(segment_id, b"wrong offset", event=(KEY, 5, session), expected=9)
+    behind = bench.append(segment_id, b"second", event=(KEY, 6, session))
+    large = bench.append(segment_id, bytes(LARGE_APPEND_BYTES), event=(KEY, 7, session))
+    anew = bench.append(segment_id, b"again", event=(KEY, 5, EventSession()))
+    bench.run()
+    assert isinstance(refused.exception(), BadOffsetError)
+    assert behind.exception() is large.exception() is refused.exception() is session.refusal
+    assert anew.result() == (0 if first else 5)
 
 
 def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(
@@ -298,9 +320,9 @@ def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(
     created = bench.submit(CreateOperation("one"))
     bench.run()
     segment_id = int(str(created.result()))
-    first = bench.append(segment_id, b"event", event=(KEY, 5))
-    repeated = bench.append(segment_id, b"event", event=(KEY, 5))
-    older = bench.append(segment_id, b"older", event=(KEY, 4))
+    first = bench.append(segment_id, b"event", event=(KEY, 5, EventSession()))
+    repeated = bench.append(segment_id, b"event", event=(KEY, 5, EventSession()))
+    older = bench.append(segment_id, b"older", event=(KEY, 4, EventSession()))
     frames = bench.packer.pack(bench.queue, 1, 1)
     assert not frames
     assert not repeated.done()

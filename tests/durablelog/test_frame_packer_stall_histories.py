@@ -19,6 +19,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from durablelog.pending_segment import EventSession
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, UpdateType
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
@@ -100,7 +101,9 @@ def _act(
     elif action == "append":
         results.append(bench.append(segment_id, bytes(number)))
     elif action == "event":
-        results.append(bench.append(segment_id, bytes(number), event=(KEYS[key], number // 5)))
+        results.append(
+            bench.append(segment_id, bytes(number), event=(KEYS[key], number // 5, EventSession()))
+        )
     elif action == "update":
         updates = [(KEYS[key], UpdateType.ACCUMULATE, 1, None)]
         results.append(bench.append(segment_id, bytes(number), updates=updates))

@@ -28,6 +28,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from durablelog.pending_segment import EventSession
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ObjectRecord
@@ -79,7 +80,7 @@ def test_a_frame_that_is_begun_is_shipped_while_a_request_waits(bench: PartialBe
     one = bench.create("one", (0, 7))
     bench.forget()
     first = bench.append(one, b"first")
-    stalled = bench.append(one, b"stalled", event=(KEYS[0], 8))
+    stalled = bench.append(one, b"stalled", event=(KEYS[0], 8, EventSession()))
     assert bench.pack() == []
     frame = bench.packer.seal()
     assert frame is not None
@@ -114,7 +115,9 @@ def test_an_append_of_any_size_stalls_without_being_taken(
         bench.forget()
         before = [bench.append(one, b"before")] if behind else []
         needing: dict[str, object] = (
-            {"event": (KEYS[0], 8)} if what == "event" else {"updates": replace((0, 8))}
+            {"event": (KEYS[0], 8, EventSession())}
+            if what == "event"
+            else {"updates": replace((0, 8))}
         )
         stalled = bench.append(one, bytes(length), **needing)
         request, taken = bench.queue[-1], bench.packer.bytes_taken
@@ -184,8 +187,10 @@ def test_attributes_are_read_before_an_offset_is_refused(bench: PartialBench) ->
 def test_a_repeated_event_is_found_once_its_number_is_known(bench: PartialBench) -> None:
     one = bench.create("one", (0, 7))
     bench.forget()
-    repeated, new = (bench.append(one, b"x", event=(KEYS[0], number)) for number in (7, 8))
-    again = bench.append(one, b"x", event=(KEYS[0], 8))
+    repeated, new = (
+        bench.append(one, b"x", event=(KEYS[0], number, EventSession())) for number in (7, 8)
+    )
+    again = bench.append(one, b"x", event=(KEYS[0], 8, EventSession()))
     bench.run()
     assert bench.stalls == 1
     assert [each.result() for each in (repeated, new, again)] == [None, 0, None]
@@ -194,17 +199,17 @@ def test_a_repeated_event_is_found_once_its_number_is_known(bench: PartialBench)
 def test_what_is_accepted_and_not_committed_is_known(bench: PartialBench) -> None:
     one = bench.create("one", (0, 7))
     bench.forget()
-    _ = bench.append(one, b"x", event=(KEYS[0], 8))
+    _ = bench.append(one, b"x", event=(KEYS[0], 8, EventSession()))
     assert bench.pack() == []
     bench.learn(bench.packer.lacks(bench.queue))
-    _ = bench.append(one, b"y", event=(KEYS[0], 9))
+    _ = bench.append(one, b"y", event=(KEYS[0], 9, EventSession()))
     new = bench.submit(CreateOperation("new", updates=replace((1, 1))))
     assert bench.packer.lacks(bench.queue) == []
     assert bench.pack() == []
     assert not bench.packer.stalled
     # Its creation is on its way: it has no attributes but those.
     (segment_id,) = [each for each, view in bench.updater.pending.items() if view.base is None]
-    _ = bench.append(segment_id, b"z", event=(KEYS[3], 1))
+    _ = bench.append(segment_id, b"z", event=(KEYS[3], 1, EventSession()))
     assert bench.packer.lacks(bench.queue) == []
     bench.run()
     assert new.result() == segment_id
@@ -217,10 +222,10 @@ def test_what_the_next_requests_need_is_given_once_and_in_their_order(bench: Par
     bench.store(two, 7)
     bench.forget()
     bench.learn([AttributeNeed(two, KEYS[1])])
-    _ = bench.append(two, b"x", updates=replace((0, 1), (1, 1)), event=(KEYS[2], 1))
-    _ = bench.append(one, b"x", event=(KEYS[0], 5))
-    _ = bench.append(two, b"x", event=(KEYS[2], 2))
-    _ = bench.append(999, b"x", event=(KEYS[2], 2))
+    _ = bench.append(two, b"x", updates=replace((0, 1), (1, 1)), event=(KEYS[2], 1, EventSession()))
+    _ = bench.append(one, b"x", event=(KEYS[0], 5, EventSession()))
+    _ = bench.append(two, b"x", event=(KEYS[2], 2, EventSession()))
+    _ = bench.append(999, b"x", event=(KEYS[2], 2, EventSession()))
     _ = bench.submit(TruncateOperation(one, 35))
     _ = bench.submit(TruncateOperation(two, 0))
     _ = bench.submit(MergeOperation(one, two, updates=replace((0, 9), (3, 9))))
@@ -246,9 +251,9 @@ def test_no_more_requests_are_considered_than_are_read_for_together(bench: Parti
     one = bench.create("one", (0, 1), (1, 2))
     bench.forget()
     for _ in range(REQUESTS_AHEAD - 1):
-        _ = bench.append(one, b"", event=(KEYS[0], 5))
-    _ = bench.append(one, b"", event=(KEYS[1], 5))
-    _ = bench.append(one, b"", event=(KEYS[2], 5))
+        _ = bench.append(one, b"", event=(KEYS[0], 5, EventSession()))
+    _ = bench.append(one, b"", event=(KEYS[1], 5, EventSession()))
+    _ = bench.append(one, b"", event=(KEYS[2], 5, EventSession()))
     needs: list[Need] = [AttributeNeed(one, key) for key in KEYS[:2]]
     assert bench.packer.lacks(bench.queue) == needs
     bench.run()
@@ -346,7 +351,7 @@ def test_a_stalled_request_is_given_back_when_packing_ends(bench: PartialBench) 
     one = bench.create("one", (0, 7))
     bench.forget()
     first = bench.append(one, b"first")
-    stalled = bench.append(one, b"x", event=(KEYS[0], 8))
+    stalled = bench.append(one, b"x", event=(KEYS[0], 8, EventSession()))
     assert bench.pack() == []
     # It is in the queue as well; a future is failed once.
     assert len(bench.queue) == 1

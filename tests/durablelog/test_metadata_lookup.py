@@ -24,6 +24,7 @@ from durablelog.operations import (
     TruncateOperation,
     UpdateAttributesOperation,
 )
+from durablelog.pending_segment import EventSession
 from durablelog.throttler import Throttle
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.attributes import KeyedUpdate, UpdateType
@@ -142,7 +143,7 @@ def test_the_queue_waits_behind_the_request_and_what_is_before_it_does_not() -> 
         catalog, one = await begun(bench)
         two = int(str(await bench.processor.submit(CreateOperation("two"))))
         before = [bench.processor.append(segment_id, b"before") for segment_id in (one, two)]
-        stalled = bench.processor.append(one, b"stalled", event=(KEYS[0], 8))
+        stalled = bench.processor.append(one, b"stalled", event=(KEYS[0], 8, EventSession()))
         behind = [bench.processor.append(segment_id, b"behind") for segment_id in (one, two)]
         sealed = bench.processor.submit(SealOperation(two))
         own = bench.processor.submit(StorageUpdateOperation([]), own=True)
@@ -186,7 +187,9 @@ def test_the_queue_goes_on_in_the_turn_in_which_all_is_known() -> None:
         catalog.gate.set()
         first = bench.processor.append(segment_id, b"x")
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[number % 2], number))
+            bench.processor.append(
+                segment_id, b"x", event=(KEYS[number % 2], number, EventSession())
+            )
             for number in (8, 9, 10, 11)
         ]
         assert await outcomes([first, *futures]) == [70, 71, 72, 73, 74]
@@ -204,7 +207,9 @@ def test_what_waiting_requests_need_is_brought_at_one_time() -> None:
         catalog, segment_id = await begun(bench)
         first = bench.processor.append(segment_id, b"x")
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[number % 4], number))
+            bench.processor.append(
+                segment_id, b"x", event=(KEYS[number % 4], number, EventSession())
+            )
             for number in range(8, 28)
         ]
         truncated = bench.processor.submit(TruncateOperation(segment_id, 35))
@@ -237,14 +242,17 @@ def test_a_bounded_queue_refuses_what_comes_while_it_waits() -> None:
         bench = Bench(queue_bytes_max=600)
         catalog, segment_id = await begun(bench)
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[0], number))
+            bench.processor.append(segment_id, b"x", event=(KEYS[0], number, EventSession()))
             for number in (8, 9, 10, 11)
         ]
         assert isinstance(futures[3].exception(), TierUnavailableError)
         await asyncio.sleep(LONG_S)
         catalog.gate.set()
         assert await outcomes(futures[:3]) == [70, 71, 72]
-        assert await bench.processor.append(segment_id, b"x", event=(KEYS[0], 12)) == 73
+        assert (
+            await bench.processor.append(segment_id, b"x", event=(KEYS[0], 12, EventSession()))
+            == 73
+        )
 
     run_virtual(scenario())
 
@@ -281,7 +289,7 @@ def test_a_checkpoint_does_not_wait_for_a_queue_that_does() -> None:
     async def scenario() -> None:
         bench = Bench()
         catalog, segment_id = await begun(bench)
-        stalled = bench.processor.append(segment_id, b"x", event=(KEYS[0], 8))
+        stalled = bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession()))
         await asyncio.sleep(LONG_S)
         await bench.processor.checkpoint()
         assert not stalled.done()
@@ -300,7 +308,9 @@ def test_a_throttle_and_a_lookup_together_hold_nothing_for_ever(*, full: bool) -
         catalog.gate.set()
         present = Throttle(delay_s=0.5, source="cache", full=full)
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[number % 2], number))
+            bench.processor.append(
+                segment_id, b"x", event=(KEYS[number % 2], number, EventSession())
+            )
             for number in (8, 9, 10)
         ]
         await asyncio.sleep(LONG_S)
@@ -327,7 +337,7 @@ def test_an_append_whose_segment_left_memory_meanwhile_is_deferred_with_those_be
         catalog, segment_id = await begun(bench)
         segment = bench.metadata.segments[segment_id]
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8)),
+            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession())),
             bench.processor.append(segment_id, b"y"),
         ]
         await asyncio.sleep(LONG_S)
@@ -356,7 +366,7 @@ def test_a_lookup_that_fails_stops_the_container() -> None:
         catalog, segment_id = await begun(bench)
         before = bench.processor.append(segment_id, b"before")
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8)),
+            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession())),
             bench.processor.append(segment_id, b"y"),
         ]
         await asyncio.sleep(LONG_S)
@@ -380,8 +390,8 @@ def test_a_close_waits_for_a_lookup_and_for_what_waits_behind_it(*, fails: bool)
         bench = Bench()
         catalog, segment_id = await begun(bench)
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8)),
-            bench.processor.append(segment_id, b"y", event=(KEYS[1], 8)),
+            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession())),
+            bench.processor.append(segment_id, b"y", event=(KEYS[1], 8, EventSession())),
         ]
         closing = asyncio.ensure_future(bench.processor.close())
         await asyncio.sleep(LONG_S)
@@ -409,7 +419,7 @@ def test_a_failure_cancels_a_lookup_and_nothing_goes_on(*, opens: bool) -> None:
         bench = Bench()
         catalog, segment_id = await begun(bench)
         futures = [
-            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8)),
+            bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession())),
             bench.processor.append(segment_id, b"y"),
         ]
         await asyncio.sleep(LONG_S)
@@ -435,7 +445,7 @@ def test_a_log_that_fails_meanwhile_ends_a_lookup_too() -> None:
         catalog, segment_id = await begun(bench)
         bench.store.fail_append_after(0, keep=False)
         before = bench.processor.append(segment_id, b"before")
-        stalled = bench.processor.append(segment_id, b"x", event=(KEYS[0], 8))
+        stalled = bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession()))
         results = await outcomes([before, stalled])
         assert isinstance(results[0], AppendOutcomeUnknownError)
         assert isinstance(results[1], ContainerStoppedError)
@@ -452,7 +462,7 @@ def test_a_processor_that_nobody_brings_metadata_stops_when_they_are_missing() -
         bench = Bench()
         _, segment_id = await begun(bench)
         bench.processor._lookup._learn = None
-        stalled = bench.processor.append(segment_id, b"x", event=(KEYS[0], 8))
+        stalled = bench.processor.append(segment_id, b"x", event=(KEYS[0], 8, EventSession()))
         (result,) = await outcomes([stalled])
         assert isinstance(result, ContainerStoppedError)
         assert [type(each) for each in bench.failures] == [AssertionError]

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durablelog.operations import CreateOperation
-from durablelog.pending_segment import PendingSegment
+from durablelog.pending_segment import EventSession, PendingSegment
 from segmentstore.contracts.attributes import (
     ATTRIBUTE_UNSET,
     VALUE_MAX,
@@ -89,7 +89,7 @@ def test_what_is_taken_belongs_to_the_open_group(group: dict[AttributeKey, int] 
 @pytest.mark.parametrize("before", [None, ATTRIBUTE_UNSET, 3, 4, 5])
 def test_an_event_is_taken_behind_a_lower_number_alone(before: int | None) -> None:
     pending = pending_of({} if before is None else {NUMBER: before})
-    assert pending.take_next_event((NUMBER, 4)) == (before == 3)
+    assert pending.take_next_event((NUMBER, 4, EventSession())) == (before == 3)
     assert pending.attributes.get(NUMBER) == (4 if before == 3 else before)
     assert pending.group_attributes == ({NUMBER: 4} if before == 3 else None)
 
@@ -98,7 +98,8 @@ FEW = st.integers(0, 2)
 BESIDE = st.sampled_from([None, 0, 0, 1])
 ENDS = st.integers(0, 5).map(lambda drawn: drawn == 0)
 KEY = st.sampled_from(KEYS)
-EVENT = st.tuples(KEY, st.integers(0, 5))
+SESSIONS = 5
+EVENT = st.tuples(KEY, st.integers(0, 5), st.integers(0, SESSIONS - 1))
 PAIR = st.tuples(
     st.tuples(st.just(NUMBER), st.sampled_from([EQUALS, EQUALS, REPLACE]), FEW, FEW),
     st.tuples(st.sampled_from([COUNT, COUNT, NUMBER]), st.just(ADD), FEW, st.none()),
@@ -132,12 +133,14 @@ def outcome(appends: list[tuple[Any, ...]]) -> tuple[object, ...]:
         bench.run()
         segment_id = int(str(created.result()))
         futures = [bench.append(segment_id, b"first", updates=FIRST)]
+        sessions = [EventSession() for _ in range(SESSIONS)]
         for beside, updates, event, ends in appends:
             bench.gather()
             pending = bench.updater.find(segment_id)
             assert pending is not None
             expected = None if beside is None else pending.length + beside
-            conditions = {"expected": expected, "updates": updates or None, "event": event}
+            in_session = event and (*event[:2], sessions[event[2]])
+            conditions = {"expected": expected, "updates": updates or None, "event": in_session}
             futures.append(bench.append(segment_id, b"data", **conditions))
             if ends:
                 bench.run()

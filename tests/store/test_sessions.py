@@ -9,12 +9,16 @@ from uuid import UUID
 import pytest
 
 from segmentstore import (
+    ATTRIBUTE_UNSET,
     AppendTooLargeError,
+    AttributeUpdate,
     InvalidArgumentError,
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentStore,
     SegmentTruncatedError,
+    TooManyAttributesError,
+    UpdateType,
 )
 from tests.store.harness import attribute, open_tiny, read_all, run, until
 from tests.store.test_segment_reads import waiting_readers
@@ -238,11 +242,50 @@ class TestWriter:
                 with pytest.raises(InvalidArgumentError):
                     await writer.append(b"no number is left")
                 await store.seal("x")
+                late = store.writer("x", WRITER)
                 with pytest.raises(SegmentSealedError):
                     await writer.append(b"", 5)
                 await store.merge("y", "x")
-                with pytest.raises(SegmentNotFoundError):
+                with pytest.raises(SegmentSealedError):
                     await writer.append(b"", 6)
+                with pytest.raises(SegmentNotFoundError):
+                    await late.append(b"", 6)
+
+        run(main())
+
+    @pytest.mark.parametrize("in_queue", [False, True])
+    def test_a_session_ends_with_a_refusal_that_comes_later(
+        self, tmp_path: Path, in_queue: bool
+    ) -> None:
+        """Where an event is packed. What refused it is over by the next one."""
+
+        async def main() -> None:
+            other = attribute(2)
+            full = AttributeUpdate(other, UpdateType.REPLACE, 1)
+            free = AttributeUpdate(other, UpdateType.REPLACE, ATTRIBUTE_UNSET)
+            in_flight = 1 if in_queue else 1 << 20
+            async with open_tiny(
+                tmp_path / "s", attributes_per_segment_max=1, in_flight_bytes_max=in_flight
+            ) as store:
+                await store.create_segment("x")
+                await store.update_attributes("x", [full])
+                async with store.writer("x", WRITER) as writer:
+                    sent = [store.append("x", bytes(150)) for _ in range(50)]
+                    refused = writer.append(b"0")
+                    if not in_queue:
+                        await asyncio.wait((refused,))
+                    freed = asyncio.ensure_future(store.update_attributes("x", [free]))
+                    await asyncio.sleep(0)
+                    behind = writer.append(b"1")
+                    await asyncio.gather(*sent, freed)
+                    with pytest.raises(TooManyAttributesError) as caught:
+                        await behind
+                    assert refused.exception() is caught.value
+                async with store.writer("x", WRITER) as writer:
+                    assert writer.last_event_number == -1
+                    for number in range(2):
+                        await writer.append(b"%d" % number)
+                assert (await read_all(store, "x")).endswith(b"\x0001")
 
         run(main())
 
