@@ -37,7 +37,7 @@ OBJECT_BYTES: Final = 32 * 1024 * 1024
 
 
 class DamagedChunk(NamedTuple):
-    """A chunk whose bytes cannot be read from Tier 2."""
+    """A chunk that fails its checks, or is in an object that does."""
 
     segment_id: int
     segment: str
@@ -99,7 +99,12 @@ class BlockRepair:
             faults = await walk.run()
         except ObjectNotFoundError:
             return dict.fromkeys(chunks, "the object is missing")
-        return {chunk: str(fault.error) for fault in faults for chunk in fault.chunks}
+        found: dict[ChunkRecord, str] = {}
+        if stored.size != record.size:
+            # Chunks that can be read, too: for as long as one of them is in it the object stays.
+            detail = f"the object has {stored.size} bytes where {record.size} are recorded"
+            found = dict.fromkeys(chunks, detail)
+        return found | {chunk: str(fault.error) for fault in faults for chunk in fault.chunks}
 
     async def search(self, damaged: Sequence[DamagedChunk]) -> Repairable:
         """Which of them the history has whole. Raises TierUnavailableError."""

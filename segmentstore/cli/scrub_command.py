@@ -14,7 +14,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 
 from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
-from segmentstore.cli.scrub_repair import repair_damage, show_repair
+from segmentstore.cli.scrub_repair import harmful_left, repair_damage, show_repair
 from segmentstore.cli.stopped_store import StoppedStore
 from segmentstore.cli.stores import run
 from segmentstore.contracts.byte_sizes import format_size
@@ -82,9 +82,10 @@ def scrub_command(
         output.out().print(output.pairs(None, counts))
         if repaired is not None:
             show_repair(repaired)
-    if repaired is not None and repaired.is_whole:
-        return
-    if current.harmful:
+            beyond = current.harmful + current.notes - len(current.findings)
+            if beyond and apply:
+                output.out().print(f"{beyond:,} more findings were not kept: run it once more")
+    if harmful_left(current, repaired):
         raise typer.Exit(ExitCode.CORRUPTION)
     if current.refused:
         raise typer.Exit(ExitCode.UNAVAILABLE)

@@ -14,6 +14,7 @@ from segmentstore.contracts.runtime import Runtime
 
 if TYPE_CHECKING:
     from recovery.repair_run import RepairReport
+    from recovery.scrub_state import ScrubPass
     from segmentstore.contracts.findings import Finding
 
 TIMEOUT_S: Final = 240.0
@@ -35,6 +36,16 @@ def repair_damage(location: str, findings: Sequence[Finding], *, dry_run: bool) 
         }
     )
     return run(_repair(location, names, dry_run=dry_run))
+
+
+def harmful_left(found: ScrubPass, repaired: RepairReport | None) -> int:
+    """How many harmful findings stand behind a repair; all of them where something was not
+    repaired.
+    """
+    if repaired is None or not repaired.is_whole:
+        return found.harmful
+    repairable = [each for each in found.findings if each.kind in _KINDS]
+    return found.harmful - len(repairable)
 
 
 async def _repair(location: str, names: Sequence[str], *, dry_run: bool) -> RepairReport:
@@ -83,7 +94,10 @@ def show_repair(report: RepairReport) -> None:
         )
     for lacking in report.lacking:
         gaps = ", ".join(f"{gap.start_offset:,} to {gap.end_offset:,}" for gap in lacking.gaps)
-        out.print(f"segment {lacking.damaged.segment!r}: no append that is kept has {gaps}")
+        damaged = lacking.damaged
+        out.print(
+            f"segment {damaged.segment!r}: {damaged.reason}; no append that is kept has {gaps}"
+        )
     for damage in report.damage:
         out.print(f"damaged: {damage}")
     for made in report.objects:

@@ -9,8 +9,18 @@ from typing import Any
 
 import pytest
 
-from recovery.scrub_state import FILE_NAME, ScrubPosition, parse_state, render_state
+from recovery.repair_run import RepairReport
+from recovery.scrub_state import (
+    FILE_NAME,
+    FINDINGS_MAX,
+    ScrubPass,
+    ScrubPosition,
+    parse_state,
+    render_state,
+)
 from segmentstore.cli.exit_codes import ExitCode
+from segmentstore.cli.scrub_repair import harmful_left
+from segmentstore.contracts.findings import harmful
 from segmentstore.service import SegmentStore
 from tests.cli.shell import segmentstore
 from tests.store.harness import open_lazy, run, until
@@ -92,6 +102,9 @@ def test_an_object_that_is_refused_is_named_and_the_others_are_checked(
         "tier2.locations.open_object_storage",
         lambda url, runtime: Archive(url.removeprefix("file://"), runtime),
     )
+    # A repair, too, leaves it as unknown as it was.
+    code, _ = scrub(store, "--repair", "--apply")
+    assert code == ExitCode.UNAVAILABLE
     code, done = scrub(store)
     assert (code, done["objects"]) == (ExitCode.UNAVAILABLE, len(objects(store)))
     ((severity, kind, place, _),) = [each.values() for each in done["findings"]]
@@ -157,3 +170,16 @@ def test_an_open_store_finds_it_in_the_background(store: Path) -> None:
 
     run(case())
     assert json.loads((store / FILE_NAME).read_text())["current"]["harmful"] == 1
+
+
+def test_a_repair_leaves_what_it_was_not_asked_to_repair() -> None:
+    """Findings of other kinds, and those behind the bound of what a scrub keeps."""
+    blocks = [harmful("block", f"object o block at {number} x", "bad") for number in range(3)]
+    found = ScrubPass(started_at_ms=0)
+    found.add(blocks)
+    whole, part = RepairReport(dry_run=False), RepairReport(dry_run=True)
+    assert [harmful_left(found, report) for report in (whole, part, None)] == [0, 3, 3]
+    found.add([harmful("catalog", "container 0", "bad")])
+    assert harmful_left(found, whole) == 1
+    found.add([*blocks * FINDINGS_MAX])
+    assert harmful_left(found, whole) == 3 * FINDINGS_MAX + 4 - (FINDINGS_MAX - 1)

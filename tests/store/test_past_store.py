@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -388,17 +388,28 @@ def test_what_the_archive_has_lost_is_named_with_exit_code_6(tmp_path: Path) -> 
     }
 
 
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+def cut(content: bytes) -> bytes:
+    """Its other blocks are whole. For as long as one of them is referred to the object stays."""
+    return content[:-5]
+
+
 @pytest.mark.timeout(300)
-def test_a_damaged_block_is_written_anew_and_the_owner_takes_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damage", [flipped, cut])
+def test_a_damaged_block_is_written_anew_and_the_owner_takes_it(
+    tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
     asyncio.run(fill(tmp_path, rounds=1))
     store = tmp_path / "store"
     before = asyncio.run(seen_in(store))
     # All of them: which are still referred to depends on when the work's last jobs ended.
     for path in (store / "tier2").rglob("*"):
         if path.name.startswith(("flush-", "consolidation-")):
-            damaged = bytearray(path.read_bytes())
-            damaged[len(damaged) // 2] ^= 1
-            path.write_bytes(damaged)
+            path.write_bytes(damage(path.read_bytes()))
     found = segmentstore_command(tmp_path, "scrub", str(store), "--repair", "--restart")
     assert found.returncode == 3, found.stdout + found.stderr
     assert "can be written anew" in found.stdout
