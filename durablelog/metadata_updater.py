@@ -314,6 +314,10 @@ class MetadataUpdater(SegmentResidency):
         return pending.length
 
     def _accept_merge(self, operation: MergeOperation, recorded: bool) -> int:  # noqa: FBT001
+        if operation.before is not None:
+            operation.refusal = operation.before.refusal
+        if operation.refusal is not None:
+            raise operation.refusal
         target = self._require(operation.target_id)
         source = self._require(operation.source_id)
         attributes, growth = operation.attributes, 0
@@ -323,7 +327,8 @@ class MetadataUpdater(SegmentResidency):
         if target.sealed:
             raise SegmentSealedError(target.name)
         if source.start_offset:
-            raise SegmentTruncatedError(source.name, source.start_offset)
+            operation.refusal = SegmentTruncatedError(source.name, source.start_offset)
+            raise operation.refusal
         if recorded and (operation.offset, operation.length) != (target.length, source.length):
             raise BadOffsetError(
                 target.name, operation.offset, target.length, f"source length {source.length}"

@@ -23,6 +23,7 @@ from segmentstore.contracts.archive_metadata import ArchiveChange
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
+from segmentstore.contracts.errors import SegmentError
 
 _SNAPSHOT_ID_BYTES = 16
 
@@ -80,6 +81,10 @@ class MergeOperation(Operation):
     attributes: dict[AttributeKey, int] | None = None
     updates: Sequence[KeyedUpdate] = ()
     """The caller's conditions; checked when live, not stored."""
+    before: MergeOperation | None = field(default=None, kw_only=True, compare=False, repr=False)
+    """The one before it in its batch; not stored."""
+    refusal: SegmentError | None = field(default=None, kw_only=True, compare=False, repr=False)
+    """Why it was refused; those behind it in its batch are refused for that."""
 
 
 @dataclass(slots=True)

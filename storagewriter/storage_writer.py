@@ -23,6 +23,7 @@ from typing import Final
 from durablelog.operations import Operation, StorageUpdateOperation
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
+    ContainerNotServedError,
     ContainerStoppedError,
     NotPrimaryError,
     SegmentStoreError,
@@ -544,6 +545,8 @@ class StorageWriter:
             self._waiters.fail(self._stop_error())
 
     def _stop_error(self) -> SegmentStoreError:
+        if isinstance(self.failure, ContainerNotServedError):
+            return self.failure.again()
         failing = self._uploader.health.describe()
         if failing is not None and self.failure is None:
             return TierUnavailableError("tier2", failing)

@@ -97,6 +97,8 @@ class ActiveSegments:
         """Set before the first append."""
         self.wanted: dict[SegmentKey, list[tuple[int, Waiter]]] = {}
         """With the number of the waiter, in the order in which they came."""
+        self.several = asyncio.Lock()
+        """Held while one call brings several segments into memory."""
         self._waiters = 0
         self._roomy: dict[SegmentKey, None] = {}
         """Those of the keys for which there is room: nobody waits for it on their behalf."""

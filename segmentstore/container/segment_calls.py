@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, cast
 
 from durablelog import chunk_slices
@@ -36,7 +36,6 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     SegmentNotFoundError,
-    SegmentTruncatedError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.segments import Merged
@@ -250,27 +249,41 @@ class SegmentCalls(ABC):
 
     async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> Merged:
         """Append the source to the target and delete it."""
-        async with self.segment(target) as its_target, self.segment(source) as its_source:
+        async with AsyncExitStack() as stack:
+            async with self._room_for_several(target, source):
+                its_target = await stack.enter_async_context(self.segment(target))
+                its_source = await stack.enter_async_context(self.segment(source))
             ids = (its_target.segment_id, its_source.segment_id)
             operation = MergeOperation(*ids, updates=updates)
             await self._submit(operation)
             return Merged(operation.offset, operation.offset + operation.length)
 
+    def _room_for_several(self, *names: str) -> AbstractAsyncContextManager[object]:
+        """Entered while a call brings several segments into memory.
+
+        One call at a time: several that each hold a segment and wait for room for another could
+        wait for each other. A call whose segments are all in memory waits for none.
+        """
+        if all(name in self.segment_ids for name in names):
+            return nullcontext()
+        return self._active.several
+
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
         """As `SegmentStore.merge_batch`."""
         async with AsyncExitStack() as stack:
-            into = await stack.enter_async_context(self.segment(target))
             # None: it is not there, and was merged before.
             operations: list[MergeOperation | None] = []
-            for name in sources:
-                try:
-                    source = await stack.enter_async_context(self.segment(name))
-                except SegmentNotFoundError:
-                    operations.append(None)
-                    continue
-                if source.start_offset:
-                    raise SegmentTruncatedError(name, source.start_offset)
-                operations.append(MergeOperation(into.segment_id, source.segment_id))
+            last: MergeOperation | None = None
+            async with self._room_for_several(target, *sources):
+                into = await stack.enter_async_context(self.segment(target))
+                for name in sources:
+                    try:
+                        source = await stack.enter_async_context(self.segment(name))
+                    except SegmentNotFoundError:
+                        operations.append(None)
+                    else:
+                        last = MergeOperation(into.segment_id, source.segment_id, before=last)
+                        operations.append(last)
             there = [operation for operation in operations if operation is not None]
             if self.metadata.partial:
                 needs = (need for operation in there for need in needs_of(operation))
@@ -286,7 +299,11 @@ class SegmentCalls(ABC):
         """
         processor = self._running()
         # Queued without a break, and cancelled together: none goes in behind one that does not.
-        futures = [processor.submit(operation) for operation in operations]
+        futures: list[asyncio.Future[object]] = []
+        for operation in operations:
+            futures.append(processor.submit(operation))
+            if futures[-1].done():
+                break  # There is no room for it, or the container stops.
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for error in errors:

@@ -160,3 +160,16 @@ async def test_one_that_fails_in_the_turn_in_which_it_begins_has_not_started(wor
         assert store.served == [0]
         await store.start_container(1)
         assert store.served == [0, 1]
+
+
+@scenario
+async def test_a_flush_of_one_that_is_stopped_on_request_says_so(world: World) -> None:
+    async with await opened(world) as store:
+        world.uploads.shut()
+        await store.append(NAMES[1], b"+")
+        flushes = [begin(store.flush(NAMES[1])), begin(store.flush())]
+        await settle()
+        await store.stop_container(1)
+        world.uploads.open()
+        for flush in flushes:
+            assert isinstance(await error_of(flush), ContainerNotServedError)

@@ -129,8 +129,6 @@ def test_what_stops_a_batch(tmp_path: Path) -> None:
                 await store.merge_batch("no", SOURCES)
             assert missing.value.name == "no"
             await store.truncate("cut", 1)
-            with pytest.raises(SegmentTruncatedError):
-                await store.merge_batch("t", ["a", "cut", "b"])
             for sources in ("abc", None, ["a", "t"]):
                 with pytest.raises(InvalidArgumentError):
                     await store.merge_batch("t", sources)  # type: ignore[arg-type]
@@ -153,6 +151,44 @@ def test_what_stops_a_batch(tmp_path: Path) -> None:
             await deletion
         with pytest.raises(ContainerStoppedError):
             await store.merge_batch("t", SOURCES)
+
+    run(main())
+
+
+@pytest.mark.parametrize("on_its_way", [False, True])
+def test_those_before_a_truncated_source_are_merged_and_none_behind_it(
+    tmp_path: Path, on_its_way: bool
+) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s") as store:
+            await fill(store, t=b"t", a=b"a", b=b"b", cut=b"cut", c=b"c")
+            truncation = asyncio.ensure_future(store.truncate("cut", 1))
+            await (asyncio.sleep(0) if on_its_way else truncation)
+            with pytest.raises(SegmentTruncatedError) as refused:
+                await store.merge_batch("t", ["a", "no", "b", "cut", "none", "c"])
+            assert refused.value.name == "cut"
+            await truncation
+            assert await read_all(store, "t") == b"tab"
+            assert [info.name async for info in store.list_segments()] == ["c", "cut", "t"]
+
+    run(main())
+
+
+def test_merges_of_idle_segments_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """Each held one segment, and waited for room for another."""
+
+    async def main() -> None:
+        pairs = [(f"t{number}", f"s{number}") for number in range(8)]
+        names = [name for pair in pairs for name in pair]
+        async with open_tiny(tmp_path / "s", active_segments_max=4) as store:
+            await fill(store, **{name: name.encode() for name in names})
+            await store.flush()
+            await store.checkpoint()
+            merges = [store.merge(*pair) for pair in pairs[::2]]
+            batches = [store.merge_batch(target, [source]) for target, source in pairs[1::2]]
+            await asyncio.gather(*merges, *batches)
+            for target, source in pairs:
+                assert await read_all(store, target) == f"{target}{source}".encode()
 
     run(main())
 
