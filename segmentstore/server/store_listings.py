@@ -8,7 +8,7 @@ there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final
 
 from segmentstore.contracts.errors import InvalidArgumentError
@@ -84,18 +84,34 @@ class StoreListings:
         self._context = context
         self._listings: dict[int, _Listing] = {}
 
-    async def begin(self, command: BeginListing) -> RowsGiven:
-        """The first part of a new listing. Raises what the listing does."""
-        make = _LISTINGS.get(command.listing)
-        if make is None:
-            known = ", ".join(_LISTINGS)
-            raise InvalidArgumentError("listing", command.listing, f"it is one of {known}")
-        if len(self._listings) >= LISTINGS_MAX:
-            detail = f"the connection has {LISTINGS_MAX} that have not ended: close one first"
-            raise InvalidArgumentError("listing", command.listing, detail)
-        rows = make(self._context.store, command.segment or None)
+    def begin(self, command: BeginListing) -> Coroutine[Any, Any, RowsGiven]:
+        """What gives the first part of a new listing. Raises what the listing does, and
+        InvalidArgumentError.
+
+        Call it in the order of arrival. The listing counts from here on: an `end` in the same
+        bytes comes before the first step of what is given, which then makes no part.
+        """
+        refusal = self._refusal(command)
+        if refusal is not None:
+            return _refused(refusal)
+        rows = _LISTINGS[command.listing](self._context.store, command.segment or None)
         listing = self._listings[command.request_id] = _Listing(rows)
-        return await self._next(command.request_id, command.request_id, listing)
+        return self._first(command, listing)
+
+    def _refusal(self, command: BeginListing) -> InvalidArgumentError | None:
+        if command.listing not in _LISTINGS:
+            detail = f"it is one of {', '.join(_LISTINGS)}"
+        elif len(self._listings) >= LISTINGS_MAX:
+            detail = f"the connection has {LISTINGS_MAX} that have not ended: close one first"
+        else:
+            return None
+        return InvalidArgumentError("listing", command.listing, detail)
+
+    async def _first(self, command: BeginListing, listing: _Listing) -> RowsGiven:
+        number = command.request_id
+        if self._listings.get(number) is not listing:
+            raise InvalidArgumentError("listing", number, "it has ended")
+        return await self._next(number, number, listing)
 
     async def resume(self, command: ContinueListing) -> RowsGiven:
         """The next part of one. Raises InvalidArgumentError if there is none."""
@@ -124,6 +140,10 @@ class StoreListings:
             if not more and self._listings.get(number) is listing:
                 del self._listings[number]
         return RowsGiven(request_id, more, rows)
+
+
+async def _refused(refusal: InvalidArgumentError) -> RowsGiven:
+    raise refusal
 
 
 class _Listing:

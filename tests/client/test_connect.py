@@ -9,6 +9,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +28,7 @@ from segmentstore.client import client_connection
 from segmentstore.client.merge_once import merge_event
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.server import wire_server
+from segmentstore.server import store_listings, wire_server
 from segmentstore.server.authorization import TokenAuthorization
 from segmentstore.wire.codec import encode
 from segmentstore.wire.commands import Hello
@@ -233,6 +234,14 @@ class TestMergesAsEvents:
         run(main())
 
 
+async def cancel_after(turns: int, task: asyncio.Task[Any]) -> None:
+    """Cancel a task that has had so many turns of the loop, and wait for its end."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
 class TestBounds:
     def test_what_waits_for_the_store_is_bounded(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,6 +270,25 @@ class TestBounds:
                 names = [f"{number:03}" for number in range(50)]
                 await asyncio.gather(*(store.create_segment(name) for name in names))
                 assert [info.name async for info in store.list_segments()] == names
+
+        run(main())
+
+    @pytest.mark.parametrize("turns", [1, 2, 3, 5, 8])
+    def test_cancelled_listings_are_ended(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+    ) -> None:
+        monkeypatch.setattr(store_listings, "ROWS_OF_A_PART", 1)
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
+                for number in range(3):
+                    await store.create_segment(f"{number}")
+                for _ in range(store_listings.LISTINGS_MAX + 1):
+                    frames = store.list_frames()
+                    first = asyncio.ensure_future(anext(frames))
+                    await cancel_after(turns, first)
+                    await frames.aclose()
+                assert len([each async for each in store.list_frames()]) >= 3
 
         run(main())
 

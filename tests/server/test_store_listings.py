@@ -106,6 +106,27 @@ def test_a_connection_has_so_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     run(main())
 
 
+def test_one_is_ended_by_a_close_in_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_listings, "ROWS_OF_A_PART", 1)
+
+    async def main() -> None:
+        async with spoken(tmp_path, **UNFLUSHED) as (store, client):
+            await fill(store, 3)
+            for number in range(LISTINGS_MAX + 1):
+                client.put(BeginListing(number, "blocks", ""), CloseListing(number))
+                # Nobody waits for it: the answer says that nothing was begun.
+                assert refusal(await client.take()) == (number, "InvalidArgumentError")
+            many = [BeginListing(number, "blocks", "") for number in range(50, 51 + LISTINGS_MAX)]
+            client.put(*many, CloseListing(50), BeginListing(90, "blocks", ""))
+            replies = [await client.take() for _ in range(len(many) + 1)]
+            begun = {each.request_id for each in replies if isinstance(each, RowsGiven)}
+            assert begun == {51, 52, 53, 90}
+
+    run(main())
+
+
 @pytest.mark.parametrize("listing", LISTINGS)
 def test_a_connection_that_ends_ends_its_listings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listing: str
