@@ -21,7 +21,12 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     WriterNotOpenError,
 )
-from segmentstore.wire.store_commands import ANY_SEGMENT, NumbersGiven, OpenWriter
+from segmentstore.wire.store_commands import (
+    ANY_SEGMENT,
+    CloseWriter,
+    NumbersGiven,
+    OpenWriter,
+)
 
 FOLLOW_WAIT_S: Final = 60.0
 CHUNK_BYTES: Final = 1 << 20
@@ -129,7 +134,12 @@ class RemoteWriter:
             connection = self._connection
             request_id = connection.next_id()
             command = OpenWriter(request_id, self._name, self.writer_id.bytes)
-            reply = await connection.ask(command, request_id, NumbersGiven)
+            try:
+                reply = await connection.ask(command, request_id, NumbersGiven)
+            except asyncio.CancelledError:
+                # The store opens it all the same, or has done so.
+                connection.tell(CloseWriter(request_id))
+                raise
             self._opened(request_id, *reply.numbers)
         return self
 

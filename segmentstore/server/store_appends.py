@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from segmentstore.contracts.errors import (
     SegmentStoreError,
@@ -40,14 +40,15 @@ STORE_WRITERS_MAX: Final = 65_536
 StoreAppend = AppendBytes | AppendEvents
 
 
-class _OpenedWriter:
-    """A writer that was opened, until the connection ends or it is closed."""
+class _KnownWriter:
+    """A writer, from the request to open it until it is closed or the connection ends."""
 
     __slots__ = ("refusal", "segment", "writer")
 
-    def __init__(self, segment: str, writer: SegmentWriter) -> None:
+    def __init__(self, segment: str) -> None:
         self.segment = segment
-        self.writer = writer
+        self.writer: SegmentWriter | None = None
+        """Once it is opened."""
         self.refusal: BaseException | None = None
 
 
@@ -75,27 +76,40 @@ class StoreAppends:
         self._store = context.store
         self._share = share
         self._send = send
-        self._writers: dict[int, _OpenedWriter] = {}
+        self._writers: dict[int, _KnownWriter] = {}
         self._in_flight = 0
         """Commands that were begun and are not answered."""
         self._quiet: asyncio.Future[None] | None = None
 
     # --- writers ----------------------------------------------------------------------------------
 
-    async def open_writer(self, request: OpenWriter) -> Command:
-        """Carry out OpenWriter."""
+    def open_writer(self, request: OpenWriter) -> Coroutine[Any, Any, Command]:
+        """What carries out OpenWriter. Raises what the store does, and TierUnavailableError.
+
+        Call it in the order of arrival. The writer counts from here on: a CloseWriter in the same
+        bytes comes before the first step of what is given, which then opens nothing.
+        """
         if len(self._writers) >= STORE_WRITERS_MAX:
-            detail = f"a connection has at most {STORE_WRITERS_MAX} writers"
-            raise TierUnavailableError("tier1", detail)
-        segment, writer_id = request.segment, request.writer_id
-        # Of a container that stopped nobody knows the last event.
-        await self._store.get_info(segment)
-        writer = await self._store.writer(segment, uuid.UUID(bytes=writer_id)).open()
-        self._writers[request.request_id] = _OpenedWriter(segment, writer)
-        return NumbersGiven(request.request_id, (writer.last_event_number,))
+            return _too_many_writers()
+        known = self._writers[request.request_id] = _KnownWriter(request.segment)
+        return self._open(request, known)
+
+    async def _open(self, request: OpenWriter, known: _KnownWriter) -> Command:
+        number, segment, writer_id = request
+        try:
+            if self._writers.get(number) is not known:
+                raise WriterNotOpenError
+            # Of a container that stopped nobody knows the last event.
+            await self._store.get_info(segment)
+            writer = await self._store.writer(segment, uuid.UUID(bytes=writer_id)).open()
+            known.writer = writer
+        finally:
+            if known.writer is None and self._writers.get(number) is known:
+                del self._writers[number]
+        return NumbersGiven(number, (writer.last_event_number,))
 
     def close_writer(self, request: CloseWriter) -> None:
-        """Carry out CloseWriter."""
+        """Carry out CloseWriter, also of one that is being opened."""
         self._writers.pop(request.writer, None)
 
     # --- appends ----------------------------------------------------------------------------------
@@ -140,23 +154,23 @@ class StoreAppends:
     def _append_events(
         self, request: AppendEvents, *, has_room: bool
     ) -> asyncio.Future[None] | None:
-        opened = self._writers.get(request.writer)
-        if opened is None:
+        known = self._writers.get(request.writer)
+        if known is None or known.writer is None:
             raise WriterNotOpenError
         size = sum(len(event.data) for event in request.events)
-        if not has_room and (room := self._store.room(opened.segment, size)) is not None:
+        if not has_room and (room := self._store.room(known.segment, size)) is not None:
             return room
-        if opened.refusal is not None:
-            raise opened.refusal
+        if known.refusal is not None:
+            raise known.refusal
         batch = _EventBatch(request.request_id, size)
-        append = opened.writer.append
+        append = known.writer.append
         for number, data in request.events:
             try:
                 batch.futures.append(append(data, number))
             except SegmentStoreError as error:
                 # What is malformed does not end a session of the engine's. Events behind it are on
                 # their way already, and would leave a gap.
-                opened.refusal = batch.refusal = error
+                known.refusal = batch.refusal = error
                 break
         self._begun(size)
         batch.left = len(batch.futures)
@@ -215,3 +229,8 @@ class StoreAppends:
             if self._quiet is None:
                 self._quiet = asyncio.get_running_loop().create_future()
             await asyncio.wait((self._quiet,))
+
+
+async def _too_many_writers() -> Command:
+    detail = f"a connection has at most {STORE_WRITERS_MAX} writers"
+    raise TierUnavailableError("tier1", detail)

@@ -28,7 +28,7 @@ from segmentstore.client import client_connection
 from segmentstore.client.merge_once import merge_event
 from segmentstore.contracts.local_socket import STORE_SOCKET_NAME
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.server import store_listings, wire_server
+from segmentstore.server import store_appends, store_listings, wire_server
 from segmentstore.server.authorization import TokenAuthorization
 from segmentstore.wire.codec import encode
 from segmentstore.wire.commands import Hello
@@ -289,6 +289,27 @@ class TestBounds:
                     await cancel_after(turns, first)
                     await frames.aclose()
                 assert len([each async for each in store.list_frames()]) >= 3
+
+        run(main())
+
+    @pytest.mark.parametrize("turns", range(1, 9))
+    def test_writers_whose_opening_is_cancelled_are_forgotten(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+    ) -> None:
+        monkeypatch.setattr(store_appends, "STORE_WRITERS_MAX", 1)
+
+        async def main() -> None:
+            async with open_tiny(tmp_path / "s"), connect_one(tmp_path / "s") as store:
+                await store.create_segment("x")
+                for _ in range(3):
+                    opening = asyncio.ensure_future(store.writer("x", WRITER).open())
+                    await cancel_after(turns, opening)
+                    del opening
+                    # One that was opened in these turns is forgotten when it is collected.
+                    gc.collect()
+                    await store.get_info("x")
+                async with store.writer("x", WRITER) as writer:
+                    assert await writer.append(b"a") == 0
 
         run(main())
 

@@ -241,6 +241,37 @@ class TestWriters:
 
         run(main())
 
+    def test_that_are_closed_in_the_same_bytes_are_not_opened(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(store_appends, "STORE_WRITERS_MAX", 1)
+
+        async def main() -> None:
+            async with spoken(tmp_path) as (store, client):
+                await store.create_segment("x")
+                for number in (1, 2):
+                    client.put(OpenWriter(number, "x", WRITER), CloseWriter(number))
+                    # Nobody waits for it: the answer says that nothing was opened.
+                    assert refusal(await client.take()) == (number, "WriterNotOpenError")
+                client.put(AppendEvents(3, 2, events(0)))
+                assert refusal(await client.take()) == (3, "WriterNotOpenError")
+                client.put(OpenWriter(4, "x", WRITER))
+                assert await client.take() == NumbersGiven(4, (-1,))
+
+        run(main())
+
+    def test_that_are_not_opened_yet_take_no_events(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with spoken(tmp_path) as (store, client):
+                await store.create_segment("x")
+                client.put(OpenWriter(1, "x", WRITER), AppendEvents(2, 1, events(0)))
+                replies = [await client.take() for _ in range(2)]
+                assert NumbersGiven(1, (-1,)) in replies
+                replies.remove(NumbersGiven(1, (-1,)))
+                assert refusal(replies[0]) == (2, "WriterNotOpenError")
+
+        run(main())
+
     def test_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(store_appends, "STORE_WRITERS_MAX", 2)
 
