@@ -277,7 +277,7 @@ class AttributeIterator:
     """An async iterator over the attributes of a segment, (id, value), by id.
 
     See `SegmentStore.iterate_attributes`. It holds one slice, and everybody else on the loop has a
-    turn between two.
+    turn between two. Tasks that share it get each attribute once.
     """
 
     def __init__(
@@ -297,25 +297,33 @@ class AttributeIterator:
         self._slice: list[tuple[uuid.UUID, int]] = []
         self._place = 0
         """Of the next one in the slice."""
+        self._turn = asyncio.Lock()
+        """Of tasks that ask at once, one gets the next slice."""
 
     def __aiter__(self) -> AttributeIterator:
         return self
 
     async def __anext__(self) -> tuple[uuid.UUID, int]:
         check_loop(self._loop, self._birth)
-        if self._slice and self._place == len(self._slice):
-            await asyncio.sleep(0)
-        while self._place == len(self._slice):
-            items = await self.fetch(self._slice[-1][0] if self._slice else None)
-            if self._place < len(self._slice):
-                # Two ask at once, and get one attribute each.
-                break
-            if not items:
-                raise StopAsyncIteration
-            self._slice, self._place = items, 0
+        if self._place == len(self._slice):
+            async with self._turn:
+                # Another task may have got it meanwhile.
+                if self._place == len(self._slice):
+                    await self._advance()
+        # Nothing is awaited from there to here: each task gets an attribute of its own.
         item = self._slice[self._place]
         self._place += 1
         return item
+
+    async def _advance(self) -> None:
+        behind: uuid.UUID | None = None
+        if self._slice:
+            behind = self._slice[-1][0]
+            await asyncio.sleep(0)
+        items = await self.fetch(behind)
+        if not items:
+            raise StopAsyncIteration
+        self._slice, self._place = items, 0
 
     async def fetch(self, behind: uuid.UUID | None) -> list[tuple[uuid.UUID, int]]:
         """The slice behind an attribute, of None the first; empty at the end.

@@ -210,23 +210,29 @@ class RemoteAttributes(_Session):
         self._slice: list[tuple[uuid.UUID, int]] = []
         self._place = 0
         """Of the next one in the slice."""
+        self._turn = asyncio.Lock()
+        """Of tasks that ask at once, one gets the next slice."""
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> tuple[uuid.UUID, int]:
         self._check_loop()
-        while self._place == len(self._slice):
-            items = await self.fetch(self._slice[-1][0] if self._slice else None)
-            if self._place < len(self._slice):
-                # Two ask at once, and get one attribute each.
-                break
-            if not items:
-                raise StopAsyncIteration
-            self._slice, self._place = items, 0
+        if self._place == len(self._slice):
+            async with self._turn:
+                # Another task may have got it meanwhile.
+                if self._place == len(self._slice):
+                    await self._advance()
+        # Nothing is awaited from there to here: each task gets an attribute of its own.
         item = self._slice[self._place]
         self._place += 1
         return item
+
+    async def _advance(self) -> None:
+        items = await self.fetch(self._slice[-1][0] if self._slice else None)
+        if not items:
+            raise StopAsyncIteration
+        self._slice, self._place = items, 0
 
     async def fetch(self, behind: uuid.UUID | None) -> list[tuple[uuid.UUID, int]]:
         """The slice behind an attribute, of None the first; empty at the end. Moves nothing."""

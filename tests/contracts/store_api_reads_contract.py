@@ -178,6 +178,27 @@ class StoreReadsContract(StoreApiWorld):
 
         self.check(tmp_path, body)
 
+    def test_tasks_that_share_an_iterator_get_each_attribute_once(self, tmp_path: Path) -> None:
+        async def body(store: StoreApi) -> None:
+            await store.create_segment("x")
+            values = {uuid.UUID(int=number << 64): number for number in range(700)}
+            await store.update_attributes("x", [put(*item) for item in values.items()])
+            iterator = store.iterate_attributes("x")
+            given: list[uuid.UUID] = []
+
+            async def take() -> None:
+                async for key, _ in iterator:
+                    given.append(key)
+
+            tasks = [asyncio.ensure_future(take()) for _ in range(4)]
+            await asyncio.sleep(0)
+            # It may be the one that all others wait for.
+            tasks[0].cancel()
+            await asyncio.wait(tasks)
+            assert sorted(given) == list(values)
+
+        self.check(tmp_path, body)
+
     # --- the store --------------------------------------------------------------------------------
 
     def test_the_store_as_a_whole(self, tmp_path: Path) -> None:

@@ -204,6 +204,24 @@ def test_attributes_are_iterated_as_catalog_and_memory_have_them(tmp_path: Path)
     run(main())
 
 
+def test_tasks_that_share_an_iterator_get_each_attribute_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", **SMALL) as store:
+            await filled(store)
+            assert not (await forgotten(store)).attributes.whole
+            iterator = store.iterate_attributes(NAME)
+            given: list[UUID] = []
+
+            async def take() -> None:
+                async for key, _ in iterator:
+                    given.append(key)
+
+            await asyncio.gather(*(take() for _ in range(3)))
+            assert sorted(given) == sorted([*WRITERS, OTHER])
+
+    run(main())
+
+
 def test_what_changes_a_long_segment_finds_what_has_left_memory(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(tmp_path / "s", **SMALL) as store:
