@@ -185,9 +185,9 @@ class FileLog(DurableDataLog):
     async def open(self) -> None:
         if self._closed or self._writer_thread is not None:
             raise ContainerStoppedError(self._container_id)
-        self._loop, self._calls = asyncio.get_running_loop(), LoopCalls()
         self._writer_thread = self._runtime.executor(f"log-{self._container_id}", 1)
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
+        self._loop, self._calls = asyncio.get_running_loop(), LoopCalls()
         opened = False
         try:
             await self._loop.run_in_executor(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -23,6 +24,10 @@ OPENING_MAX = 60
 
 def no_thread_for(executor: str) -> AbstractContextManager[object]:
     return pytest.raises(TierUnavailableError, match=f"no thread for '{executor}'")
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
 
 
 class Limit:
@@ -73,7 +78,7 @@ def test_an_opening_says_that_there_is_none_and_leaves_nothing(
         async with open_tiny(tmp_path / "s") as store:
             await store.create_segment("a")
             await store.append("a", DATA)
-        running = threading.active_count()
+        running, files = threading.active_count(), open_files()
         for left in range(OPENING_MAX):
             limit.left = left
             try:
@@ -85,6 +90,7 @@ def test_an_opening_says_that_there_is_none_and_leaves_nothing(
             # Those of what was not opened whole end as it is dropped.
             gc.collect()
             await until(lambda: threading.active_count() <= running)
+            assert open_files() <= files
         assert 5 < left < OPENING_MAX - 1
         limit.left = None
         async with open_tiny(tmp_path / "s") as store:
