@@ -12,6 +12,7 @@ import pytest
 
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from segmentstore import blocking
+from segmentstore.contracts import rocksdb_process
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.key_store_contract import IDENTITY
@@ -108,12 +109,15 @@ def test_a_blocking_store_says_so_too(tmp_path: Path, limit: Limit) -> None:
         store.create_segment("a")
 
 
-def test_rocksdb_is_not_opened_where_it_would_end_the_process(tmp_path: Path, limit: Limit) -> None:
+def test_rocksdb_is_not_opened_where_it_would_end_the_process(
+    tmp_path: Path, limit: Limit, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For want of a thread of its own."""
 
     async def main() -> None:
         for left in (4, None):
             limit.left = left
+            monkeypatch.setattr(rocksdb_process, "_has_threads", False)
             keys = RocksDbKeyStore(str(tmp_path / "keys"), IDENTITY, Runtime())
             with nullcontext() if left is None else no_thread_for("keys"):
                 await keys.open()
