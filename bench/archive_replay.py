@@ -124,6 +124,7 @@ class OnePart:
             last_ms=last,
             checkpoint_sequence=1,
         )
+        self.last_ms = last
 
     async def find_sequence(self, sequence_number: int) -> FoundPart | None:
         """It."""

@@ -6,6 +6,8 @@ Rules of this file:
 - what replay begins with is a checkpoint at or before the moment. The newest is taken that can be
   had: in the log if that begins early enough, else in the archive; one by reference only if its
   snapshot can be loaded;
+- of a time it is one with no later operation before it. A clock that was set back makes no
+  operation earlier than those before it, wherever they are by now;
 - parts are opened one after another, from the one that is begun with to the one that has the
   moment: no other is read;
 - frames that are both archived and still in the log are taken once;
@@ -131,25 +133,30 @@ class ArchivedHistory:
         what lies between the checkpoint that is begun with and the moment.
         """
         reasons: list[str] = []
-        async with aclosing(self._starts(moment)) as starts:
-            async for start in starts:
-                try:
-                    return await self._replay(start, moment)
-                except _UnusableStartError as error:
-                    reasons.append(str(error))
-                except LedgerNotFoundError as error:
-                    # An earlier start would come to it as well.
-                    detail = f"on the way to {moment}: {error}"
-                    raise MomentNotKeptError(self.container_id, detail) from error
+        try:
+            async with aclosing(self._starts(moment, reasons)) as starts:
+                async for start in starts:
+                    try:
+                        return await self._replay(start, moment)
+                    except _UnusableStartError as error:
+                        reasons.append(str(error))
+        except LedgerNotFoundError as error:
+            # An earlier start would come to it as well.
+            detail = f"on the way to {moment}: {error}"
+            raise MomentNotKeptError(self.container_id, detail) from error
         why = "; ".join(reasons[-3:]) or "there is no archived part and no log"
         if self._log is None:
             why += "; a restore without a moment takes what tier2 has"
         raise MomentNotKeptError(self.container_id, f"nothing to begin with at {moment}: {why}")
 
-    async def _starts(self, moment: Moment) -> AsyncGenerator[_Start, None]:
+    async def _starts(self, moment: Moment, reasons: list[str]) -> AsyncGenerator[_Start, None]:
+        """Those that may do, the best first; `reasons` gets why another does not."""
         first = await self._first_of_log()
         if first is not None and not is_behind(moment, first.sequence_number, first.timestamp_ms):
-            yield _Start(None)
+            if await self._is_set_back(moment, first.sequence_number):
+                reasons.append(_later_before(first.sequence_number))
+            else:
+                yield _Start(None)
         if isinstance(moment, AtTime):
             found = await self._parts.find_time(moment.time_ms + 1)
         else:
@@ -160,8 +167,54 @@ class ArchivedHistory:
                 # When it was taken is not known, but for the bound of all in the part.
                 if number and not is_behind(moment, number, part.last_ms):
                     yield _Start(index, part.checkpoint_entry, number)
-        if self._parts.kept:
-            yield _Start(self._parts.kept.start)
+        if kept := self._parts.kept:
+            number = (await self._parts.at(kept.start)).first_sequence
+            if await self._is_set_back(moment, number):
+                reasons.append(_later_before(number))
+            else:
+                yield _Start(kept.start)
+
+    async def _is_set_back(self, moment: Moment, sequence_number: int) -> bool:
+        """Whether an operation before this one is behind the moment: then it is, too, whatever its
+        own time stamp says.
+
+        Reads at most one part, and none unless the moment lies in it or the clock was set back.
+        """
+        if not isinstance(moment, AtTime) or self._parts.last_ms <= moment.time_ms:
+            return False
+        found = await self._parts.find_sequence(sequence_number)
+        if found is None:
+            return True  # All of the archive is before it.
+        index, part = found
+        if part.last_ms <= moment.time_ms:
+            return False
+        if index > self._parts.kept.start:
+            before = await self._parts.at(index - 1)
+            return before.last_ms > moment.time_ms or (
+                part.first_sequence < sequence_number
+                and await self._highest_ms(index, part, sequence_number) > moment.time_ms
+            )
+        if await self._highest_ms(index, part, sequence_number) > moment.time_ms:
+            return True
+        # Of parts that are deleted only the highest time is known, and only if it is none of ours.
+        return index > 0 and await self._highest_ms(index, part) < part.last_ms
+
+    async def _highest_ms(self, index: int, part: ArchivedPart, end: int | None = None) -> int:
+        """The highest time stamp of the part's operations, of those before `end` if it is given."""
+        highest = 0
+        end = part.last_sequence + 1 if end is None else end
+        if not 0 < part.first_sequence < end:
+            return highest  # No operation ends in it, or none of these.
+        async with aclosing(self._read(_Start(index))) as batches:
+            async for operations in batches:
+                for past in operations:
+                    if past.operation.sequence_number >= end:
+                        return highest
+                    highest = max(highest, past.operation.timestamp_ms)
+                # What follows is another part's.
+                if operations[-1].operation.sequence_number >= part.last_sequence:
+                    break
+        return highest
 
     async def _first_of_log(self) -> Operation | None:
         """The operation that the log begins with, as of the first time that this was asked: an
@@ -412,6 +465,10 @@ class ArchivedHistory:
                     yield frames
         finally:
             await handle.close()
+
+
+def _later_before(sequence_number: int) -> str:
+    return f"an operation before operation {sequence_number} is later: the clock was set back"
 
 
 def _behind(frames: Sequence[LogFrame], archived: int) -> Sequence[LogFrame]:

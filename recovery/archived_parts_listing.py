@@ -21,6 +21,10 @@ class PartListing(Protocol):
     def kept(self) -> range:
         """The indices of the parts that there are."""
 
+    @property
+    def last_ms(self) -> int:
+        """The highest time stamp of all parts that there ever were; 0: there was none."""
+
     async def find_sequence(self, sequence_number: int) -> FoundPart | None:
         """The oldest part whose last operation has this number or a higher one."""
 

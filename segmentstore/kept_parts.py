@@ -18,6 +18,7 @@ class KeptParts:
         self._lists = lists
         self._archive = archive
         self.kept = range(archive.first, archive.count)
+        self.last_ms = archive.last_ms
 
     async def find_sequence(self, sequence_number: int) -> FoundPart | None:
         """As `PartListing` has it."""

@@ -13,6 +13,8 @@ from typing import Any, ParamSpec
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
 from durablelog.data_frame import seal_header
 from durablelog.data_frame_builder import DataFrameBuilder
+from durablelog.durable_data_log import LogAddress, LogFrame
+from durablelog.frame_order import open_frame
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import encode_operation, encoded_length
 from durablelog.operations import (
@@ -94,24 +96,50 @@ class MemoryPart(ReadHandle):
 class ListedParts:
     """Parts in memory; those of a lower state than complete count for nothing."""
 
-    def __init__(self, parts: Sequence[ArchivedPart]) -> None:
+    def __init__(self, parts: Sequence[ArchivedPart], first: int = 0) -> None:
+        """Those before the index `first` are removed."""
         self._parts = [part for part in parts if part.state >= OffloadState.COMPLETE]
+        self._first = first
 
     @property
     def kept(self) -> range:
-        return range(len(self._parts))
+        return range(self._first, len(self._parts))
+
+    @property
+    def last_ms(self) -> int:
+        return max((part.last_ms for part in self._parts), default=0)
 
     async def find_sequence(self, sequence_number: int) -> FoundPart | None:
-        return self._first(lambda part: part.last_sequence >= sequence_number)
+        return self._oldest(lambda part: part.last_sequence >= sequence_number)
 
     async def find_time(self, time_ms: int) -> FoundPart | None:
-        return self._first(lambda part: part.last_ms >= time_ms)
+        return self._oldest(lambda part: part.last_ms >= time_ms)
 
     async def at(self, index: int) -> ArchivedPart:
+        if index not in self.kept:
+            raise IndexError(index)
         return self._parts[index]
 
-    def _first(self, fits: Callable[[ArchivedPart], bool]) -> FoundPart | None:
-        return next((found for found in enumerate(self._parts) if fits(found[1])), None)
+    def _oldest(self, fits: Callable[[ArchivedPart], bool]) -> FoundPart | None:
+        return next(
+            ((index, self._parts[index]) for index in self.kept if fits(self._parts[index])), None
+        )
+
+
+class MemoryTail:
+    """The log from a checkpoint on, as it stands."""
+
+    def __init__(self, container_id: int, first: int, entries: Sequence[bytes]) -> None:
+        """`first` is the number of the first frame."""
+        self._container_id = container_id
+        self._first = first
+        self._entries = list(entries)
+
+    async def read(self) -> AsyncGenerator[Sequence[LogFrame], None]:
+        for number, entry in enumerate(self._entries, self._first):
+            header, payload = open_frame(self._container_id, memoryview(entry))
+            assert header.sequence == number
+            yield [LogFrame(LogAddress(number), number, header.epoch, payload)]
 
 
 class ArchivedLog:
@@ -140,6 +168,9 @@ class ArchivedLog:
         self._in_frame = operations_in_frame
         self._frame_bytes = frame_bytes
         self._entries: list[bytes] = []
+        self._logged: list[bytes] = []
+        self.checkpoints: dict[int, int] = {}
+        """The number of the frame that each begins."""
         self._frame: list[Operation] = []
         self._frames = 0
         self._sequence = self._now_ms = 0
@@ -159,9 +190,10 @@ class ArchivedLog:
         """Begins a frame, as live."""
         self._seal_frame()
         operation = CheckpointOperation(encode_checkpoint(self.model))
-        entry = len(self._entries)
+        entry, frame = len(self._entries), self._frames + 1
         self._add(operation)
         self._checkpoint = (operation.sequence_number, entry)
+        self.checkpoints[operation.sequence_number] = frame
         return operation.sequence_number
 
     def create(self, name: str) -> int:
@@ -191,6 +223,10 @@ class ArchivedLog:
     def other(self, operation: Operation) -> int:
         """E.g. a storage update."""
         return self._add(operation)
+
+    def shift_clock(self, milliseconds: int) -> None:
+        """Set it forward, or back."""
+        self._now_ms += milliseconds
 
     def _add(self, operation: Operation) -> int:
         self._sequence += 1
@@ -238,6 +274,7 @@ class ArchivedLog:
         self._frames += 1
         header = seal_header(self.container_id, 1, self._frames, 0, payload)
         self._entries.append(b"".join((header, *payload)))
+        self._logged.append(self._entries[-1])
 
     def end_part(self, *, leave: int = 0) -> ArchivedPart:
         """What was logged since the last part is one of the archive, but for the last entries."""
@@ -257,7 +294,10 @@ class ArchivedLog:
             first_sequence=ended[0][0] if ended else 0,
             last_sequence=ended[-1][0] if ended else 0,
             first_ms=ended[0][1] if ended else 0,
-            last_ms=ended[-1][1] if ended else 0,
+            last_ms=max(
+                [each[1] for each in ended] + [each.last_ms for each in self.listed[-1:]],
+                default=0,
+            ),
             checkpoint_sequence=sequence,
             checkpoint_entry=entry,
         )
@@ -267,9 +307,16 @@ class ArchivedLog:
         self._checkpoint = (0, 0)
         return part
 
-    def history(self) -> ArchivedHistory:
-        """Of what is archived."""
-        return ArchivedHistory(self.container_id, ListedParts(self.listed), self.open_part)
+    def history(self, log: MemoryTail | None = None, first: int = 0) -> ArchivedHistory:
+        """Of what is archived, from the part of this index on, and of the log."""
+        parts = ListedParts(self.listed, first)
+        return ArchivedHistory(self.container_id, parts, self.open_part, log)
+
+    def tail(self, checkpoint: int) -> MemoryTail:
+        """The log as if it was truncated at a checkpoint."""
+        self._seal_frame()
+        first = self.checkpoints[checkpoint]
+        return MemoryTail(self.container_id, first, self._logged[first - 1 :])
 
     async def open_part(self, part: ArchivedPart) -> ReadHandle:
         """A handle of its own for each caller."""

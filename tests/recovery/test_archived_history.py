@@ -68,6 +68,91 @@ async def test_the_state_at_every_operation_is_the_models(seed: int) -> None:
         assert timed.sequence_number == sequence_number
 
 
+def log_of_a_clock_that_is_set(seed: int) -> ArchivedLog:
+    """One that is set forward and back now and then."""
+    rng = random.Random(seed)
+    log = ArchivedLog(operations_in_frame=rng.choice([1, 3]))
+    log.shift_clock(1 << 20)
+    for number in range(6):
+        for _ in range(rng.randrange(2, 7)):
+            if rng.random() < 0.2:
+                log.shift_clock(rng.choice([-1, 1]) * rng.randrange(1, 12) * STEP_MS)
+            _step(log, rng)
+        if number % 2:
+            log.checkpoint()
+            _step(log, rng)
+        log.end_part()
+    for _ in range(5):
+        _step(log, rng)
+    return log
+
+
+def last_before(log: ArchivedLog, time_ms: int) -> int:
+    """The last operation before the first one that is later, by the rule; 0: there is none."""
+    later = (number for number, time in log.times.items() if time > time_ms)
+    return next(later, log.sequence + 1) - 1
+
+
+@pytest.mark.parametrize("seed", range(12))
+@on_a_loop
+async def test_a_time_is_the_same_operation_wherever_the_log_begins(seed: int) -> None:
+    log = log_of_a_clock_that_is_set(seed)
+    times = {time + step for time in log.times.values() for step in (-1, 0)}
+    for checkpoint in log.checkpoints:
+        tail = log.tail(checkpoint)
+        for time_ms in times:
+            expected = last_before(log, time_ms)
+            if not expected:
+                with pytest.raises(MomentNotKeptError):
+                    await log.history(tail).state_at(AtTime(time_ms))
+                continue
+            state = await log.history(tail).state_at(AtTime(time_ms))
+            assert state.sequence_number == expected
+            assert encode_checkpoint(state.metadata) == log.states[expected]
+
+
+@on_a_loop
+async def test_a_time_behind_the_part_that_is_kept_first_is_not_kept_if_it_was_set_back() -> None:
+    log = ArchivedLog()
+    log.shift_clock(1000)
+    segment_id = log.create("while-it-was-ahead")
+    log.end_part()
+    log.shift_clock(-1000)
+    log.checkpoint()
+    moment = AtTime(log.times[log.append(segment_id, b"x")])
+    log.end_part()
+    tail = log.tail(log.checkpoint())
+    behind = AtTime(log.times[log.append(segment_id, b"y")])
+    for each in (moment, behind):
+        assert (await log.history(tail).state_at(each)).sequence_number == 1
+        with pytest.raises(MomentNotKeptError, match="is later: the clock was set back"):
+            await log.history(tail, first=1).state_at(each)
+    # Nothing that is kept was ever archived: the log alone has it.
+    with pytest.raises(MomentNotKeptError, match="is later: the clock was set back"):
+        await log.history(tail, first=2).state_at(behind)
+
+
+@on_a_loop
+async def test_a_moment_that_log_and_archive_have_costs_one_part_at_most() -> None:
+    log = ArchivedLog()
+    segment_id = log.create("a")
+    for _ in range(6):
+        log.checkpoint()
+        for _ in range(4):
+            log.append(segment_id, b"x")
+        log.end_part()
+    last = log.listed[-1]
+    tail = log.tail(last.checkpoint_sequence)
+    for sequence_number in range(last.checkpoint_sequence, log.sequence + 1):
+        log.opened.clear()
+        state = await log.history(tail).state_at(AtTime(log.times[sequence_number]))
+        assert (state.sequence_number, state.begun_with) == (
+            sequence_number,
+            last.checkpoint_sequence,
+        )
+        assert log.opened in ([], [last.number])
+
+
 @on_a_loop
 async def test_only_the_parts_between_checkpoint_and_moment_are_opened() -> None:
     log = ArchivedLog()

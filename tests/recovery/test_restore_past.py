@@ -205,6 +205,34 @@ async def test_containers_of_an_operation_are_as_of_its_time(tmp_path: Path) -> 
 
 
 @on_a_loop
+async def test_the_other_containers_are_as_of_the_time_wherever_their_logs_begin(
+    tmp_path: Path,
+) -> None:
+    named, other = ArchivedLog(0), ArchivedLog(1)
+    for _ in range(8):
+        named.checkpoint()
+    named.end_part()
+    other.shift_clock(1000)
+    other.create("while-the-clock-was-ahead")
+    other.end_part()
+    other.shift_clock(-1000)
+    tail = other.tail(other.checkpoint())
+    assert other.times[other.sequence] < named.times[named.sequence]
+    histories = (named.history(), other.history(tail))
+    containers = [
+        PastContainer(history, log.model)
+        for history, log in zip(histories, (named, other), strict=True)
+    ]
+    storage = MemoryObjectStorage(Runtime())
+    source = PastSource(store_id=STORE_ID, containers=containers, storage=storage)
+    moment = AtSequence(named.sequence)
+    report = await restore_past(
+        source, moment, str(tmp_path / "new"), Runtime(), container_id=0, dry_run=True
+    )
+    assert [each.sequence_number for each in report.containers] == [named.sequence, 1]
+
+
+@on_a_loop
 async def test_a_place_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     log = busy_log(1)
     world = World(log)

@@ -37,6 +37,7 @@ class NoParts:
     """Of a container without an archive."""
 
     kept = range(0)
+    last_ms = 0
 
     async def find_sequence(self, sequence_number: int) -> FoundPart | None:
         """There is none."""
