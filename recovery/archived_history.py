@@ -251,6 +251,43 @@ class ArchivedHistory:
                         return self._state(metadata, replay, moment, begun_with, last, None)
         return self._state(metadata, replay, moment, begun_with, last, None)
 
+    async def first_state(self, sequence_number: int) -> PastState | None:
+        """The container before this operation, or else as of the first checkpoint from there on
+        that can be had; None if none can.
+
+        Raises DataCorruptionError, LedgerNotFoundError, TierUnavailableError.
+        """
+        start = await self._start_of(sequence_number)
+        if start is None:
+            return None
+        metadata = ContainerMetadata(self.container_id)
+        replay = Replay(MetadataUpdater(metadata), LogPositions())
+        begun_with = 0
+        last: Operation | None = None
+        async with aclosing(self._read(start)) as batches:
+            async for operations in batches:
+                for past in operations:
+                    operation = past.operation
+                    if last is not None:
+                        replay.apply_operation(operation, past.size, past.address, past.address)
+                    elif isinstance(operation, _CHECKPOINTS) and await self._can_begin(
+                        replay, past, start
+                    ):
+                        begun_with = operation.sequence_number
+                    else:
+                        continue
+                    last = operation
+                    if last.sequence_number >= sequence_number - 1:
+                        return _past_state(metadata, replay, begun_with, last)
+        return None if last is None else _past_state(metadata, replay, begun_with, last)
+
+    async def _can_begin(self, replay: Replay, past: PastOperation, start: _Start) -> bool:
+        """Whether replay has begun with this checkpoint, and not with the next one."""
+        try:
+            return await self._begin(replay, past, start)
+        except _UnusableStartError:
+            return False
+
     async def _begin(self, replay: Replay, past: PastOperation, start: _Start) -> bool:
         """Whether replay has begun with this operation."""
         operation, size, address = past
@@ -309,13 +346,7 @@ class ArchivedHistory:
                 self.container_id,
                 f"operation {last.sequence_number} is the last one, {moment} is not there",
             )
-        return PastState(
-            metadata=metadata,
-            sequence_number=last.sequence_number,
-            timestamp_ms=last.timestamp_ms,
-            begun_with=begun_with,
-            operations=replay.operations,
-        )
+        return _past_state(metadata, replay, begun_with, last)
 
     # --- operations -------------------------------------------------------------------------------
 
@@ -465,6 +496,18 @@ class ArchivedHistory:
                     yield frames
         finally:
             await handle.close()
+
+
+def _past_state(
+    metadata: ContainerMetadata, replay: Replay, begun_with: int, last: Operation
+) -> PastState:
+    return PastState(
+        metadata=metadata,
+        sequence_number=last.sequence_number,
+        timestamp_ms=last.timestamp_ms,
+        begun_with=begun_with,
+        operations=replay.operations,
+    )
 
 
 def _later_before(sequence_number: int) -> str:

@@ -6,54 +6,17 @@ Millions of them are shown in a row, most of them appends: these are formatted w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
-from durablelog.operations import (
-    AppendOperation,
-    CreateOperation,
-    MergeOperation,
-    Operation,
-    segments_of,
-)
+from durablelog.operations import AppendOperation
 from recovery.archived_history import PastOperation
 from segmentstore.listed_entries import describe, kind_of
 
 _SECOND_MS: Final = 1000
 
 LineOf = Callable[[PastOperation], str]
-
-
-class SegmentFilter:
-    """The operations on the segments of one name, or on one id."""
-
-    def __init__(self, name: str, ids: set[int]) -> None:
-        """`ids` are of the segments that have the name when the operations begin."""
-        self._name = name
-        self._ids = set(ids)
-
-    def wanted(self, operations: Sequence[PastOperation]) -> Iterator[PastOperation]:
-        """Those on the segments, in order; their merges into others too."""
-        ids = self._ids
-        for past in operations:
-            operation = past.operation
-            if type(operation) is AppendOperation:
-                if operation.segment_id in ids:
-                    yield past
-            elif self._is_wanted(operation):
-                yield past
-
-    def _is_wanted(self, operation: Operation) -> bool:
-        if isinstance(operation, CreateOperation):
-            if operation.name == self._name:
-                self._ids.add(operation.sequence_number)
-                return True
-            return False
-        is_wanted = not self._ids.isdisjoint(segments_of(operation))
-        if is_wanted and isinstance(operation, MergeOperation):
-            self._ids.add(operation.source_id)
-        return is_wanted
 
 
 def json_lines(container_id: int) -> LineOf:

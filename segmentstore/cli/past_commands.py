@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from segmentstore.contracts.findings import Finding
     from segmentstore.operation_lines import LineOf
     from segmentstore.past_store import PastStore
+    from segmentstore.segment_operations import SegmentFilter
 
 T = TypeVar("T")
 
@@ -176,24 +178,29 @@ def replay(
     """Print the operations of a store, from its archive to the end of its logs, oldest first.
 
     A time without an offset is UTC. Operations have numbers of their own in each container, whose
-    operations are printed one container after another.
+    operations are printed one container after another. Where names of deleted segments are not
+    kept, stderr says which operations may be of the segment; ends with 1 if no others are.
     """
     from recovery.moments import parse_moment  # noqa: PLC0415
 
     first = parse_moment(begin) if begin is not None else None
     last = parse_moment(end) if end is not None else None
 
-    async def printed(past: PastStore) -> None:
+    async def printed(past: PastStore) -> bool:
         named = container
         if segment is not None:
             named = container_of(segment, len(past.parts))
             if container not in {None, named}:
                 detail = f"segments of that name are in container {named}"
                 raise InvalidArgumentError("container", container, detail)
-        for number in _containers(past, named):
+        known = [
             await _print(past.source.containers[number], first, last, segment, as_json=as_json)
+            for number in _containers(past, named)
+        ]
+        return all(known)
 
-    with_past(store, printed)
+    if not with_past(store, printed):
+        raise typer.Exit(ExitCode.REFUSED)
 
 
 async def _print(
@@ -203,70 +210,66 @@ async def _print(
     segment: str | None,
     *,
     as_json: bool,
-) -> None:
-    from segmentstore.operation_lines import (  # noqa: PLC0415
-        SegmentFilter,
-        json_lines,
-        text_lines,
-    )
+) -> bool:
+    """Whether anything was printed, or nothing is there for certain."""
+    from recovery.moments import AtTime  # noqa: PLC0415
+    from segmentstore.operation_lines import json_lines, text_lines  # noqa: PLC0415
+    from segmentstore.segment_operations import filter_of  # noqa: PLC0415
 
     history = container.history
     line: LineOf = (json_lines if as_json else text_lines)(history.container_id)
     write = sys.stdout.write
-    wanted = (
-        None if segment is None else SegmentFilter(segment, await _ids(container, first, segment))
-    )
-    async with aclosing(operations_between(history, first, last)) as batches:
+    wanted, printed = None, False
+    if segment is not None:
+        begin_ms = first.time_ms if isinstance(first, AtTime) else 0
+        wanted = await filter_of(container, segment, await _begin(history, first), begin_ms)
+    async with aclosing(operations_between(history, first, last, wanted)) as batches:
         async for operations in batches:
-            shown = operations if wanted is None else wanted.wanted(operations)
-            if lines := list(map(line, shown)):
+            if lines := list(map(line, operations)):
                 write("\n".join(lines) + "\n")
+                printed = True
+    if wanted is None or not wanted.nameless.count:
+        return True
+    output.print_error(
+        f"container {history.container_id}: {wanted.nameless}. Some may be of {segment!r}: "
+        "without --segment all operations are printed"
+    )
+    return printed
+
+
+async def _begin(history: ArchivedHistory, first: Moment | None) -> int:
+    """The number of the operation to begin with, or one before it."""
+    from recovery.moments import AtTime  # noqa: PLC0415
+
+    if isinstance(first, AtTime):
+        return await history.first_at(first.time_ms)
+    return 1 if first is None else first.sequence_number
 
 
 async def operations_between(
-    history: ArchivedHistory, first: Moment | None, last: Moment | None
+    history: ArchivedHistory,
+    first: Moment | None,
+    last: Moment | None,
+    chosen: SegmentFilter | None = None,
 ) -> AsyncGenerator[list[PastOperation], None]:
-    """The operations from one moment to another, both included."""
-    from recovery.moments import AtTime, is_behind  # noqa: PLC0415
+    """The operations from one moment to another, both included; of them those `chosen` gives."""
+    from recovery.moments import AtTime  # noqa: PLC0415
 
-    begin = 1
-    if isinstance(first, AtTime):
-        begin = await history.first_at(first.time_ms)
-    elif first is not None:
-        begin = first.sequence_number
+    begin = await _begin(history, first)
     end = _LAST if last is None or isinstance(last, AtTime) else last.sequence_number
     async with aclosing(history.operations(begin, end)) as batches:
         async for operations in batches:
-            wanted = list(operations)
+            kept = operations
+            if isinstance(last, AtTime):
+                kept = list(
+                    takewhile(lambda past: past.operation.timestamp_ms <= last.time_ms, operations)
+                )
+            wanted = list(kept if chosen is None else chosen.wanted(kept))
             if isinstance(first, AtTime):
                 wanted = [past for past in wanted if past.operation.timestamp_ms >= first.time_ms]
-            if not isinstance(last, AtTime):
-                yield wanted
-                continue
-            kept = [
-                past
-                for past in wanted
-                if not is_behind(last, past.operation.sequence_number, past.operation.timestamp_ms)
-            ]
-            yield kept
-            if len(kept) < len(wanted):
+            yield wanted
+            if len(kept) < len(operations):
                 return
-
-
-async def _ids(container: PastContainer, first: Moment | None, segment: str) -> set[int]:
-    """Of the segments that have the name where the operations begin, and now."""
-    from recovery.moments import AtSequence, AtTime, MomentNotKeptError  # noqa: PLC0415
-
-    ids = {container.now.names.get(segment)} if container.now is not None else set()
-    if first is not None:
-        before = (
-            AtTime(first.time_ms - 1)
-            if isinstance(first, AtTime)
-            else AtSequence(first.sequence_number - 1)
-        )
-        with suppress(MomentNotKeptError):
-            ids.add((await container.history.state_at(before)).metadata.names.get(segment))
-    return {number for number in ids if number is not None}
 
 
 def _containers(past: PastStore, wanted: int | None) -> range:

@@ -1,4 +1,4 @@
-"""`archive`: run, ls and rm, on a store that is closed and on one that a process has open."""
+"""`archive`: run, ls, rm and replay, on stores that are closed and that a process has open."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from segmentstore import blocking
 from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import segmentstore
 
@@ -54,3 +55,45 @@ def test_without_an_archive_it_says_what_to_set(tmp_path: Path) -> None:
         done = segmentstore("archive", command[0], tmp_path / "s", *command[1:])
         assert done.code == ExitCode.REFUSED
         assert "the store has no archive" in done.err
+
+
+def test_operations_of_a_segment_that_is_deleted_since_are_printed(
+    tmp_path: Path, archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "s"
+    with monkeypatch.context() as without:
+        without.delenv("SEGMENTSTORE_ARCHIVE")
+        segmentstore("append", store, "orders", stdin=b"old\n")
+        segmentstore("append", store, "other", stdin=(b"x" * 150 + b"\n") * 150)
+        segmentstore("flush", store)
+        segmentstore("checkpoint", store)
+    segmentstore("append", store, "orders", stdin=b"precious\n")
+    segmentstore("rm", store, "orders")
+    segmentstore("append", store, "other", stdin=(b"x" * 150 + b"\n") * 150)
+    segmentstore("archive", "run", store)
+    for options in ((), ("--from", "1"), ("--from", "2020-01-01")):
+        done = segmentstore("archive", "replay", store, "--segment", "orders", "--json", *options)
+        assert [each["kind"] for each in done.json_lines()][-2:] == ["append", "delete"]
+        assert (done.code, done.err) == (ExitCode.DONE, "")
+
+
+def test_operations_that_may_be_of_the_segment_are_named(tmp_path: Path, archive: Path) -> None:
+    store = tmp_path / "s"
+    with blocking.open(store) as opened:
+        for name in ("orders", "other"):
+            opened.create_segment(name)
+        for _ in range(150):
+            opened.append("other", b"x" * 150)
+        opened.append("orders", b"precious")
+        opened.delete("orders")
+        for _ in range(150):
+            opened.append("other", b"x" * 150)
+    segmentstore("archive", "run", store)
+    replayed = segmentstore("archive", "replay", store, "--json").json_lines()
+    deletion = next(each["sequence"] for each in replayed if each["kind"] == "delete")
+    assert segmentstore("archive", "rm", store, "--before", deletion).code == ExitCode.DONE
+    for name, code in (("orders", ExitCode.REFUSED), ("other", ExitCode.DONE)):
+        done = segmentstore("archive", "replay", store, "--segment", name)
+        assert (done.code, bool(done.out)) == (code, code == ExitCode.DONE)
+        assert f"operations, {deletion - 1} to {deletion}, are on segments whose names" in done.err
+        assert f"Some may be of '{name}'" in done.err
