@@ -139,6 +139,10 @@ class OnePart:
         assert index == 0
         return self._part
 
+    async def first_now(self) -> int:
+        """It."""
+        return 0
+
 
 def _offloader(directory: str) -> ObjectLedgerOffloader:
     return ObjectLedgerOffloader(FileObjectStorage(directory, Runtime()))

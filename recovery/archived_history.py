@@ -355,7 +355,7 @@ class ArchivedHistory:
     ) -> AsyncGenerator[Sequence[PastOperation], None]:
         """The operations numbered `first` to `last`, as far as they are kept, in batches.
 
-        Raises DataCorruptionError, TierUnavailableError.
+        Raises LedgerNotFoundError, PartRemovedError, DataCorruptionError, TierUnavailableError.
         """
         start = await self._start_of(first)
         while start is not None:

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from recovery.moments import MomentNotKeptError
 from segmentstore.contracts.archived_parts import ArchivedPart
 
 FoundPart = tuple[int, ArchivedPart]
 """A part and its index."""
 
 
-class PartListing(Protocol):
-    """Parts that are complete, oldest first, by index. Every call may read the archive.
+class PartRemovedError(MomentNotKeptError):
+    """The archive's owner has removed a part since the listing was made.
 
-    Raises DataCorruptionError, TierUnavailableError.
+    The caller's move: begin behind it; what it had is not kept any more.
+    """
+
+
+class PartListing(Protocol):
+    """Parts that are complete, oldest first, by index, as of one time. Every call may read the
+    archive.
+
+    Raises PartRemovedError, DataCorruptionError, TierUnavailableError.
     """
 
     @property
@@ -33,6 +42,13 @@ class PartListing(Protocol):
 
     async def at(self, index: int) -> ArchivedPart:
         """The part of this index. IndexError if there is none, or no more."""
+
+    async def first_now(self) -> int:
+        """The index of the oldest part that its owner has not removed by now.
+
+        A part is removed in the log before its objects are deleted: what is missing and lies before
+        this index is no damage.
+        """
 
 
 async def backward(parts: PartListing, start: int | None) -> AsyncGenerator[FoundPart, None]:

@@ -2,7 +2,8 @@
 
 Each part is read whole: its index, blocks, entries, the checksums of its frames, the operations in
 them. Frames and operations must follow each other over all parts. Damage in one part hides none in
-another. A tier that does not answer is never taken for damage.
+another. A tier that does not answer is never taken for damage, nor is what the archive's owner has
+removed meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.frame_order import FrameOrder, open_frame
 from durablelog.operations import CheckpointOperation, Operation, SnapshotCheckpointOperation
 from recovery.archived_history import OpenPart
-from recovery.archived_parts_listing import PartListing
+from recovery.archived_parts_listing import PartListing, PartRemovedError
 from recovery.replay import Replay
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import DataCorruptionError
@@ -35,6 +36,7 @@ class PartCheck:
     bytes: int = 0
     operations: int = 0
     findings: list[Finding] = field(default_factory=list)
+    is_missing: bool = False
 
     @property
     def place(self) -> str:
@@ -47,6 +49,7 @@ class PartCheck:
 
     def missing(self, detail: str) -> None:
         """Add the finding that there is no such part."""
+        self.is_missing = True
         self.findings.append(harmful("archived-part-missing", self.place, detail))
 
     def behind_a_hole(self, detail: str) -> None:
@@ -61,6 +64,8 @@ class HistoryCheck:
         self._container_id = container_id
         self._parts = parts
         self._open_part = open_part
+        self.removed = 0
+        """Parts that the archive's owner has removed meanwhile."""
         self._begin()
 
     def _begin(self) -> None:
@@ -70,9 +75,29 @@ class HistoryCheck:
         """The last ones; 0: not known."""
 
     async def run(self) -> AsyncGenerator[PartCheck, None]:
-        """Each part in order. Raises TierUnavailableError."""
+        """Each part in order, but for those that are removed meanwhile.
+
+        From the first missing one on they are given at the end: then the archive's record is read
+        once more. Raises TierUnavailableError, and DataCorruptionError for a list of parts.
+        """
+        held: list[tuple[int, PartCheck]] = []
         for index in self._parts.kept:
-            yield await self._check(await self._parts.at(index))
+            try:
+                check = await self._check(await self._parts.at(index))
+            except PartRemovedError:
+                self.removed += 1
+                self._begin()
+                continue
+            if held or check.is_missing:
+                held.append((index, check))
+            else:
+                yield check
+        first = await self._parts.first_now() if held else 0
+        for index, check in held:
+            if check.is_missing and index < first:
+                self.removed += 1
+            else:
+                yield check
 
     async def _check(self, part: ArchivedPart) -> PartCheck:
         check = PartCheck(self._container_id, part)
@@ -87,7 +112,9 @@ class HistoryCheck:
                 _check_metadata(check, handle)
                 await self._read(check, handle)
                 return check
-            except (LedgerNotFoundError, DataCorruptionError) as error:
+            except LedgerNotFoundError as error:
+                check.missing(str(error))
+            except DataCorruptionError as error:
                 check.damaged(str(error))
             finally:
                 await handle.close()

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 from durablelog.operations import AppendOperation, MergeOperation
 from recovery.archived_history import ArchivedHistory
+from recovery.archived_parts_listing import PartRemovedError
 from recovery.wanted_bytes import FoundBytes, WantedBytes
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.ledgers import LedgerNotFoundError
@@ -32,15 +33,18 @@ class HistorySearch:
 
         Raises TierUnavailableError.
         """
-        async with aclosing(self._history.windows_before(last, 1)) as windows:
-            async for first, end in windows:
-                try:
-                    await self._search(first, end)
-                except (DataCorruptionError, LedgerNotFoundError) as error:
-                    # What is damaged or missing in one part hides no other.
-                    self.damage.append(f"operations {first} to {end}: {error}")
-                if not self._wanted or self._wanted.first_sequence >= first:
-                    return
+        try:
+            async with aclosing(self._history.windows_before(last, 1)) as windows:
+                async for first, end in windows:
+                    try:
+                        await self._search(first, end)
+                    except (DataCorruptionError, LedgerNotFoundError) as error:
+                        # What is damaged or missing in one part hides no other.
+                        self.damage.append(f"operations {first} to {end}: {error}")
+                    if not self._wanted or self._wanted.first_sequence >= first:
+                        return
+        except PartRemovedError as error:
+            self.damage.append(str(error))  # And all before it.
 
     async def _search(self, first: int, last: int) -> None:
         while self._wanted and await self._pass_over(first, last):

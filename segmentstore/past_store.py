@@ -5,6 +5,7 @@ Rules of this file:
 - nothing is locked, claimed or written, anywhere: the store may run on, or be stopped;
 - logs are views as of the opening. An owner that truncates its log later makes the view useless:
   reading it raises TierUnavailableError, and another opening finds the rest in the archive;
+- what an owner has removed from its archive since the opening is no damage (`KeptParts`);
 - of a store whose folder is lost the newest copies of the metadata in Tier 2 say what the archive
   has. Its logs are missing then, and with them what was never archived.
 """
@@ -19,24 +20,30 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
+from durablelog.durable_data_log_factory import DurableDataLogFactory
 from durablelog.operations import SnapshotCheckpointOperation
 from recovery.archive_orphans import archive_orphans
-from recovery.archived_history import ArchivedHistory
+from recovery.archived_history import ArchivedHistory, ReadableLog
 from recovery.lost_catalogs import LostCatalogs
 from recovery.moments import AtTime
+from recovery.recovery_processor import SnapshotLoad
 from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
 from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.tier2_scan import list_bucket, newest_metadata
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
 from segmentstore.contracts.archived_parts import ArchivedPart
-from segmentstore.contracts.errors import InvalidArgumentError, NotAStoreError
+from segmentstore.contracts.errors import (
+    InvalidArgumentError,
+    NotAStoreError,
+    TierUnavailableError,
+)
 from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.ledgers import ReadHandle
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.undo_stack import UndoStack
-from segmentstore.kept_parts import KeptParts
+from segmentstore.kept_parts import KeptParts, ReadAgain
 from segmentstore.locked_folder import on_disk
 from segmentstore.settings_sources import merge_settings
 from segmentstore.store_folder import catalog_directory, read_store_file, tier2_url
@@ -58,6 +65,8 @@ NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
 
 _EVER: Final = 2**62
 """Milliseconds since 1970 that nobody lives to see."""
+_VIEWS_MAX: Final = 3
+"""Of a log whose owner truncates it while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +176,11 @@ async def open_past(
             view = logs.make_view(container_id, file.store_id)
             undo.push(view.close)
             await view.open()
-            empty = ArchiveMetadata()
-            now = await ArchivedHistory(
-                container_id, made.parts(container_id, empty), made.open_part, view, load
-            ).state_at(AtTime(_EVER))
-            parts = made.parts(container_id, now.metadata.archive)
+            now = await made.now(container_id, view, load)
+            again = partial(_archive_now, made, logs, container_id, load)
+            parts = made.parts(container_id, now.archive, again)
             history = ArchivedHistory(container_id, parts, made.open_part, view, load)
-            made.add(history, now.metadata, parts)
+            made.add(history, now, parts)
             made.epochs.append(view.epoch)
         return made.store()
     except BaseException:
@@ -229,6 +236,26 @@ async def open_lost(
         raise
 
 
+async def _archive_now(
+    made: _Making, logs: DurableDataLogFactory, container_id: int, load: SnapshotLoad
+) -> ArchiveMetadata:
+    """By a view of its own: one that is open stands still.
+
+    Raises DataCorruptionError, TierUnavailableError.
+    """
+    for left in reversed(range(_VIEWS_MAX)):
+        view = logs.make_view(container_id, made.store_id)
+        try:
+            await view.open()
+            return (await made.now(container_id, view, load)).archive
+        except TierUnavailableError:
+            if not left:
+                raise
+        finally:
+            await view.close()
+    raise AssertionError
+
+
 class _Making:
     """A store in the making."""
 
@@ -240,7 +267,7 @@ class _Making:
         runtime: Runtime,
         undo: UndoStack,
     ) -> None:
-        self._store_id = store_id
+        self.store_id = store_id
         self._storage = storage
         self._undo = undo
         self._offloader: LedgerOffloader = NullLedgerOffloader()
@@ -254,12 +281,22 @@ class _Making:
         self._parts: list[KeptParts] = []
         self.epochs: list[int] = []
 
-    def parts(self, container_id: int, archive: ArchiveMetadata) -> KeptParts:
+    async def now(
+        self, container_id: int, log: ReadableLog, load: SnapshotLoad
+    ) -> ContainerMetadata:
+        """A container as its log alone has it."""
+        nothing = self.parts(container_id, ArchiveMetadata())
+        history = ArchivedHistory(container_id, nothing, self.open_part, log, load)
+        return (await history.state_at(AtTime(_EVER))).metadata
+
+    def parts(
+        self, container_id: int, archive: ArchiveMetadata, again: ReadAgain | None = None
+    ) -> KeptParts:
         """Those of a container. Raises ArchiveDisabledError if their lists are needed."""
         if archive.lists and isinstance(self._offloader, NullLedgerOffloader):
             raise ArchiveDisabledError
-        lists = ArchivedPartsLists(self._archive, self._store_id, container_id, lambda: archive)
-        return KeptParts(lists, archive)
+        lists = ArchivedPartsLists(self._archive, self.store_id, container_id, lambda: archive)
+        return KeptParts(container_id, lists, archive, again)
 
     async def open_part(self, part: ArchivedPart) -> ReadHandle:
         """As `PastStore.open_part`."""
@@ -273,7 +310,7 @@ class _Making:
     def store(self) -> PastStore:
         """All of it."""
         source = PastSource(
-            store_id=self._store_id, containers=self._containers, storage=self._storage
+            store_id=self.store_id, containers=self._containers, storage=self._storage
         )
         archive = self._archive if self._archive is not self._storage else None
         return PastStore(source, self._parts, self.epochs, self._offloader, archive, self._undo)

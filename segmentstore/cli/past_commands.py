@@ -119,18 +119,22 @@ def verify(
     """Read every archived part and check it; ends with 3 if one is damaged or missing.
 
     Indices, blocks, entries, the checksums of frames, and that frames and operations follow each
-    other without a hole. Of all containers: objects of the store that are of no part, too.
+    other without a hole. Of all containers: objects of the store that are of no part, too. Parts
+    that the store's owner removes meanwhile are counted.
     """
     orphans: list[Finding] = []
+    removed = 0
 
     async def checked(past: PastStore) -> list[PartCheck]:
         from recovery.history_check import HistoryCheck  # noqa: PLC0415
 
+        nonlocal removed
         found = []
         for number in _containers(past, container):
             check = HistoryCheck(number, past.parts[number], past.open_part)
             async with aclosing(check.run()) as parts:
                 found += [each async for each in parts]
+            removed += check.removed
         if container is None:
             async with aclosing(past.archive_orphans(Runtime().clock.time_ms())) as left:
                 orphans.extend([each async for each in left])
@@ -144,6 +148,7 @@ def verify(
         "entries": sum(check.entries for check in checks),
         "operations": sum(check.operations for check in checks),
         "bytes": sum(check.bytes for check in checks),
+        "removed": removed,
     }
     if as_json:
         output.print_json(

@@ -29,7 +29,7 @@ from durablelog.operations import (
     UpdateAttributesOperation,
 )
 from recovery.archived_history import ArchivedHistory
-from recovery.archived_parts_listing import FoundPart
+from recovery.archived_parts_listing import FoundPart, PartRemovedError
 from segmentstore.contracts.archived_parts import ArchivedPart, OffloadState
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.ledgers import (
@@ -96,10 +96,18 @@ class MemoryPart(ReadHandle):
 class ListedParts:
     """Parts in memory; those of a lower state than complete count for nothing."""
 
-    def __init__(self, parts: Sequence[ArchivedPart], first: int = 0) -> None:
-        """Those before the index `first` are removed."""
+    def __init__(
+        self, parts: Sequence[ArchivedPart], first: int = 0, removed: int = 0, listed: int = 0
+    ) -> None:
+        """Those before the index `first` are removed. Those before `removed` are by now, and those
+        before `listed` are in no list any more.
+        """
         self._parts = [part for part in parts if part.state >= OffloadState.COMPLETE]
         self._first = first
+        self._removed = max(first, removed)
+        self._listed = listed
+        self.asked = 0
+        """Times that the record was read again."""
 
     @property
     def kept(self) -> range:
@@ -118,7 +126,13 @@ class ListedParts:
     async def at(self, index: int) -> ArchivedPart:
         if index not in self.kept:
             raise IndexError(index)
+        if index < self._listed:
+            raise PartRemovedError(0, f"{self._removed - self._first} parts")
         return self._parts[index]
+
+    async def first_now(self) -> int:
+        self.asked += 1
+        return self._removed
 
     def _oldest(self, fits: Callable[[ArchivedPart], bool]) -> FoundPart | None:
         return next(
@@ -307,9 +321,11 @@ class ArchivedLog:
         self._checkpoint = (0, 0)
         return part
 
-    def history(self, log: MemoryTail | None = None, first: int = 0) -> ArchivedHistory:
-        """Of what is archived, from the part of this index on, and of the log."""
-        parts = ListedParts(self.listed, first)
+    def history(
+        self, log: MemoryTail | None = None, first: int = 0, parts: ListedParts | None = None
+    ) -> ArchivedHistory:
+        """Of what is archived, from the part of this index on or by the `parts`, and of the log."""
+        parts = ListedParts(self.listed, first) if parts is None else parts
         return ArchivedHistory(self.container_id, parts, self.open_part, log)
 
     def tail(self, checkpoint: int) -> MemoryTail:

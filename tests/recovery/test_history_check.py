@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from recovery.history_check import HistoryCheck, PartCheck
-from tests.recovery.archived_logs import ArchivedLog, ListedParts, on_a_loop
+from segmentstore.contracts.archived_parts import ArchivedPart
+from segmentstore.contracts.ledgers import LedgerEntry, LedgerNotFoundError, ReadHandle
+from tests.recovery.archived_logs import ArchivedLog, ListedParts, MemoryPart, on_a_loop
 from tests.recovery.test_archived_history import busy_log
 
 DAMAGED, MISSING, HOLE = "archived-part", "archived-part-missing", "archive-hole"
@@ -44,6 +47,47 @@ async def test_damage_is_named_and_hides_nothing_else() -> None:
         (log.listed[4].number, MISSING),
         (log.listed[7].number, DAMAGED),
     ]
+
+
+@on_a_loop
+async def test_what_its_owner_has_removed_meanwhile_is_no_damage() -> None:
+    log = busy_log(4, parts=12)
+    for index in (*range(5), 8, 10):
+        log.forget_part(log.listed[index].number)
+    log.damage(log.listed[9].number, 0)
+    parts = ListedParts(log.listed, removed=5, listed=2)
+    check = HistoryCheck(0, parts, log.open_part)
+    found = [each async for each in check.run()]
+    assert [each.part for each in found] == log.listed[5:]
+    assert [(each.part, one.kind) for each in found for one in each.findings] == [
+        (log.listed[8], MISSING),
+        (log.listed[9], DAMAGED),
+        (log.listed[10], MISSING),
+    ]
+    assert check.removed == 5
+    assert parts.asked == 1
+
+
+@on_a_loop
+async def test_a_part_that_is_removed_while_it_is_read_is_no_damage() -> None:
+    log = busy_log(4, parts=4)
+
+    class Cut(MemoryPart):
+        async def read(self, first: int, last: int) -> AsyncGenerator[Sequence[LedgerEntry], None]:
+            async for batch in super().read(first, first):
+                yield batch
+            raise LedgerNotFoundError(self.ledger_id, "the archive of a test")
+
+    async def open_part(part: ArchivedPart) -> ReadHandle:
+        handle = await log.open_part(part)
+        is_cut = part is log.listed[0]
+        return Cut(part.ledger_id, log.parts[part.number].entries) if is_cut else handle
+
+    for removed, kinds_found in ((1, []), (0, [MISSING])):
+        check = HistoryCheck(0, ListedParts(log.listed, removed=removed), open_part)
+        found = [each async for each in check.run()]
+        assert [one.kind for each in found for one in each.findings] == kinds_found
+        assert check.removed == removed
 
 
 @on_a_loop

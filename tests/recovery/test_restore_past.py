@@ -9,11 +9,11 @@ import pytest
 
 import segmentstore
 from durablelog.operations import StorageUpdateOperation
-from recovery.moments import AtSequence, AtTime
+from recovery.moments import AtSequence, AtTime, MomentNotKeptError
 from recovery.restore_past import PastContainer, PastReport, PastSource, restore_past
 from segmentstore.contracts.errors import InvalidArgumentError, NotAStoreError
 from segmentstore.contracts.runtime import Runtime
-from tests.recovery.archived_logs import ArchivedLog, on_a_loop
+from tests.recovery.archived_logs import ArchivedLog, ListedParts, on_a_loop
 from tests.recovery.test_archived_history import busy_log
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
@@ -169,6 +169,29 @@ async def test_a_part_that_is_missing_hides_no_bytes_of_others(tmp_path: Path) -
     report = await World(log).restore(tmp_path / "new", log.sequence)
     assert [(loss.start_offset, loss.end_offset) for loss in report.losses] == [(20, 30)]
     assert any("ledger" in each for each in report.containers[0].damage)
+
+
+@on_a_loop
+async def test_parts_that_their_owner_has_removed_meanwhile_are_losses(tmp_path: Path) -> None:
+    log = ArchivedLog()
+    segment_id = log.create("a")
+    for number in range(4):
+        log.append(segment_id, bytes([number]) * 10)
+        log.end_part()
+    log.checkpoint()
+    log.end_part()
+    for index in range(2):
+        log.forget_part(log.listed[index].number)
+    history = log.history(parts=ListedParts(log.listed, removed=2, listed=2))
+    container = PastContainer(history, log.model)
+    storage = MemoryObjectStorage(Runtime())
+    source = PastSource(store_id=STORE_ID, containers=[container], storage=storage)
+    at = AtSequence(log.sequence)
+    report = await restore_past(source, at, str(tmp_path / "new"), Runtime())
+    assert [(loss.start_offset, loss.end_offset) for loss in report.losses] == [(0, 20)]
+    assert report.containers[0].damage == ["container 0: 2 parts"]
+    with pytest.raises(MomentNotKeptError, match="2 parts"):
+        await history.state_at(AtSequence(1))
 
 
 @on_a_loop

@@ -40,6 +40,19 @@ KEPT_LISTS: Final = 16
 IDLE_S: Final = 60.0
 
 
+class PartsListMissingError(DataCorruptionError):
+    """A closed list, or a node of them, is not in the archive, and the metadata name it.
+
+    The caller's move: read the metadata again. The list is damage unless they have removed all
+    parts before the index `end`: their owner deletes it then.
+    """
+
+    def __init__(self, name: str, end: int) -> None:
+        super().__init__(name, "it is missing in the archive")
+        self.end = end
+        """The index behind its last part."""
+
+
 class FoundPart(NamedTuple):
     """A part of the archive, and its index."""
 
@@ -50,8 +63,8 @@ class FoundPart(NamedTuple):
 class ArchivedPartsLists:
     """Of one container, whose metadata `archive()` gives; everything on its event loop.
 
-    What reads raises DataCorruptionError for a list that is missing or damaged, and
-    StorageUnavailableError.
+    What reads raises DataCorruptionError for a list that is damaged, PartsListMissingError for one
+    that is missing, and StorageUnavailableError.
     """
 
     def __init__(
@@ -146,7 +159,7 @@ class ArchivedPartsLists:
             self._lists.move_to_end(ordinal)
             return kept[0]
         name = list_name(self._store_id, self._container_id, ordinal)
-        data = await self._get(name, LIST_BYTES)
+        data = await self._get(name, LIST_BYTES, (ordinal + 1) * LIST_PARTS)
         try:
             parts = decode_list(data, self._container_id, ordinal)
         except PartsFormatError as error:
@@ -158,18 +171,18 @@ class ArchivedPartsLists:
 
     async def _node(self, ordinal: int) -> tuple[PartsBound, ...]:
         name = node_name(self._store_id, self._container_id, ordinal)
-        data = await self._get(name, NODE_BYTES)
+        data = await self._get(name, NODE_BYTES, (ordinal + 1) * NODE_PARTS)
         try:
             return decode_node(data, self._container_id, ordinal)
         except PartsFormatError as error:
             raise DataCorruptionError(name, str(error)) from error
 
-    async def _get(self, name: str, length: int) -> bytes:
+    async def _get(self, name: str, length: int, end: int) -> bytes:
         self.gets += 1
         try:
             return await self._storage.get_range(name, 0, length)
         except ObjectNotFoundError as error:
-            raise DataCorruptionError(name, "it is missing in the archive") from error
+            raise PartsListMissingError(name, end) from error
 
     def evict_idle(self) -> None:
         """Forget lists that nobody has used for IDLE_S. O(KEPT_LISTS)."""

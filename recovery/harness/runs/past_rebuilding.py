@@ -51,6 +51,10 @@ class NoParts:
         """There is none."""
         raise IndexError(index)
 
+    async def first_now(self) -> int:
+        """There is none."""
+        return 0
+
 
 async def rebuild_past(
     history: History,
@@ -92,7 +96,7 @@ async def rebuild_past(
             lists = ArchivedPartsLists(
                 archived, catalogs.store_id, container_id, partial(getattr, now, "archive")
             )
-            parts = KeptParts(lists, archive)
+            parts = KeptParts(container_id, lists, archive)
             first = (await parts.at(archive.first)).first_sequence
         past = ArchivedHistory(container_id, parts, open_part, probed, load)
         chosen = _chosen(history, container_id, first)
