@@ -9,6 +9,8 @@ Rules of this file:
   taken, one that calls the store would wait for it;
 - every call is answered, truthfully: what was never begun had no effect; a change that was begun
   and has no answer when the loop ends is of unknown outcome;
+- a done-callback may raise what it likes, SystemExit too: every other callback is called, every
+  thread that waits is woken, and the loop's thread goes on;
 - no loop runs any more when the interpreter is torn down. A timer of uvloop that comes due then
   ends the process by a signal: it makes a thread's state in an interpreter that is not there.
 """
@@ -25,7 +27,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from segmentstore.contracts import forks
 from segmentstore.contracts.errors import (
@@ -43,6 +45,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+_callbacks_log = logging.getLogger("concurrent.futures")
+"""Where futures of the standard library log what a done-callback raises."""
 
 _LEFTOVERS_S: Final = 1.0
 """Longest that tasks may take to end which nobody waits for any more."""
@@ -73,13 +77,27 @@ class _SignalSafeCondition(threading.Condition):
     __enter__ = property(lambda self: self._lock.__enter__)
     __exit__ = property(lambda self: self._lock.__exit__)
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.sleepers: list[threading.Lock] = []
+        """Taken by threads that wait until it is released."""
+
+    def notify_all(self) -> None:
+        """Called again, it wakes those that an exception in the first call has left asleep."""
+        super().notify_all()
+        for sleeper in self.sleepers:
+            if sleeper.locked():
+                sleeper.release()
+
 
 class _Outcome(concurrent.futures.Future[T]):
     """A future that may be waited for where signal handlers raise."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._condition = _SignalSafeCondition()
+        condition = _SignalSafeCondition()
+        self._condition = condition
+        self._sleepers = condition.sleepers
 
     def result(self, timeout: float | None = None) -> T:
         if timeout is None:
@@ -92,14 +110,19 @@ class _Outcome(concurrent.futures.Future[T]):
         return super().exception(timeout)
 
     def _wait(self) -> None:
-        """Wait without the condition, whose own wait is not safe either: by a lock that nobody else
-        takes.
+        """Wait without the condition's own wait, which is not safe either: by a lock that nobody
+        else takes.
+
+        Nor by a done-callback: of those, one that raises may keep others from being called.
         """
+        if self.done():
+            return
+        sleeper = threading.Lock()
+        sleeper.acquire()
+        self._sleepers.append(sleeper)
+        # Without this check an answer between the first one and the line above would wake nobody.
         if not self.done():
-            waiter = threading.Lock()
-            waiter.acquire()
-            self.add_done_callback(lambda _: waiter.release())
-            waiter.acquire()
+            sleeper.acquire()
 
 
 class StoreFuture(_Outcome[T]):
@@ -128,6 +151,29 @@ class StoreFuture(_Outcome[T]):
         if not self.done():
             self._store_thread.check_caller()
         return super().exception(timeout)
+
+    def _invoke_callbacks(self) -> None:
+        """Call them all, whatever one of them raises.
+
+        The store's own thread logs that. A caller's thread, which cancels the call, raises it in
+        the end unless it is an Exception: it may be a signal handler's.
+        """
+        kept: BaseException | None = None
+        for callback in self._done_callbacks:  # type: ignore[attr-defined]
+            try:
+                self._call_back(callback)
+            except BaseException as error:  # noqa: BLE001 - raised below
+                kept = kept or error
+        if kept is not None and not self._store_thread.is_current():
+            raise kept
+
+    def _call_back(self, callback: Callable[[Self], object]) -> None:
+        try:
+            callback(self)
+        except BaseException as error:
+            if not (isinstance(error, Exception) or self._store_thread.is_current()):
+                raise
+            _callbacks_log.exception("exception calling callback for %r", self)
 
     def leave(self) -> None:
         """Answer a call that the loop will not answer any more."""
@@ -261,8 +307,13 @@ class StoreThread:
         ForkedStoreError in a forked child.
         """
         self.birth.check()
-        if threading.get_ident() == self._ident:
+        if self.is_current():
             raise WrongThreadError
+
+    def is_current(self) -> bool:
+        """The caller runs on the loop's thread."""
+        # A later thread may have the same number.
+        return threading.get_ident() == self._ident and threading.current_thread() is self._thread
 
     # --- in the loop's thread ---------------------------------------------------------------------
 
@@ -314,14 +365,14 @@ class StoreThread:
             threading.Event().wait()
 
     def _run(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
-        """Run the loop until the task is done, whatever a callback of a caller's raises, or until
-        the interpreter ends.
+        """Run the loop until the task is done, whatever a callback of it raises, or until the
+        interpreter ends.
         """
         while not (task.done() or self._stopped):
             try:
                 loop.run_until_complete(task)
             except BaseException:  # noqa: BLE001
-                # SystemExit of a done-callback, say: the loop lets it through.
+                # SystemExit in a task, say: the loop lets it through.
                 self._stopped = self._stop_wanted and not task.done()
                 if not (task.done() or self._stopped):
                     _log.exception(
