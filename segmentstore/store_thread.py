@@ -175,11 +175,23 @@ class StoreFuture(_Outcome[T]):
                 raise
             _callbacks_log.exception("exception calling callback for %r", self)
 
+    def set_running_or_notify_cancel(self) -> bool:
+        if super().set_running_or_notify_cancel():
+            return True
+        # The thread that cancelled it may have been interrupted before it woke others.
+        with self._condition:
+            self._condition.notify_all()
+        return False
+
     def leave(self) -> None:
         """Answer a call that the loop will not answer any more."""
         unknown = self.change and self.running()
-        with suppress(concurrent.futures.InvalidStateError):
+        try:
             self.set_exception(AppendOutcomeUnknownError(None) if unknown else _closed())
+        except concurrent.futures.InvalidStateError:
+            if self._state == "CANCELLED":
+                # Else `concurrent.futures.wait` would wait for it for ever.
+                self.set_running_or_notify_cancel()
 
 
 class StoreThread:
@@ -200,7 +212,9 @@ class StoreThread:
         self._opened: _Outcome[StoreApi] = _Outcome()
         self._ended: _Outcome[None] = _Outcome()
         self._calls: set[StoreFuture[Any]] = set()
-        """Not answered yet."""
+        """Neither answered nor found to be cancelled yet."""
+        self._leaving = False
+        """The store is closed: the loop begins no more calls."""
         self._stop_wanted = self._stopped = False
         self._out_of_loop = threading.Event()
 
@@ -276,14 +290,15 @@ class StoreThread:
         call: StoreFuture[T] = StoreFuture(self, change=change)
         # Known before the loop is asked: the loop's end answers whatever is known then.
         self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
         assert self.loop is not None
         try:
             self.loop.call_soon_threadsafe(self._begin, call, make)
-        except RuntimeError:  # it is closed
-            call.leave()
+        except RuntimeError:
+            if not self.loop.is_closed():
+                raise  # a signal handler's
+            self._leave(call)
         if self._stopped:
-            call.leave()
+            self._leave(call)
         return call
 
     def run(self, make: Callable[[], Awaitable[T]], *, change: bool = False) -> T:
@@ -318,14 +333,34 @@ class StoreThread:
     # --- in the loop's thread ---------------------------------------------------------------------
 
     def _begin(self, call: StoreFuture[T], make: Callable[[], Awaitable[T]]) -> None:
+        if self._leaving:
+            self._leave(call)
+            return
         if not call.set_running_or_notify_cancel():
+            self._calls.discard(call)
             return
         try:
             call.work = asyncio.ensure_future(make())
         except BaseException as error:  # noqa: BLE001 - the caller's thread gets whatever it was
+            self._calls.discard(call)
             call.set_exception(error)
             return
-        call.work.add_done_callback(partial(_pass_on, call))
+        call.work.add_done_callback(partial(self._pass_on, call))
+
+    def _pass_on(self, call: StoreFuture[T], done: asyncio.Future[T]) -> None:
+        if done.cancelled():
+            self._leave(call)
+            return
+        self._calls.discard(call)
+        error = done.exception()
+        if error is not None:
+            call.set_exception(error)
+        else:
+            call.set_result(done.result())
+
+    def _leave(self, call: StoreFuture[Any]) -> None:
+        self._calls.discard(call)
+        call.leave()
 
     def _ask_end(self) -> None:
         self._end.set()
@@ -346,6 +381,7 @@ class StoreThread:
                     self.begin_stop()
                 living = loop.create_task(self._live(), name="blocking store")
                 self._run(loop, living)
+                self._leaving = True
                 if not self._stopped:
                     failure = living.exception()
                     self._run(loop, loop.create_task(_end_leftovers(loop)))
@@ -382,7 +418,7 @@ class StoreThread:
     def _answer_all(self, failure: BaseException | None) -> None:
         """The loop takes no more calls: what is known now is all there will be."""
         for call in list(self._calls):
-            call.leave()
+            self._leave(call)
         if not self._opened.done():
             self._opened.set_exception(failure or _closed())
         if failure is None:
@@ -427,11 +463,14 @@ os.register_at_fork(after_in_child=_running.clear)
 
 
 async def _end_leftovers(loop: asyncio.AbstractEventLoop) -> None:
-    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        await asyncio.wait(tasks, timeout=_LEFTOVERS_S)
+    until = loop.time() + _LEFTOVERS_S
+    # A task that ends may begin others.
+    while tasks := asyncio.all_tasks(loop) - {asyncio.current_task(loop)}:
+        for task in tasks:
+            task.cancel()
+        _, pending = await asyncio.wait(tasks, timeout=max(0.0, until - loop.time()))
+        if pending:
+            break
     await loop.shutdown_asyncgens()
 
 
@@ -447,14 +486,3 @@ def _closed() -> StoreClosedError:
 def _give_up(call: StoreFuture[Any]) -> None:
     if call.work is not None:
         call.work.cancel()
-
-
-def _pass_on(call: StoreFuture[T], done: asyncio.Future[T]) -> None:
-    if done.cancelled():
-        call.leave()
-        return
-    error = done.exception()
-    if error is not None:
-        call.set_exception(error)
-    else:
-        call.set_result(done.result())

@@ -5,17 +5,18 @@ cancelled, one that comes at the end of the loop.
 from __future__ import annotations
 
 import asyncio
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from segmentstore import AppendOutcomeUnknownError, blocking
+from segmentstore import AppendOutcomeUnknownError, StoreClosedError, blocking
 from segmentstore.store_thread import StoreFuture
 from tests.store.harness import TINY
 
@@ -60,11 +61,11 @@ def held(store: blocking.SegmentStore) -> Iterator[None]:
 def begun_to_wait(call: Future[Any]) -> threading.Thread:
     """A thread that waits for it, however it ends."""
 
-    def wait() -> None:
+    def wait_for_it() -> None:
         with suppress(CancelledError):
             call.result()
 
-    waiting = threading.Thread(target=wait, daemon=True)
+    waiting = threading.Thread(target=wait_for_it, daemon=True)
     waiting.start()
     while sys._current_frames()[waiting.ident or 0].f_code.co_name != "_wait":
         pass
@@ -137,3 +138,98 @@ def test_the_thread_that_cancels_gets_what_a_callback_raises_and_all_are_called(
     with pytest.raises(CancelledError):
         append.result()
     assert store.get_info("x").length == 0
+
+
+# --- calls that are cancelled, and calls at the end of the loop -----------------------------------
+
+
+def test_a_wait_is_over_though_the_thread_that_cancels_was_interrupted(
+    store: blocking.SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal handler raised behind the change of the state, before anyone was woken."""
+
+    def interrupt() -> NoReturn:
+        raise KeyboardInterrupt
+
+    with held(store):
+        append = store.append_nowait("x", b"never")
+        waiting = begun_to_wait(append)
+        monkeypatch.setattr(append._condition, "notify_all", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            append.cancel()
+        monkeypatch.undo()
+    waiting.join(WAIT_S)
+    assert not waiting.is_alive()
+
+
+def behind_its_tasks(
+    store: blocking.SegmentStore, monkeypatch: pytest.MonkeyPatch, work: Callable[[], None]
+) -> None:
+    """Close the store, and call `work` when its loop has run for the last time and is open."""
+    run = store._thread._run
+
+    def run_and_work(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any]) -> None:
+        run(loop, task)
+        work()
+
+    monkeypatch.setattr(store._thread, "_run", run_and_work)
+    ended(store.close)
+
+
+def test_who_waits_for_a_cancelled_call_of_a_closed_store_is_answered(
+    store: blocking.SegmentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Future[int]] = []
+
+    def work() -> None:
+        calls.extend(store.append_nowait("x", b"never") for _ in range(3))
+        assert all(call.cancel() for call in calls[1:])
+
+    behind_its_tasks(store, monkeypatch, work)
+    assert wait(calls, timeout=0).done == set(calls)
+    assert isinstance(calls[0].exception(0), StoreClosedError)
+    assert [call.cancelled() for call in calls] == [False, True, True]
+    assert not store._thread._calls
+
+
+def test_a_call_behind_the_close_of_the_store_is_not_begun(
+    store: blocking.SegmentStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[Future[None]] = []
+
+    async def late() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def last() -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            calls.append(store._thread.submit(late, change=True))
+
+    store._thread.submit(last, change=True)
+    store.get_info("x")
+    ended(store.close)
+    gc.collect()
+    assert isinstance(calls[0].exception(0), StoreClosedError)
+    assert not caplog.records
+
+
+def test_tasks_that_others_begin_at_their_end_end_too(
+    store: blocking.SegmentStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    others: list[asyncio.Task[None]] = []
+
+    async def chain(length: int) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if length:
+                others.append(asyncio.create_task(chain(length - 1)))
+                await asyncio.sleep(0)  # it has begun
+
+    store._thread.submit(lambda: chain(3), change=False)
+    store.get_info("x")
+    ended(store.close)
+    gc.collect()
+    assert [other.cancelled() for other in others] == [True] * 3
+    assert not caplog.records
