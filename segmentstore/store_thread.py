@@ -38,6 +38,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.event_loops import new_event_loop
 from segmentstore.contracts.serial_thread import no_thread
 from segmentstore.contracts.waiting import outlast
+from segmentstore.hand_over import HandOver
 
 if TYPE_CHECKING:
     from segmentstore.store_api import StoreApi
@@ -139,6 +140,8 @@ class StoreFuture(_Outcome[T]):
         self._store_thread = thread
         self.change = change
         """The call may change the store."""
+        self.taken = False
+        """It is no longer among those that are handed over."""
         self.work: asyncio.Future[T] | None = None
         """What runs on the loop, once it is begun."""
 
@@ -211,8 +214,10 @@ class StoreThread:
         self._end = asyncio.Event()
         self._opened: _Outcome[StoreApi] = _Outcome()
         self._ended: _Outcome[None] = _Outcome()
+        self._handed: HandOver[tuple[StoreFuture[Any], Callable[[], Awaitable[Any]]]] = HandOver()
+        """Not begun yet, each with what begins it."""
         self._calls: set[StoreFuture[Any]] = set()
-        """Neither answered nor found to be cancelled yet."""
+        """Begun and not answered yet."""
         self._leaving = False
         """The store is closed: the loop begins no more calls."""
         self._stop_wanted = self._stopped = False
@@ -284,21 +289,41 @@ class StoreThread:
         """Return when the loop runs no more, or after so long."""
         self._out_of_loop.wait(timeout_s)
 
-    def submit(self, make: Callable[[], Awaitable[T]], *, change: bool) -> StoreFuture[T]:
+    def submit_bounded(self, make: Callable[[], Awaitable[T]], data: object) -> StoreFuture[T]:
+        """As `submit`, for a change that takes `data` and whose caller may go on without its
+        answer.
+
+        Waits while too much is handed over; on the loop's thread, which would never end that, it
+        does not.
+        """
+        self.birth.check()
+        if not self.is_current():
+            self._handed.wait()
+        return self.submit(make, change=True, size=len(data) if isinstance(data, bytes) else 0)
+
+    def submit(
+        self, make: Callable[[], Awaitable[T]], *, change: bool, size: int = 0
+    ) -> StoreFuture[T]:
         """Call `make` on the loop, in the order of submission, and follow what it returns."""
         self.birth.check()
         call: StoreFuture[T] = StoreFuture(self, change=change)
-        # Known before the loop is asked: the loop's end answers whatever is known then.
-        self._calls.add(call)
+        if self._handed.closed:
+            call.leave()
+            return call
         assert self.loop is not None
         try:
-            self.loop.call_soon_threadsafe(self._begin, call, make)
-        except RuntimeError:
-            if not self.loop.is_closed():
-                raise  # a signal handler's
-            self._leave(call)
+            # Before the loop is asked: the loop's end answers whatever is here then.
+            self._handed.put((call, make), size)
+        finally:
+            # Interrupted behind it, the call goes on.
+            try:
+                self.loop.call_soon_threadsafe(self._begin_through, call)
+            except RuntimeError:
+                if not self.loop.is_closed():
+                    raise  # a signal handler's
+                call.leave()
         if self._stopped:
-            self._leave(call)
+            call.leave()
         return call
 
     def run(self, make: Callable[[], Awaitable[T]], *, change: bool = False) -> T:
@@ -332,35 +357,36 @@ class StoreThread:
 
     # --- in the loop's thread ---------------------------------------------------------------------
 
+    def _begin_through(self, call: StoreFuture[Any]) -> None:
+        """Begin a call, and those before it, unless another thread was faster to ask for it."""
+        while not call.taken and (handed := self._handed.take()) is not None:
+            handed[0].taken = True
+            self._begin(*handed)
+
     def _begin(self, call: StoreFuture[T], make: Callable[[], Awaitable[T]]) -> None:
         if self._leaving:
-            self._leave(call)
+            call.leave()
             return
         if not call.set_running_or_notify_cancel():
-            self._calls.discard(call)
             return
         try:
             call.work = asyncio.ensure_future(make())
         except BaseException as error:  # noqa: BLE001 - the caller's thread gets whatever it was
-            self._calls.discard(call)
             call.set_exception(error)
             return
+        self._calls.add(call)
         call.work.add_done_callback(partial(self._pass_on, call))
 
     def _pass_on(self, call: StoreFuture[T], done: asyncio.Future[T]) -> None:
-        if done.cancelled():
-            self._leave(call)
-            return
         self._calls.discard(call)
+        if done.cancelled():
+            call.leave()
+            return
         error = done.exception()
         if error is not None:
             call.set_exception(error)
         else:
             call.set_result(done.result())
-
-    def _leave(self, call: StoreFuture[Any]) -> None:
-        self._calls.discard(call)
-        call.leave()
 
     def _ask_end(self) -> None:
         self._end.set()
@@ -417,8 +443,10 @@ class StoreThread:
 
     def _answer_all(self, failure: BaseException | None) -> None:
         """The loop takes no more calls: what is known now is all there will be."""
-        for call in list(self._calls):
-            self._leave(call)
+        for handed, _ in self._handed.close():
+            handed.leave()
+        while self._calls:
+            self._calls.pop().leave()
         if not self._opened.done():
             self._opened.set_exception(failure or _closed())
         if failure is None:

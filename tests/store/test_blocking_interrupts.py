@@ -28,10 +28,14 @@ from segmentstore import (
     StoreClosedError,
     WrongThreadError,
     blocking,
+    hand_over,
 )
 from segmentstore.contracts.event_loops import new_event_loop
 from segmentstore.contracts.runtime import Runtime
+from segmentstore.hand_over import HandOver
+from segmentstore.store_thread import StoreThread
 from tests.store.harness import TINY, WorldDisk, attribute
+from tests.store.test_blocking_answers import held
 
 WAIT_S = 60
 EVENTS = 60
@@ -444,3 +448,69 @@ def test_a_callback_that_exits_does_not_end_the_store(tmp_path: Path) -> None:
             5 * number for number in range(EVENTS)
         ]
         assert store.append("x", b"on") == 5 * EVENTS
+
+
+def test_an_append_interrupted_while_it_waits_for_room_was_never_handed_over(
+    tmp_path: Path, handled: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hand_over, "_PLACES", 8)
+    with open_blocking(tmp_path / "s") as store:
+        store.create_segment("x")
+        with held(store):
+            answers = [store.append_nowait("x", event(number)) for number in range(8)]
+            for _ in range(3):
+                with pytest.raises(InterruptedCallError), signal_once_waiting(handled):
+                    store.append_nowait("x", b"never")
+        answers += [store.append_nowait("x", event(number)) for number in range(8, EVENTS)]
+        assert [answer.result(WAIT_S) for answer in answers] == [5 * n for n in range(EVENTS)]
+        assert b"".join(store.reader("x")) == b"".join(map(event, range(EVENTS)))
+
+
+def interrupt_handing_over(moment: int, call: Callable[[], object]) -> bool:
+    """Raise at this step of the hand-over, counted in instructions; False if it has fewer."""
+    steps = iter(range(moment + 1))
+    codes = {
+        each.__code__
+        for each in (StoreThread.submit_bounded, StoreThread.submit, HandOver.wait, HandOver.put)
+    }
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if frame.f_code not in codes:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode" and next(steps) == moment:
+            sys.settrace(None)
+            raise InterruptedCallError
+        return trace
+
+    try:
+        sys.settrace(trace)
+        call()
+    except InterruptedCallError:
+        return True
+    finally:
+        sys.settrace(None)
+    return False
+
+
+@pytest.mark.parametrize("places", [1, 100])
+def test_appends_interrupted_at_any_moment_take_no_room_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, places: int
+) -> None:
+    monkeypatch.setattr(hand_over, "_PLACES", places)
+    monkeypatch.setattr(hand_over, "_WAIT_S", 0.0)
+    with open_blocking(tmp_path / "s") as store:
+        store.create_segment("x")
+        moment = 0
+        with held(store):
+            first = store.append_nowait("x", b"1")
+            while interrupt_handing_over(moment, lambda: store.append_nowait("x", b"1")):
+                moment += 1
+        assert first.result(WAIT_S) == 0
+        assert moment > 100
+        assert store.get_info("x").length > 1
+        assert not store._thread._handed._places
+        monkeypatch.setattr(hand_over, "_WAIT_S", WAIT_S)
+        answers = [store.append_nowait("x", b"1") for _ in range(EVENTS)]
+        end = answers[0].result(WAIT_S)
+        assert [answer.result(WAIT_S) for answer in answers] == list(range(end, end + EVENTS))
