@@ -31,8 +31,8 @@ class HandOver(Generic[T]):
     """A queue of items of many threads for one, the taker."""
 
     def __init__(self) -> None:
-        self._places: deque[tuple[T] | None] = deque()
-        """An item, and None for each further place it takes."""
+        self._places: deque[T | None] = deque()
+        """An item, which is not None, and None for each further place it takes."""
         self._waiters: deque[threading.Lock] = deque()
         """Taken; released when there is room."""
         self.closed = False
@@ -53,8 +53,11 @@ class HandOver(Generic[T]):
 
     def put(self, item: T, size: int) -> None:
         """Put it last, whatever is there; `size` in bytes."""
-        # At once: none of another thread comes between an item and its places.
-        self._places.extend(((item,), *(None,) * min(size // _PLACE_BYTES, _PLACES)))
+        if size < _PLACE_BYTES:
+            self._places.append(item)
+        else:
+            # At once: none of another thread comes between an item and its places.
+            self._places.extend((item, *(None,) * min(size // _PLACE_BYTES, _PLACES)))
 
     # --- in the taker's thread --------------------------------------------------------------------
 
@@ -68,7 +71,7 @@ class HandOver(Generic[T]):
             places.popleft()
         if self._waiters and len(places) <= _PLACES // 2:
             self._wake()
-        return first and first[0]
+        return first
 
     def close(self) -> list[T]:
         """Nobody takes any more: from here on no caller waits. Gives what is here."""
@@ -78,7 +81,7 @@ class HandOver(Generic[T]):
         while self._places:
             place = self._places.popleft()
             if place is not None:
-                left.append(place[0])
+                left.append(place)
         return left
 
     def _wake(self) -> None:
