@@ -57,10 +57,12 @@ async def compact(
         dead_bytes = index.end - position - index.live_bytes
         enough = is_enough(dead_bytes, index.live_bytes, dead_bytes_min)
         if enough or position - start_offset >= _TRUNCATED_BYTES:
+            pipeline.check_held()
             await store.truncate(table.name, position)
             start_offset = position
         if enough:
             return start_offset
+    pipeline.check_held()
     await store.truncate(table.name, position)
     return position
 

@@ -138,6 +138,9 @@ class TablePipeline:
         self._check()
         if batch.length:
             await self.append(batch)
+        else:
+            # Records may have been left out for newer ones that are not appended yet.
+            await self.settled()
 
     async def close_while(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do `work` while nothing is in flight and nobody else appends. Raises StaleTableError."""

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
 from segmentstore import TierUnavailableError
 from segmentstore.service import SegmentStore
+from segmentstore.tables import compaction
 from segmentstore.tables.compaction import is_due, is_enough, parts_of
 from segmentstore.tables.open_tables import TableLimits
 from segmentstore.tables.segment_records import record_slices
 from segmentstore.tables.table import AGAIN_MIN_S
-from segmentstore.tables.table_records import COPY, PUT, copy_length, decode_records, put_parts
+from segmentstore.tables.table_pipeline import StaleTableError
+from segmentstore.tables.table_records import (
+    COPY,
+    PUT,
+    TableRecord,
+    copy_length,
+    decode_records,
+    put_parts,
+)
 from segmentstore.tables.table_service import TableService
 from segmentstore.tables.table_types import NO_VERSION, TableEntry
 from tests.support.suites import size, sized
@@ -270,3 +281,40 @@ def test_a_first_record_that_is_large_is_copied_alone() -> None:
         assert PUT in await kinds(store)
 
     with_tables(work, append_bytes_max=600)
+
+
+def test_a_key_whose_new_value_is_refused_beside_it_keeps_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was left out for a record that is newer, and then was not appended."""
+
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        (version,) = await tables.update("t", [(b"K", NO_VERSION, b"kept")])
+        for number in range(60):
+            await tables.update("t", [(b"hot", NO_VERSION, b"%04d" % number * 8)])
+        processor = store._containers[0]._processor
+        assert processor is not None
+        config, bound = processor._config, processor._config.queue_bytes_max
+        pipeline = tables._tables._tables["t"].pipeline
+        updates: list[asyncio.Future[list[int]]] = []
+
+        async def slices(*arguments: Any) -> AsyncIterator[tuple[Sequence[TableRecord], bytes]]:
+            async for records, data in record_slices(*arguments):
+                if not updates:
+                    assert records[0].key == b"K"
+                    object.__setattr__(config, "queue_bytes_max", 1)
+                    update = tables.update("t", [(b"K", version, b"refused")])
+                    updates.append(asyncio.ensure_future(update))
+                    await asyncio.sleep(0)
+                    object.__setattr__(config, "queue_bytes_max", bound)
+                yield records, data
+
+        monkeypatch.setattr(compaction, "record_slices", slices)
+        with pytest.raises(StaleTableError):
+            await compaction.compact(store, pipeline, 0, 200)
+        await asyncio.wait(updates)
+        assert isinstance(updates[0].exception(), TierUnavailableError)
+        assert await tables.get("t", [b"K"]) == [TableEntry(b"K", version, b"kept")]
+
+    with_tables(work, TableLimits(dead_bytes_min=1 << 30))
