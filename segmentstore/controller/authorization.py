@@ -20,7 +20,7 @@ from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.permission import Permission
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.users import NO_PASSWORD, User, parse_users
+from segmentstore.users import NO_PASSWORD, PasswordHash, User, parse_users
 from segmentstore.wire.tokens import TokenKey
 
 _log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class UserAuthorizer:
         """Of this process: credentials are kept under a keyed hash of them."""
         self._right: OrderedDict[bytes, tuple[User, float]] = OrderedDict()
         """The user as it was in the file, and until when that holds; the oldest ones first."""
-        self._checks: dict[bytes, asyncio.Task[bool]] = {}
+        self._checks: dict[tuple[bytes, PasswordHash], asyncio.Task[bool]] = {}
         self._executor = runtime.executor("passwords", 1)
 
     async def close(self) -> None:
@@ -164,19 +164,22 @@ class UserAuthorizer:
         return user
 
     def _check(self, digest: bytes, user: User | None, password: str) -> asyncio.Task[bool]:
-        """Calls with the same credentials share one check."""
-        check = self._checks.get(digest)
+        """Calls with the same credentials share one check, unless the password was changed since
+        that began.
+        """
+        hashed = NO_PASSWORD if user is None else user.password
+        key = (digest, hashed)
+        check = self._checks.get(key)
         if check is None:
             if len(self._checks) >= _CHECKS_MAX:
                 raise BusyAuthorizerError("too many passwords are being checked")
-            hashed = NO_PASSWORD if user is None else user.password
 
             async def matches() -> bool:
                 loop = asyncio.get_running_loop()
                 return await loop.run_in_executor(self._executor, hashed.matches, password)
 
-            check = self._checks[digest] = own_task(matches(), name="check password")
-            check.add_done_callback(lambda _: self._checks.pop(digest))
+            check = self._checks[key] = own_task(matches(), name="check password")
+            check.add_done_callback(lambda _: self._checks.pop(key))
         return check
 
     def _token(self, user: User, resource: str, granted: Permission) -> str:

@@ -97,5 +97,7 @@ class ClusterActions(RoutedActions):
         """Close connections to hosts that are not there any more. What waits for one is repeated at
         the next owner.
         """
-        for address in self._remote.keys() - present:
-            await self._remote.pop(address).close()
+        # All at once: beside the first close another call may come here.
+        left = [self._remote.pop(address) for address in self._remote.keys() - present]
+        for actions in left:
+            await actions.close()

@@ -107,8 +107,10 @@ class ControllerForwarding:
 
     async def _close_unused(self, but: PublishedAddress) -> None:
         """Close connections to hosts that had the Controller before."""
-        for to in self._channels.keys() - {but, *self._in_flight.values()}:
-            await self._channels.pop(to).close()
+        # All at once: beside the first close another call may come here.
+        unused = self._channels.keys() - {but, *self._in_flight.values()}
+        for channel in [self._channels.pop(to) for to in unused]:
+            await channel.close()
 
 
 def _end_of(to: PublishedAddress, error: Any) -> CallEnd:

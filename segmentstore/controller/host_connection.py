@@ -70,14 +70,22 @@ class HostConnection:
             await asyncio.wait((self._reading,))
 
     async def _open(self) -> asyncio.StreamWriter:
-        if self._closed:
-            raise self._unavailable(ConnectionError("the Controller stops"))
+        self._check_open()
         host, port = self._address
         reader, writer = await asyncio.open_connection(host, port, ssl=self._tls)
+        try:
+            self._check_open()
+        except HostUnavailableError:
+            writer.close()
+            raise
         writer.write(encode(_VERSION))
         self._writer = writer
         self._reading = own_task(self._read(reader, writer), name="controller-host")
         return writer
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._unavailable(ConnectionError("the Controller stops"))
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         decoder = FrameDecoder(REPLIES)

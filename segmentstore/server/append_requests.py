@@ -21,6 +21,7 @@ from segmentstore.contracts.errors import (
     AppendTooLargeError,
     BadAttributeUpdateError,
     BadOffsetError,
+    InvalidArgumentError,
     NotPrimaryError,
     SegmentNotFoundError,
     SegmentSealedError,
@@ -29,6 +30,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.server.outstanding import OutstandingShare
 from segmentstore.server.server_context import ServerContext
+from segmentstore.tables.table_types import TABLE_ATTRIBUTES
 from segmentstore.wire.append_blocks import Append
 from segmentstore.wire.append_session import (
     AppendAcknowledged,
@@ -58,6 +60,8 @@ from segmentstore.wire.system_attributes import EVENT_COUNT
 
 WRITERS_MAX: Final = 65_536
 """Writers of one connection."""
+_NO_WRITERS: Final = frozenset(each.bytes for each in (*TABLE_ATTRIBUTES, EVENT_COUNT))
+"""A writer's id is an attribute: these say that a segment is a table, and count its events."""
 HELD_BYTES_MAX: Final = 32 << 20
 """Appends of one writer that came before its set-up was answered."""
 
@@ -122,6 +126,8 @@ class ConnectionAppends:
     async def _answer_set_up(self, request: SetupAppend, writer: _Writer) -> None:
         segment, writer_id = request.segment, request.writer_id
         try:
+            if writer_id in _NO_WRITERS:
+                raise InvalidArgumentError("writer_id", writer_id.hex(), "it has another meaning")
             await self._context.in_flight.none(segment, writer_id)
             await self._context.kinds.require_stream(segment)
             blocks = self._context.store.block_writer(

@@ -131,11 +131,8 @@ async def get_attribute(context: ServerContext, request: GetSegmentAttribute) ->
 
 async def update_attribute(context: ServerContext, request: UpdateSegmentAttribute) -> Command:
     """UpdateSegmentAttribute."""
-    attribute = uuid.UUID(bytes=request.attribute)
-    if attribute in TABLE_ATTRIBUTES:
-        raise InvalidArgumentError("attribute", attribute, "it is set at the creation alone")
     update = AttributeUpdate(
-        attribute,
+        _not_of_tables(request.attribute),
         UpdateType.REPLACE_IF_EQUALS,
         request.value,
         request.expected,
@@ -185,9 +182,16 @@ def _update(update: ConditionalAttributeUpdate) -> AttributeUpdate:
     update_type = _UPDATE_TYPES.get(update.update_type)
     if update_type is None:
         raise InvalidArgumentError("update_type", update.update_type, "it is 0 to 4")
-    return AttributeUpdate(
-        uuid.UUID(bytes=update.attribute), update_type, update.value, update.expected
-    )
+    attribute = _not_of_tables(update.attribute)
+    return AttributeUpdate(attribute, update_type, update.value, update.expected)
+
+
+def _not_of_tables(attribute: bytes) -> uuid.UUID:
+    """The id of an attribute that a client may change: no mark of a table."""
+    found = uuid.UUID(bytes=attribute)
+    if found in TABLE_ATTRIBUTES:
+        raise InvalidArgumentError("attribute", found, "it is set at the creation alone")
+    return found
 
 
 def _replacing(values: dict[uuid.UUID, int]) -> list[AttributeUpdate]:

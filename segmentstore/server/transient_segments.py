@@ -36,7 +36,7 @@ class TransientSegments:
         self._context.transients.add(name)
         await self._context.store.create_segment(name)
         if self._is_closed:
-            await _delete(self._context, name)
+            await self._delete_one(name)
         return SegmentCreated(request.request_id, name)
 
     def close(self) -> None:
@@ -47,8 +47,11 @@ class TransientSegments:
 
     async def _delete_all(self) -> None:
         for name in self._names:
-            await _delete(self._context, name)
-            self._context.transients.discard(name)
+            await self._delete_one(name)
+
+    async def _delete_one(self, name: str) -> None:
+        await _delete(self._context, name)
+        self._context.transients.discard(name)
 
 
 async def delete_left_over(context: ServerContext) -> int:

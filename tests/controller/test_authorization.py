@@ -7,6 +7,7 @@ import base64
 import hashlib
 import logging
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -224,6 +225,33 @@ def test_one_password_is_checked_once_for_calls_at_a_time(
             assert counted == ["secret", "a", "b"]
 
     monkeypatch.setattr(PasswordHash, "matches", count)
+    run(main())
+
+
+def test_a_password_changed_while_the_old_one_is_checked_is_not_accepted_any_more(
+    users: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, matches = threading.Event(), PasswordHash.matches
+
+    def wait(hashed: PasswordHash, password: str) -> bool:
+        assert gate.wait(60)
+        return matches(hashed, password)
+
+    async def main() -> None:
+        async with authorizer_of(users) as checks:
+            stream, old = "prn::/scope:s/stream:a", basic("admin", "secret")
+            first = asyncio.ensure_future(checks.authorize(old, stream, READ))
+            await asyncio.sleep(0)
+            write(users, admin=("changed", ALL))
+            second = asyncio.ensure_future(checks.authorize(old, stream, READ))
+            await asyncio.sleep(0)
+            gate.set()
+            await first
+            for call in (second, checks.authorize(old, stream, READ)):
+                with pytest.raises(UnauthenticatedCallError):
+                    await call
+
+    monkeypatch.setattr(PasswordHash, "matches", wait)
     run(main())
 
 

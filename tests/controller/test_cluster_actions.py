@@ -77,3 +77,34 @@ def test_a_connection_to_a_host_that_left_is_closed() -> None:
         assert all(each.closed for each in made)
 
     asyncio.run(main())
+
+
+def test_hosts_that_left_are_closed_once_beside_other_actions() -> None:
+    """Each of several actions closed all of them, and one found nothing to close."""
+
+    class Slow(_Remote):
+        async def close(self) -> None:
+            await asyncio.sleep(0)
+            await super().close()
+
+    made: list[Any] = []
+
+    def connect(address: PublishedAddress) -> Any:
+        made.append(Slow(address))
+        return made[-1]
+
+    async def main() -> None:
+        hosts = _Hosts()
+        here: Any = _Remote(PublishedAddress("here", 0))
+        actions = ClusterActions(here, lambda _: False, hosts, connect, random.Random(1))
+        for name in ("one", "two"):
+            hosts.at = PublishedAddress(name, 1)
+            hosts.present.add(hosts.at)
+            await actions.info("s")
+        hosts.at = PublishedAddress("three", 1)
+        hosts.present = {hosts.at}
+        assert await asyncio.gather(*(actions.info("s") for _ in range(3))) == [STATE] * 3
+        assert [each.closed for each in made[:2]] == [True, True]
+        await actions.close()
+
+    asyncio.run(main())

@@ -11,6 +11,7 @@ import pytest
 
 from segmentstore import SegmentNotFoundError, SegmentStore
 from segmentstore.server.transient_segments import delete_left_over
+from segmentstore.tables.table_types import SEGMENT_TYPE
 from segmentstore.wire.commands import (
     ILLEGAL_ARGUMENT,
     NOT_SET,
@@ -51,6 +52,7 @@ from segmentstore.wire.commands import (
     WrongHost,
 )
 from segmentstore.wire.system_attributes import (
+    EVENT_COUNT,
     ROLLOVER_SIZE,
     SCALE_POLICY_RATE,
     SCALE_POLICY_TYPE,
@@ -349,6 +351,25 @@ def test_an_attribute_is_the_one_that_the_engine_has(tmp_path: Path) -> None:
         request = UpdateSegmentAttribute(7, "s", ATTRIBUTE, 5, NOT_SET, "")
         await client.ask(request, SegmentAttributeUpdated)
         assert await store.get_attributes("s") == {uuid.UUID(bytes=ATTRIBUTE): 5}
+
+    on_a_store(tmp_path, body)
+
+
+def test_no_request_makes_a_stream_a_table(tmp_path: Path) -> None:
+    mark = SEGMENT_TYPE.bytes
+
+    async def body(store: SegmentStore, client: WireClient) -> None:
+        await client.create("t")
+        requests: list[Request] = [
+            UpdateSegmentAttribute(7, "s", mark, 1, NOT_SET, ""),
+            MergeSegments(7, "s", "t", "", (ConditionalAttributeUpdate(mark, 1, 1, 0),)),
+            SetupAppend(7, mark, "s", ""),
+            SetupAppend(7, EVENT_COUNT.bytes, "s", ""),
+        ]
+        for request in requests:
+            reply = await client.ask(request, ErrorMessage)
+            assert reply.code == ILLEGAL_ARGUMENT
+        assert await store.get_attributes("s", [SEGMENT_TYPE]) == {}
 
     on_a_store(tmp_path, body)
 
