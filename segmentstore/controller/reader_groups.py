@@ -7,7 +7,7 @@ row that it is pending. A process that finds it so does the same work again.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final
 
 from segmentstore.controller.controller_rows import (
@@ -20,10 +20,11 @@ from segmentstore.controller.controller_rows import (
 )
 from segmentstore.controller.deadlines import Deadlines
 from segmentstore.controller.group_model import GroupConfiguration
+from segmentstore.controller.metadata_tables import NO_ROW, RowConflictError
 from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName, check_given_name, group_stream
 from segmentstore.controller.refusals import Reason, RefusedRequestError
-from segmentstore.controller.stream_cuts import check_cut, precedes
+from segmentstore.controller.stream_cuts import check_cut, is_valid, precedes
 from segmentstore.controller.stream_model import (
     StreamConfiguration,
     StreamCut,
@@ -132,24 +133,34 @@ class ReaderGroups:
         Raises RefusedRequestError: no stream, no subscriber, generation, cut.
         """
         await self._streams.record(stream)
-        key = subscriber_key(stream, group)
-        async with self._locks.hold(key):
-            row = await self._rows.get(key)
-            if row is None or row.value["uuid"] != uuid:
-                raise RefusedRequestError(
-                    Reason.SUBSCRIBER_NOT_FOUND, f"{group} is no subscriber of {stream}"
-                )
-            if row.value["generation"] != generation:
-                raise RefusedRequestError(
-                    Reason.GENERATION_MISMATCH, f"{group} has generation {row.value['generation']}"
-                )
-            history = await self._rows.history(stream)
-            check_cut(history, cut)
-            former = cut_from_row(row.value["cut"])
-            if former and not precedes(history, former, cut):
-                raise RefusedRequestError(Reason.BAD_CUT, "the cut is before the last one")
-            value = row.value | {"cut": cut_to_row(cut)}
-            await self._rows.put(RowPut(key, value, row.version))
+        async with self._locks.hold(subscriber_key(stream, group)):
+            while True:
+                put = await self._report(stream, group, uuid, generation, cut)
+                try:
+                    await self._rows.put(put)
+                except RowConflictError:
+                    continue  # removed meanwhile, with the stream or by the group
+                return
+
+    async def _report(
+        self, stream: ScopedName, group: ScopedName, uuid: str, generation: int, cut: StreamCut
+    ) -> RowPut:
+        row = await self._rows.get(subscriber_key(stream, group))
+        if row is None or row.value["uuid"] != uuid:
+            raise RefusedRequestError(
+                Reason.SUBSCRIBER_NOT_FOUND, f"{group} is no subscriber of {stream}"
+            )
+        if row.value["generation"] != generation:
+            raise RefusedRequestError(
+                Reason.GENERATION_MISMATCH, f"{group} has generation {row.value['generation']}"
+            )
+        history = await self._rows.history(stream)
+        check_cut(history, cut)
+        former = cut_from_row(row.value["cut"])
+        # One that is not valid is of a former stream of the name: earlier versions left such rows.
+        if is_valid(history, former) and not precedes(history, former, cut):
+            raise RefusedRequestError(Reason.BAD_CUT, "the cut is before the last one")
+        return RowPut(row.key, row.value | {"cut": cut_to_row(cut)}, row.version)
 
     # --- changes ----------------------------------------------------------------------------------
 
@@ -201,13 +212,31 @@ class ReaderGroups:
         if state == _CREATING:
             of_group = StreamConfiguration(rollover_bytes=configuration.rollover_bytes)
             await self._streams.ensure(stream, of_group)
-        puts = [
-            await self._subscriber(each, group, configuration) for each in configuration.subscribed
-        ]
-        value = row.value | {"state": _ACTIVE, "dropped": []}
         await self._rows.remove(dropped)
-        await self._rows.put(*puts, RowPut(group_key(group), value, row.version))
+        await self._activate(group, row)
         await self._rows.remove([pending])
+
+    async def _activate(self, group: ScopedName, row: FoundRow) -> None:
+        """Write the subscribers of a group and, in the same batch, that its change is done."""
+        configuration = _configuration(row)
+        active = RowPut(row.key, row.value | {"state": _ACTIVE, "dropped": []}, version=row.version)
+        streams = configuration.subscribed
+        async with AsyncExitStack() as held:
+            # A report waits. It holds one of these, and changes of the group are one after the
+            # other: so no two wait for each other.
+            for stream in streams:
+                await held.enter_async_context(self._locks.hold(subscriber_key(stream, group)))
+            while True:
+                puts = [await self._subscriber(each, group, configuration) for each in streams]
+                try:
+                    await self._rows.put(*puts, active)
+                except RowConflictError:
+                    # The deletion of a stream removes its subscribers without their locks.
+                    now = await self._rows.get(row.key)
+                    if now is None or now.version != row.version:
+                        raise
+                    continue
+                return
 
     async def _subscriber(
         self, stream: ScopedName, group: ScopedName, configuration: GroupConfiguration
@@ -223,6 +252,7 @@ class ReaderGroups:
                 "generation": configuration.generation,
                 "cut": row.value["cut"] if kept and row else [],
             },
+            row.version if row else NO_ROW,
         )
 
 

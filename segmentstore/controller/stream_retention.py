@@ -19,7 +19,7 @@ from segmentstore.controller.names import ScopedName
 from segmentstore.controller.reader_groups import ReaderGroups
 from segmentstore.controller.retention_rules import RecordedCut, truncation
 from segmentstore.controller.stream_changes import head_cut
-from segmentstore.controller.stream_cuts import between, bytes_between, precedes
+from segmentstore.controller.stream_cuts import between, bytes_between, is_valid, precedes
 from segmentstore.controller.stream_history import StreamHistory
 from segmentstore.controller.stream_model import StreamCut, cut_from_row, cut_to_row
 from segmentstore.controller.streams import Streams
@@ -76,7 +76,10 @@ class RetentionTask:
             async for row in self._rows.scan(f"cut/{name}/")
         ]
         recorded.append(await self._record(stream, history, recorded, head))
-        consumed = [cut or head for cut in await self._groups.subscriber_cuts(name)]
+        # Without a valid cut a subscriber has read nothing. One may be of a former stream of the
+        # name: earlier versions left such rows.
+        reported = await self._groups.subscriber_cuts(name)
+        consumed = [each if is_valid(history, each) else head for each in reported]
         cut = truncation(history, policy, recorded, recorded[-1].time_ms, consumed)
         if cut is not None and not precedes(history, cut, head):
             await self._streams.truncate_held(stream, cut)

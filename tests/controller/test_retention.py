@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.controller.controller import Controller
+from segmentstore.controller.controller_rows import ControllerRows, RowPut, subscriber_key
 from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.names import ScopedName, make_segment_id
 from segmentstore.controller.retention_rules import RecordedCut, truncation
@@ -19,7 +20,7 @@ from segmentstore.controller.stream_model import (
     StreamSegment,
 )
 from tests.controller.controller_world import STREAM, with_stream
-from tests.controller.fake_store import FakeDisk
+from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
 
 PERIOD_S = 1800
 HOUR_MS = 3_600_000
@@ -99,6 +100,22 @@ def test_subscribers_hold_a_stream_between_the_bounds() -> None:
             # Not less than the minimum is kept, however far it is.
             await read_to(80)
             assert await periods(disk, 1) == 60
+
+    run_virtual(main())
+
+
+def test_a_subscriber_with_a_cut_of_a_former_stream_has_read_nothing() -> None:
+    async def main() -> None:
+        async with retained(2, 15, 45) as (controller, disk):
+            group = ScopedName("s", "g")
+            wanted = GroupConfiguration(uuid="u", retention=1, starting=((STREAM, {}),))
+            await controller.groups.create(group, wanted)
+            # Earlier versions could leave such a row.
+            rows = ControllerRows(FakeTables(FakeProcess(disk)))
+            stale = {"uuid": "u", "generation": 0, "cut": [[7, 0]]}
+            await rows.put(RowPut(subscriber_key(STREAM, group), stale))
+            assert await periods(disk, 4) == 0
+            assert await periods(disk, 2) == 10
 
     run_virtual(main())
 
