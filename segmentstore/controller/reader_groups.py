@@ -204,9 +204,7 @@ class ReaderGroups:
         pending = pending_key(PENDING_GROUP, group)
         dropped = [subscriber_key(ScopedName(*each), group) for each in row.value["dropped"]]
         if state == _DELETING:
-            if await self._streams.exists(stream):
-                await self._streams.seal(stream)
-                await self._streams.delete(stream)
+            await self._streams.discard(stream)
             await self._rows.remove([*dropped, group_key(group), pending])
             return
         if state == _CREATING:

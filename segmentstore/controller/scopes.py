@@ -98,7 +98,8 @@ class Scopes:
         async for row in self._rows.scan(f"table/{scope}/"):
             await self._delete_table(ScopedName(scope, row.last))
         async for row in self._rows.scan(f"stream/{scope}/"):
-            await self._delete_stream(ScopedName(scope, row.last))
+            # The stream of another's watermarks is deleted with that one, or by itself.
+            await self._streams.discard(ScopedName(scope, row.last))
         await self._rows.remove([scope_key(scope), _pending(scope)])
 
     async def _delete_group(self, group: ScopedName) -> None:
@@ -112,15 +113,6 @@ class Scopes:
             await self._tables.delete(table)
         except RefusedRequestError as error:
             _check_deleted(error, Reason.TABLE_NOT_FOUND)
-
-    async def _delete_stream(self, stream: ScopedName) -> None:
-        # The stream of another's watermarks is deleted with that one, or by itself.
-        async with self._streams.locked(stream) as found:
-            if found is not None:
-                await self._streams.seal_held(found)
-        async with self._streams.locked(stream) as found:
-            if found is not None:
-                await self._streams.delete_held(found)
 
 
 def _pending(scope: str) -> str:

@@ -206,6 +206,17 @@ class Streams:
         """As `delete`, by a caller that holds the stream."""
         await self._change(stream, begin_delete(stream.record))
 
+    async def discard(self, name: ScopedName) -> None:
+        """Seal and delete a stream. Nothing if there is none, or if a deletion that was left ends
+        with this call.
+        """
+        async with self.locked(name) as stream:
+            if stream is not None:
+                await self.seal_held(stream)
+        async with self.locked(name) as stream:
+            if stream is not None:
+                await self.delete_held(stream)
+
     async def _settle(self, stream: LoadedStream) -> LoadedStream | None:
         return stream if stream.record.change is None else await self._carry_out(stream)
 

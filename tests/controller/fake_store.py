@@ -64,6 +64,8 @@ class FakeProcess:
         self.crash_at = crash_at
         self.before = before
         self.changes = 0
+        self.fail_at = 0
+        """The number of the change that has no effect, once; the process goes on."""
         self.merges_fail = False
         self.creations_left: int | None = None
         """Of segments that succeed before others fail; None: all do."""
@@ -72,6 +74,8 @@ class FakeProcess:
     def begin_change(self) -> None:
         self.check()
         self.changes += 1
+        if self.changes == self.fail_at:
+            raise TierUnavailableError("tier1", "away")
         if self.changes == self.crash_at and self.before:
             self.dead = True
         self.check()

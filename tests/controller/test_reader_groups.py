@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, Final
 
+import pytest
+
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.controller_rows import ControllerRows, RowPut, subscriber_key
 from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.refusals import Reason, RefusedRequestError
 from segmentstore.controller.stream_model import StreamCut, cut_to_row
-from tests.controller.controller_world import STREAM, refused, with_stream
+from tests.controller.controller_world import STREAM, refused, running, with_stream
 from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
 
 GROUP: Final = ScopedName("s", "g")
@@ -100,6 +103,28 @@ def test_a_report_beside_the_deletion_of_its_group_has_an_answer() -> None:
 
     found = {run_virtual(outcome(count)) for count in range(TURNS)}
     assert found == {None, Reason.SUBSCRIBER_NOT_FOUND}
+
+
+@pytest.mark.parametrize("at", range(1, 12))
+def test_a_deletion_that_failed_half_way_ends_with_the_next_call(at: int) -> None:
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            before = set(process.disk.rows)
+            await controller.groups.create(GROUP, SUBSCRIBER)
+            process.fail_at = process.changes + at
+            with pytest.raises(TierUnavailableError):
+                await controller.groups.delete(GROUP, "u")
+            try:
+                await controller.groups.delete(GROUP, "u")
+            except RefusedRequestError as error:
+                # The call has ended what was begun, and then there is no such group.
+                assert error.reason is Reason.GROUP_NOT_FOUND  # noqa: PT017
+            assert set(process.disk.rows) - before <= {b"numbers"}
+            assert not process.disk.segments
+
+    run_virtual(main())
 
 
 def test_a_cut_of_a_former_stream_does_not_hinder_a_report() -> None:
