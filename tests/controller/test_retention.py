@@ -15,7 +15,9 @@ from segmentstore.controller.retention_rules import RecordedCut, truncation
 from segmentstore.controller.stream_history import StreamHistory
 from segmentstore.controller.stream_model import (
     EpochRecord,
+    ScalingPolicy,
     StreamConfiguration,
+    StreamCut,
     StreamRetention,
     StreamSegment,
 )
@@ -116,6 +118,43 @@ def test_a_subscriber_with_a_cut_of_a_former_stream_has_read_nothing() -> None:
             await rows.put(RowPut(subscriber_key(STREAM, group), stale))
             assert await periods(disk, 4) == 0
             assert await periods(disk, 2) == 10
+
+    run_virtual(main())
+
+
+def test_a_cut_that_is_behind_the_head_at_some_keys_truncates_nothing() -> None:
+    async def main() -> None:
+        retention = StreamRetention(2, 25, 0)
+        two = StreamConfiguration(scaling=ScalingPolicy(segments=2), retention=retention)
+        async with with_stream(two) as (controller, disk):
+            await asyncio.sleep(PERIOD_S / 2)
+
+            async def write(low: int, high: int) -> None:
+                disk.write(SEGMENT, bytes(low))
+                disk.write("s/a/1.#epoch.0", bytes(high))
+                await asyncio.sleep(PERIOD_S)
+
+            async def head() -> StreamCut:
+                return (await controller.streams.record(STREAM)).cut
+
+            def recorded() -> int:
+                return len([key for key in disk.rows if key.startswith(b"cut/")])
+
+            group = ScopedName("s", "g")
+            wanted = GroupConfiguration(uuid="u", retention=1, starting=((STREAM, {}),))
+            await controller.groups.create(group, wanted)
+            await write(10, 0)
+            await write(10, 10)
+            await controller.groups.report_cut(STREAM, group, "u", 0, {0: 12, 1: 8})
+            await write(10, 10)
+            assert (await head(), recorded()) == ({0: 10, 1: 0}, 3)
+            await controller.streams.truncate(STREAM, {0: 15, 1: 0})
+            await write(10, 10)
+            # The first of the recorded cuts is before the head now.
+            assert (await head(), recorded()) == ({0: 15, 1: 0}, 3)
+            await controller.groups.report_cut(STREAM, group, "u", 0, {0: 18, 1: 8})
+            await write(10, 10)
+            assert (await head(), recorded()) == ({0: 18, 1: 8}, 4)
 
     run_virtual(main())
 
