@@ -25,6 +25,7 @@ from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.server.append_requests import ConnectionAppends
 from segmentstore.server.refusals import refusal
+from segmentstore.server.reply_turns import ReplyTurns
 from segmentstore.server.request_handlers import begin
 from segmentstore.server.server_context import HELLO_S, STOP_S, ServerContext
 from segmentstore.server.store_connection import STORE_APPENDS, STORE_KINDS, StoreCommands
@@ -42,6 +43,10 @@ from segmentstore.wire.commands import (
     OperationUnsupported,
     Padding,
     ReadSegment,
+    ReadTable,
+    ReadTableEntries,
+    ReadTableEntriesDelta,
+    ReadTableKeys,
     RemoveTableKeys,
     SetupAppend,
     UpdateTableEntries,
@@ -54,6 +59,9 @@ from segmentstore.wire.store_commands import (
     BeginListing,
     ConnectionClosing,
     ContinueListing,
+    ListAttributes,
+    ListSegments,
+    ReadAttributes,
     ReadBytes,
 )
 from segmentstore.wire.store_documents import refused
@@ -74,6 +82,20 @@ LEAVE_S: Final = 1.0
 _APPENDS: Final = frozenset({Append, ConditionalAppend, ConditionalBlockEnd})
 _READS: Final = (ReadSegment, ReadBytes, BeginListing, ContinueListing)
 """Nobody waits for them once the connection has ended."""
+_REPEATABLE: Final = frozenset(
+    {
+        ListAttributes,
+        ListSegments,
+        ReadAttributes,
+        ReadBytes,
+        ReadSegment,
+        ReadTable,
+        ReadTableEntries,
+        ReadTableEntriesDelta,
+        ReadTableKeys,
+    }
+)
+"""Reads whose replies may be large, and that change nothing: they can be carried out again."""
 _ALL_REQUESTS: Final = {**REQUESTS, **STORE_REQUESTS}
 _JOINED_BYTES_MAX: Final = 64 * 1024
 """Replies up to this are copied into one piece: cheaper than another call of the system."""
@@ -110,8 +132,7 @@ class WireConnection(asyncio.Protocol):
         self._requests: dict[asyncio.Task[None], Command] = {}
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.TimerHandle | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
+        self._turns = ReplyTurns()
         self._is_paused = False
         self._ending = False
         self._is_announced = False
@@ -153,12 +174,12 @@ class WireConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """The client does not read its replies."""
-        self._writable.clear()
+        self._turns.close()
         self._pause_if_needed()
 
     def resume_writing(self) -> None:
         """It has read some."""
-        self._writable.set()
+        self._turns.open()
         self._resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -167,7 +188,7 @@ class WireConnection(asyncio.Protocol):
         self._ending = True
         self._lost.set()
         self._share.close()
-        self._writable.set()
+        self._turns.open()
         if self._hello is not None:
             self._hello.cancel()
         for task, command in self._requests.items():
@@ -287,9 +308,11 @@ class WireConnection(asyncio.Protocol):
     async def _guard(self, command: Any, work: Coroutine[Any, Any, Command | None]) -> None:
         """Answer a request, also its errors."""
         try:
-            if not self._writable.is_set():
-                await self._writable.wait()
-            reply = await work
+            await self._turns.wait()
+            if type(command) in _REPEATABLE:
+                reply = await self._turns.of_read(await work, partial(self._read_again, command))
+            else:
+                reply = await work
         except WireError as error:
             self._end(str(error))
         except Exception as error:  # noqa: BLE001 - of one request: the others go on
@@ -299,6 +322,14 @@ class WireConnection(asyncio.Protocol):
             is_allowed = not isinstance(command, ReadSegment) or self._is_allowed(command)
             if reply is not None and is_allowed:
                 self._send(reply)
+
+    def _read_again(self, command: Any) -> Coroutine[Any, Any, Command | None]:
+        if type(command) in STORE_KINDS:
+            work: Coroutine[Any, Any, Command | None] | None = self._store_commands.begin(command)
+        else:
+            work = begin(self._context, command)
+        assert work is not None
+        return work
 
     def _answer_error(self, command: Any, error: Exception) -> None:
         if type(command) in STORE_KINDS:
@@ -323,7 +354,7 @@ class WireConnection(asyncio.Protocol):
 
     def _must_wait(self) -> bool:
         return (
-            not self._writable.is_set()
+            not self._turns.are_open
             or bool(self._backlog)
             or len(self._requests) >= REQUESTS_MAX
             or self._share.must_wait()
