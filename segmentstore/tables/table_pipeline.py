@@ -11,7 +11,8 @@ others append just as many bytes as those that failed have. Rules of this file:
   and were checked against others that are not;
 - when a batch has failed, nothing is appended until no batch is in flight. Then the batches are
   forgotten, if the failure says what is in the segment; else the table is dropped, and its segment
-  is read again at the next use.
+  is read again at the next use;
+- changes wait for room in the container's queue, as appends to streams do.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.service import SegmentStore
 from segmentstore.tables.pending_table import PendingTable
 from segmentstore.tables.table_batch import TableBatch
-from segmentstore.tables.table_records import KeyLocation
+from segmentstore.tables.table_records import KeyLocation, put_length, removal_length
 from segmentstore.tables.table_types import TableEntry, VersionedKey
 
 _NOT_APPENDED: Final = (TierUnavailableError, AppendTooLargeError, SegmentSealedError)
@@ -97,6 +98,10 @@ class TablePipeline:
         """What keeps others from appending."""
         self._waiters: list[asyncio.Future[None]] = []
         """Of any change that may let them go on."""
+        self._room_turn = asyncio.Lock()
+        """Of the changes that wait for room in the container's queue: one of them asks for it."""
+        self._asking = 0
+        """How many of them there are."""
         self._on_commit = on_commit
         self._on_drop = on_drop
 
@@ -109,7 +114,8 @@ class TablePipeline:
 
     async def update(self, entries: Sequence[TableEntry], expected_length: int | None) -> list[int]:
         """Set entries; their versions. Raises as PendingTable.plan_update, StaleTableError."""
-        committed = await self._located([entry.key for entry in entries])
+        size = sum(put_length(entry.key, entry.value) for entry in entries)
+        committed = await self._admitted([entry.key for entry in entries], size)
         try:
             batch, versions = self.table.plan_update(entries, committed, expected_length)
         except SegmentError:
@@ -120,7 +126,8 @@ class TablePipeline:
 
     async def remove(self, keys: Sequence[VersionedKey], expected_length: int | None) -> None:
         """Remove keys. Raises as PendingTable.plan_removal, StaleTableError."""
-        committed = await self._located([key for key, _ in keys])
+        size = sum(removal_length(key) for key, _ in keys)
+        committed = await self._admitted([key for key, _ in keys], size)
         try:
             batch = self.table.plan_removal(keys, committed, expected_length)
         except SegmentError:
@@ -192,6 +199,38 @@ class TablePipeline:
         while (self._failed or self._closed_by is not None) and not self.dropped:
             await self._changed()
         self._check()
+
+    async def _admitted(self, keys: Sequence[bytes], size: int) -> dict[bytes, KeyLocation]:
+        """Where the index has the keys, when the store takes an append of `size` bytes.
+
+        First come, first served. Raises why the container stops, StaleTableError.
+        """
+        committed = await self._located(keys)
+        if not self._asking:
+            room = self._store.room(self._name, size)
+            if room is None:
+                return committed
+            room.cancel()
+        # A lock that was released just now is free, and still others come first.
+        self._asking += 1
+        try:
+            async with self._room_turn:
+                return await self._with_room(keys, size)
+        finally:
+            self._asking -= 1
+
+    async def _with_room(self, keys: Sequence[bytes], size: int) -> dict[bytes, KeyLocation]:
+        committed = await self._located(keys)
+        room = self._store.room(self._name, size)
+        while room is not None:
+            await room
+            turns: list[None] = []
+            self._loop.call_soon(turns.append, None)
+            # What was committed meanwhile counts. An index on disk takes other turns of the loop,
+            # and in these the room may go to others.
+            committed = await self._located(keys)
+            room = self._store.room(self._name, size) if turns else None
+        return committed
 
     async def _located(self, keys: Sequence[bytes]) -> dict[bytes, KeyLocation]:
         """Where the index has them, now."""

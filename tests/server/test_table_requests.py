@@ -188,6 +188,29 @@ class TestHashTables:
         on_a_table(tmp_path, body)
 
 
+class TestRoom:
+    def test_changes_wait_for_room_in_the_queue_of_their_container(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with client_of(
+                tmp_path, queue_bytes_max=4096, append_bytes_max=2048, containers=1
+            ) as (_, client):
+                await client.ask(CreateTableSegment(1, "t", ""), SegmentCreated)
+                # Requests that wait until it is open may come behind later ones.
+                await put(client, b"0", b"")
+                for number in range(40):
+                    entry = (TableKey(b"%d" % number, NO_VERSION), b"v" * 1500)
+                    client.put(UpdateTableEntries(number, "t", "", (entry,)))
+                for number in range(40):
+                    key = TableKey(b"%d" % number, NO_VERSION)
+                    client.put(RemoveTableKeys(number, "t", "", (key,)))
+                replies = [await client.take() for _ in range(80)]
+                assert {type(each) for each in replies} == {TableEntriesUpdated, TableKeysRemoved}
+                info = await client.ask(GetTableSegmentInfo(4, "t", ""), TableSegmentInfo)
+                assert info.entry_count == 0
+
+        run(main())
+
+
 class TestFixedKeyTables:
     def test_ranges_in_order_of_bytes(self, tmp_path: Path) -> None:
         async def body(_: SegmentStore, client: WireClient) -> None:

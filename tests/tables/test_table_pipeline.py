@@ -224,6 +224,39 @@ def test_a_store_that_takes_nothing_more_refuses_and_the_table_goes_on() -> None
     with_tables(work, TableLimits(dead_bytes_min=1 << 30))
 
 
+@pytest.mark.parametrize("limits", [TINY_LIMITS, ON_DISK], ids=["in memory", "on disk"])
+def test_changes_wait_for_room_in_the_order_of_their_calls(limits: TableLimits) -> None:
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        keys = [b"%02d" % number for number in range(40)]
+        await tables.update("t", [(key, NO_VERSION, b"first") for key in keys])
+        appends = []
+        await store.create_segment("s")
+        calls: list[asyncio.Future[list[int]]] = []
+        for key in keys:
+            calls.append(asyncio.ensure_future(tables.update("t", [(key, NO_VERSION, b"v" * 900)])))
+            # Others want the same room.
+            appends.append(asyncio.ensure_future(append_in_turn(store, bytes(500))))
+        removal = asyncio.ensure_future(tables.remove("t", [(keys[0], NO_VERSION)]))
+        versions = [version for [version] in await asyncio.gather(*calls)]
+        await removal
+        await asyncio.gather(*appends)
+        assert versions == sorted(versions)
+        found = await tables.get("t", keys)
+        assert [entry is not None and entry.value == b"v" * 900 for entry in found] == [
+            number > 0 for number in range(40)
+        ]
+
+    with_tables(work, limits, queue_bytes_max=4096, append_bytes_max=4096)
+
+
+async def append_in_turn(store: SegmentStore, data: bytes) -> None:
+    room = store.room("s", len(data))
+    if room is not None:
+        await room
+    await store.append("s", data)
+
+
 def test_a_caller_that_is_cancelled_takes_nothing_back() -> None:
     async def work(tables: TableService, store: SegmentStore) -> None:
         await tables.create("t")
