@@ -31,6 +31,8 @@ _SCAN_KEYS: Final = 1000
 """Of one turn of the event loop."""
 _KEY_OVERHEAD_BYTES: Final = 16
 """What a key of a page costs beside its bytes, on the wire."""
+_ENTRY_OVERHEAD_BYTES: Final = 24
+"""What an entry costs there, with the lengths of its value; an absent key has an empty one."""
 
 
 class TableReads:
@@ -46,11 +48,11 @@ class TableReads:
         self._name = name
 
     async def get(self, keys: Sequence[bytes]) -> list[TableEntry | None]:
-        """The entry of each key; None where there is none."""
+        """The entry of each key; None where there is none. Raises InvalidArgumentError."""
         before: list[Located] | None = None
         while True:
             located = list((await self.index.locate(keys)).items())
-            _check_size(located)
+            _check_size(keys, located)
             entries = await self._entries(located, before)
             if entries is not None:
                 found = {entry.key: entry for entry in entries}
@@ -159,11 +161,13 @@ class TableReads:
         return DataCorruptionError(where, "the index names a record that is not there")
 
 
-def _check_size(located: Sequence[Located]) -> None:
-    size = sum(location.length for _, location in located)
+def _check_size(keys: Sequence[bytes], located: Sequence[Located]) -> None:
+    # As the reply has them: it repeats an entry whose key was asked for twice.
+    lengths = {key: location.length for key, location in located}
+    size = sum(lengths.get(key, len(key)) + _ENTRY_OVERHEAD_BYTES for key in keys)
     if size > READ_BYTES_MAX:
         words = f"their entries have {size} bytes; ask for at most {READ_BYTES_MAX} at once"
-        raise InvalidArgumentError("keys", f"{len(located)} keys", words)
+        raise InvalidArgumentError("keys", f"{len(keys)} keys", words)
 
 
 def behind(key: bytes) -> bytes:

@@ -195,7 +195,10 @@ class TableService:
     # --- reads ------------------------------------------------------------------------------------
 
     async def get(self, name: str, keys: Sequence[bytes]) -> list[TableEntry | None]:
-        """The entry of each key in their order; None: it is absent. Raises WrongKeyLengthError."""
+        """The entry of each key in their order; None: it is absent.
+
+        Raises WrongKeyLengthError, InvalidArgumentError (over READ_BYTES_MAX).
+        """
         checked = checked_plain_keys(keys)
         lengths = [len(key) for key in checked]
 

@@ -18,8 +18,11 @@ ENTRY_BYTES_MAX: Final = 1024 * 1024
 FIXED_KEY_BYTES_MAX: Final = 256
 BATCH_KEYS_MAX: Final = 16 * 1024
 """Of one call: all of them are checked in one turn of the event loop."""
-READ_BYTES_MAX: Final = 16 * 1024 * 1024
-"""Of the entries that one call reads by their keys."""
+READ_BYTES_MAX: Final = 16 * 1024 * 1024 - 128 * 1024
+"""Of the entries that one call reads by their keys, each as often as it was asked for.
+
+With what the wire protocol adds they fit one of its frames, which has 16 MiB.
+"""
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 """A page ends when it has as much, before its count is reached."""
 

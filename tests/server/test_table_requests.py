@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from segmentstore import SegmentStore
+from segmentstore.tables.table_types import READ_BYTES_MAX
+from segmentstore.wire.codec import encode
 from segmentstore.wire.commands import (
     ILLEGAL_ARGUMENT,
     NO_VERSION,
@@ -209,6 +211,34 @@ class TestRoom:
                 assert info.entry_count == 0
 
         run(main())
+
+
+class TestSizes:
+    def test_the_largest_reply_fits_a_frame_and_a_larger_one_is_refused(
+        self, tmp_path: Path
+    ) -> None:
+        async def body(_: SegmentStore, client: WireClient) -> None:
+            value = b"v" * 4000
+            await put(client, b"a", value)
+            # A record has 7 bytes more than its key and value, and counts 24 more.
+            fitting = READ_BYTES_MAX // (len(value) + 32)
+            key = TableKey(b"a", NO_VERSION)
+            reply = await client.ask(ReadTable(3, "t", "", (key,) * fitting), TableRead)
+            assert [value for _, value in reply.entries] == [value] * fitting
+            larger = ReadTable(4, "t", "", (key,) * (fitting + 1))
+            refused = await client.ask(larger, ErrorMessage)
+            assert (refused.request_id, refused.code) == (4, ILLEGAL_ARGUMENT)
+            absent = tuple(TableKey(b"%08190d" % n, NO_VERSION) for n in range(2040))
+            refused = await client.ask(ReadTable(5, "t", "", absent), ErrorMessage)
+            assert (refused.request_id, refused.code) == (5, ILLEGAL_ARGUMENT)
+
+        on_a_table(tmp_path, body)
+
+    def test_the_longest_name_fits_beside_the_entries(self) -> None:
+        key = TableKey(b"k", 1)
+        one = len(encode(TableRead(1, "n" * 65535, ((key, b""),))))
+        value = bytes(READ_BYTES_MAX - 25)
+        assert len(encode(TableRead(1, "n" * 65535, ((key, value),)))) == one + len(value)
 
 
 class TestFixedKeyTables:

@@ -329,7 +329,7 @@ def test_arguments_of_a_wrong_kind() -> None:
 
 def test_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_arguments, "BATCH_KEYS_MAX", 3)
-    monkeypatch.setattr(table_reads, "READ_BYTES_MAX", 100)
+    monkeypatch.setattr(table_reads, "READ_BYTES_MAX", 200)
 
     async def work(tables: TableService, store: SegmentStore) -> None:
         await tables.create("t")
@@ -340,6 +340,8 @@ def test_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         await refused(InvalidArgumentError, tables.remove("t", [(key, NO_VERSION) for key in four]))
         assert len(await tables.get("t", [b"a", b"b", b"x"])) == 3
         await refused(InvalidArgumentError, tables.get("t", [b"a", b"b", b"c"]))
+        await refused(InvalidArgumentError, tables.get("t", [b"a", b"a", b"a"]))
+        await refused(InvalidArgumentError, tables.get("t", [b"x" * 90, b"y" * 90]))
 
     with_tables(work)
 
