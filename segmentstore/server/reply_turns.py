@@ -46,6 +46,8 @@ class ReplyTurns:
 
     async def wait(self) -> None:
         """Wait for room, behind those that wait already."""
+        if self._writable.is_set() and not self._turn.locked():
+            return
         async with self._turn:
             await self._room()
 
