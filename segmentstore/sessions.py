@@ -193,6 +193,9 @@ class SegmentWriter:
         self.writer_id = writer_id
         self._last: int | None = None
         self._session = EventSession()
+        """Has the refusal of an event that was queued: it holds for all behind that."""
+        self._refusal: BaseException | None = None
+        """Of an event that was not queued: those before it go on."""
         segment = container.peek(name)
         if segment is not None and segment.attributes.knows(self._key):
             last = segment.attributes.get(self._key)
@@ -257,18 +260,18 @@ class SegmentWriter:
         payload = data
         if type(payload) is not bytes or len(payload) > self._append_bytes_max:
             payload = checked_data(data, self._append_bytes_max)
-        session = self._session
-        if session.refusal is not None:
-            return failed_future(session.refusal)
+        refusal = self._refusal or self._session.refusal
+        if refusal is not None:
+            return failed_future(refusal)
         try:
             segment_id = self._bound.living()
-            event = (self._key, number, session)
+            event = (self._key, number, self._session)
             future = self._container.append(segment_id, payload, None, None, event)
         except SegmentStoreError as error:
             future = failed_future(error)
         if future.done() and not future.cancelled():
-            session.refusal = future.exception()
-        if session.refusal is None and number > last:
+            self._refusal = future.exception()
+        if self._refusal is None and number > last:
             self._last = number
         return future
 
