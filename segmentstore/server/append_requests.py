@@ -128,12 +128,11 @@ class ConnectionAppends:
         try:
             if writer_id in _NO_WRITERS:
                 raise InvalidArgumentError("writer_id", writer_id.hex(), "it has another meaning")
-            await self._context.in_flight.none(segment, writer_id)
             await self._context.kinds.require_stream(segment)
             blocks = self._context.store.block_writer(
                 segment, uuid.UUID(bytes=writer_id), EVENT_COUNT
             )
-            last = await blocks.last_number()
+            last = await self._settled_number(segment, writer_id, blocks)
         except BaseException:
             self._release_held(writer)
             if self._writers.get(writer_id) is writer:
@@ -141,13 +140,29 @@ class ConnectionAppends:
             raise
         held = self._release_held(writer)
         if self._writers.get(writer_id) is not writer:
-            # It was set up anew meanwhile, and that is what is answered.
+            # It was set up anew meanwhile, and that is what is answered; or the connection ended.
             return
         writer.blocks = blocks
         writer.session = AppendSession(segment, last)
         self._send(AppendSetup(request.request_id, segment, writer_id, last))
         for block in held:
             self._begin(writer_id, writer, writer.session, blocks, block)
+
+    async def _settled_number(self, segment: str, writer_id: bytes, blocks: BlockWriter) -> int:
+        """The writer's number in the segment while it has nothing on its way there."""
+        in_flight = self._context.in_flight
+        while True:
+            await in_flight.none(segment, writer_id)
+            last = await blocks.last_number()
+            # What another connection held for its own set-up may have begun meanwhile.
+            if not in_flight.any(segment, writer_id):
+                return last
+
+    def close(self) -> None:
+        """The connection has ended: what is held for set-ups does not begin any more."""
+        for writer in self._writers.values():
+            self._release_held(writer)
+        self._writers.clear()
 
     def _release_held(self, writer: _Writer) -> list[_Block]:
         held, writer.held = writer.held, []

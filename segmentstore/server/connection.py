@@ -187,6 +187,7 @@ class WireConnection(asyncio.Protocol):
         del exc
         self._ending = True
         self._lost.set()
+        self._appends.close()
         self._share.close()
         self._turns.open()
         if self._hello is not None:

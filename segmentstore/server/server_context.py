@@ -70,6 +70,10 @@ class WritersInFlight:
         elif (waiting := self._waiting.pop(key, None)) is not None:
             waiting.set()
 
+    def any(self, segment: str, writer_id: bytes) -> bool:
+        """Whether the writer has some on their way to the segment."""
+        return (segment, writer_id) in self._counts
+
     async def none(self, segment: str, writer_id: bytes) -> None:
         """Wait until the writer has nothing on its way to the segment."""
         key = (segment, writer_id)

@@ -8,6 +8,7 @@ closes. It comes before anything else of the store is closed.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -171,6 +172,10 @@ class WireServer:
             pass  # the clients learn what was stored when they connect again
         for connection in self._all():
             connection.abort()
+        # What their ends begin, `finish` is to wait for.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_S):
+                await self.no_connections()
         await self.context.finish()
 
     def _all(self) -> list[WireConnection]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.block_writer import BlockWriter
 from segmentstore.server.server_context import WritersInFlight
 from segmentstore.wire.commands import (
     ILLEGAL_ARGUMENT,
@@ -30,7 +31,7 @@ from segmentstore.wire.commands import (
 )
 from segmentstore.wire.system_attributes import EVENT_COUNT
 from tests.server.wire_client import OTHER, WRITER, client_of, connected, served
-from tests.store.harness import open_tiny, read_all, run
+from tests.store.harness import open_tiny, read_all, run, until
 
 
 class TestSetUp:
@@ -128,6 +129,62 @@ class TestSetUp:
                 assert isinstance(await client.take(), AppendSetup)
                 await client.acked(2)
                 assert await read_all(store, "s") == b"onetwo"
+
+        run(main())
+
+    def test_the_end_of_the_connection_drops_what_was_held_for_one(self, tmp_path: Path) -> None:
+        """Begun later, it would make the next connection's number stale."""
+
+        async def main() -> None:
+            async with served(tmp_path) as (store, server), connected(server.port) as new:
+                await new.create("s")
+                server.context.in_flight.begun("s", WRITER)
+                async with connected(server.port) as dead:
+                    dead.put(SetupAppend(2, WRITER, "s", ""))
+                    dead.append(1, b"dead")
+                    dead.put(KeepAlive())
+                    assert isinstance(await dead.take(), KeepAlive)
+                await until(lambda: server.statistics()["connections"] == 1)
+                assert server.statistics()["outstanding_bytes"] == 0
+                server.context.in_flight.settled("s", WRITER)
+                assert await new.set_up("s") == NOT_SET
+                new.append(1, b"new")
+                await new.acked(1)
+                assert await read_all(store, "s") == b"new"
+
+        run(main())
+
+    def test_waits_for_what_another_one_held(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its appends begin while the number of the second is on its way from the store."""
+        read = BlockWriter.last_number
+        begun = asyncio.Event()
+        turns: list[None] = []
+
+        async def delayed(writer: BlockWriter) -> int:
+            turns.append(None)
+            number = await read(writer)
+            if len(turns) == 1:
+                await begun.wait()
+            return number
+
+        monkeypatch.setattr(BlockWriter, "last_number", delayed)
+
+        async def main() -> None:
+            async with (
+                served(tmp_path) as (store, server),
+                connected(server.port) as old,
+                connected(server.port) as new,
+            ):
+                await store.create_segment("s")
+                new.put(SetupAppend(3, WRITER, "s", ""), KeepAlive())
+                assert isinstance(await new.take(), KeepAlive)
+                old.put(SetupAppend(2, WRITER, "s", ""))
+                old.append(6, b"six")
+                assert await old.take() == AppendSetup(2, "s", WRITER, NOT_SET)
+                begun.set()
+                assert await new.take() == AppendSetup(3, "s", WRITER, 6)
 
         run(main())
 

@@ -30,6 +30,7 @@ from segmentstore.wire.commands import (
     MergeSegmentsBatch,
     NoSuchSegment,
     OperationUnsupported,
+    ReadSegment,
     Request,
     SealSegment,
     SegmentAlreadyExists,
@@ -40,6 +41,7 @@ from segmentstore.wire.commands import (
     SegmentIsSealed,
     SegmentIsTruncated,
     SegmentPolicyUpdated,
+    SegmentRead,
     SegmentsBatchMerged,
     SegmentSealed,
     SegmentsMerged,
@@ -261,6 +263,28 @@ class TestTransientSegments:
                     name = (await client.ask(request, SegmentCreated)).segment
                     assert name.startswith(f"a/b/0.#epoch.0#transient.{WRITER.hex()}.")
                     await store.append(name, b"part")
+                await server.close()
+                with pytest.raises(SegmentNotFoundError):
+                    await store.get_info(name)
+
+        run(main())
+
+    def test_they_go_with_the_server_if_the_client_reads_no_replies(self, tmp_path: Path) -> None:
+        """Its connection is aborted, and its end comes behind that."""
+
+        async def main() -> None:
+            async with (
+                served(tmp_path, tail_bytes_max=1 << 20, append_bytes_max=1 << 16) as (
+                    store,
+                    server,
+                ),
+                connected(server.port) as client,
+            ):
+                request = CreateTransientSegment(7, WRITER, "a/b/0.#epoch.0", "")
+                name = (await client.ask(request, SegmentCreated)).segment
+                await store.append(name, bytes(1 << 16))
+                client.put(*(ReadSegment(name, 0, 1 << 16, "", number) for number in range(400)))
+                assert isinstance(await client.take(), SegmentRead)
                 await server.close()
                 with pytest.raises(SegmentNotFoundError):
                     await store.get_info(name)

@@ -16,8 +16,10 @@ _PENDING: Final = "segmentstore.tables.pending_table:PendingTable"
 _PIPELINE: Final = "segmentstore.tables.table_pipeline:TablePipeline"
 
 _WORKING: Final[tuple[Mapping[str, Any], ...]] = ({"ending": "power", "operations": 120},)
-_NO_WAIT: Final = Edit(
-    f"{_APPENDS}._answer_set_up", "await self._context.in_flight.none(segment, writer_id)", "pass"
+_SETTLED: Final = "segmentstore.server.append_requests:ConnectionAppends._settled_number"
+_NO_WAIT: Final = (
+    Edit(_SETTLED, "await in_flight.none(segment, writer_id)", "pass"),
+    Edit(_SETTLED, "not in_flight.any(segment, writer_id)", "True"),
 )
 
 WIRE: Final = (
@@ -45,7 +47,7 @@ WIRE: Final = (
                 "_REPLACE_IF_EQUALS, number, previous",
                 "UpdateType.REPLACE_IF_GREATER, number, None",
             ),
-            _NO_WAIT,
+            *_NO_WAIT,
         ),
         Hunt(workload="wire", process_runs=3, cycles=_WORKING),
     ),
@@ -54,7 +56,7 @@ WIRE: Final = (
         "4.2 An append whose outcome is unknown is reported as such, not as failed.",
         "A set-up is answered while blocks of its writer are on their way: its number is not "
         "final.",
-        (_NO_WAIT,),
+        _NO_WAIT,
         Hunt(workload="wire", cycles=_WORKING),
     ),
     Mutant(
