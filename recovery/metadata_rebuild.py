@@ -227,14 +227,14 @@ class _Rebuilding:
                 yield chunk._replace(start_offset=chunk.start_offset + merge.offset)
 
     def _linked(self) -> set[int]:
-        """Ids of merged sources whose bytes their targets have; what was merged into those goes
-        with them.
+        """Ids of merged sources whose bytes their targets have, or need no more; what was merged
+        into those goes with them.
         """
         linked: set[int] = set()
         for segment in self._known.segments.values():
             for merge in segment.merges:
                 start = max(merge.offset, segment.start_offset)
-                if any(
+                if start >= merge.end_offset or any(
                     run[0].start_offset <= start and run[-1].end_offset >= merge.end_offset
                     for run in self._runs[segment.segment_id]
                 ):

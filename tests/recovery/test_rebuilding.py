@@ -364,6 +364,21 @@ def test_a_target_that_was_rewritten_whole_needs_its_source_no_more() -> None:
     assert spans(rebuilt(known, block(7, 0, 16, "consolidated", "t"))) == {"t": (0, 16)}
 
 
+def test_an_empty_source_of_an_empty_target_does_not_come_back() -> None:
+    known = Known()
+    target = known.segment(7, "t", [], 0)
+    known.merged(target, 8, "s", [], 0)
+    assert spans(rebuilt(known)) == {"t": (0, 0)}
+
+
+def test_a_source_that_its_target_truncated_does_not_come_back() -> None:
+    known = Known()
+    target = known.segment(7, "t", [], 10, start=10)
+    known.merged(target, 8, "s", [4], 6)
+    target.start_offset = 16
+    assert spans(rebuilt(known)) == {"t": (16, 16)}
+
+
 # --- without a checkpoint -------------------------------------------------------------------------
 
 
