@@ -108,6 +108,8 @@ class Call:
     event: int = 0
     source: str = ""
     """Of a merge: the segment merged into `segment`."""
+    behind: int | None = None
+    """Of a merge that one call asked for with others: number of the one in front of it."""
     offset: int = 0
     """Of a truncation or a read."""
     max_length: int = 0

@@ -40,7 +40,9 @@ from recovery.harness.history import (
 
 NOBODY: Final = "nobody"
 """The client of calls that nobody made."""
-_ARGUMENTS: Final = ("size", "expected", "writer", "event", "source", "offset", "max_length")
+_ARGUMENTS: Final = (
+    *("size", "expected", "writer", "event", "source", "behind", "offset", "max_length"),
+)
 _ANSWERS: Final = ("error", "result")
 _BARE: Final = Call(0, 0, "", CallKind.INFO, "", 0)
 

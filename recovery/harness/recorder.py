@@ -17,7 +17,7 @@ Rules of this file:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import UUID
@@ -240,6 +240,26 @@ class RecordedStore:
         merged = await self._answered(self._report_begun(call), asked, _put_offset)
         return merged.offset
 
+    async def merge_batch(self, target: str, lengths: Mapping[str, int]) -> None:
+        """Merge sealed segments that are there, with their lengths, in one call: a merge each.
+
+        They follow each other in the target. Of a call that fails it is not known which were done.
+        """
+        calls: list[Call] = []
+        for source in lengths:
+            call = self._new_call(CallKind.MERGE, target)
+            call.source, call.behind = source, calls[-1].number if calls else None
+            calls.append(self._report_begun(call))
+        try:
+            ends = await self.store.merge_batch(target, list(lengths))
+        except (asyncio.CancelledError, Exception) as error:
+            for call in calls:
+                self.failed(call, error, in_part=True)
+            raise
+        for call, end, length in zip(calls, ends, lengths.values(), strict=True):
+            call.result = end - length
+            self.ended(call, CallOutcome.OK)
+
     async def delete(self, name: str) -> None:
         """Delete it."""
         await self._answered(self._begin(CallKind.DELETE, name), self.store.delete(name))
@@ -356,13 +376,17 @@ class RecordedStore:
         assert error is not None
         self.failed(call, error, at_once=at_once)
 
-    def failed(self, call: Call, error: BaseException, *, at_once: bool = False) -> None:
-        """Note that a call ended in an error."""
+    def failed(
+        self, call: Call, error: BaseException, *, at_once: bool = False, in_part: bool = False
+    ) -> None:
+        """Note that a call ended in an error; `in_part`: some of what was asked may be done."""
         call.error = type(error).__name__
         outcome = classify(call.kind, error, at_once=at_once)
         if outcome is None:
             self.unforeseen.append(error)
-        self.ended(call, outcome or CallOutcome.UNKNOWN)
+        if outcome is None or in_part:
+            outcome = CallOutcome.UNKNOWN
+        self.ended(call, outcome)
 
     def ended(self, call: Call, outcome: CallOutcome) -> None:
         """Note that a call has its answer."""

@@ -99,6 +99,32 @@ def test_every_kind_of_call_is_written_down_with_its_answer(tmp_path: Path) -> N
     assert history.calls[8].data == append_record(1, 0, 10)
 
 
+def test_the_merges_of_one_call_are_written_down_one_by_one(tmp_path: Path) -> None:
+    first, second = (f"a#transaction.{number:032x}" for number in range(2))
+
+    async def work(store: RecordedStore) -> None:
+        await store.create("a")
+        lengths = {}
+        for source, length in ((first, 4), (second, 9)):
+            await store.create(source)
+            await store.append(source, (length,))
+            lengths[source] = await store.seal(source)
+        await store.merge_batch("a", lengths)
+        with pytest.raises(SegmentNotFoundError):
+            await store.merge_batch("b", {first: 0, second: 0})
+
+    merges = [call for call in on_store(tmp_path, work).calls if call.kind is CallKind.MERGE]
+    assert [(call.source, call.result, call.outcome) for call in merges] == [
+        (first, 0, CallOutcome.OK),
+        (second, HEADER_BYTES + 4, CallOutcome.OK),
+        # Those in front of one that is refused are done.
+        (first, None, CallOutcome.UNKNOWN),
+        (second, None, CallOutcome.UNKNOWN),
+    ]
+    numbers = [call.number for call in merges]
+    assert [call.behind for call in merges] == [None, numbers[0], None, numbers[2]]
+
+
 def test_definite_refusals_are_distinguished_from_doubt(tmp_path: Path) -> None:
     async def work(store: RecordedStore) -> None:
         async def refused(asked: Awaitable[object], error: type[Exception]) -> None:

@@ -140,6 +140,19 @@ METADATA: Final = (
         Hunt(workload="lifecycle"),
     ),
     Mutant(
+        "merged-behind-a-refused-one",
+        "4.1 Merged ends everything but delete.",
+        "The merges of one call go in behind one of them that is refused.",
+        (
+            Edit(
+                f"{_UPDATER}._accept_merge",
+                "operation.refusal = operation.before.refusal",
+                "operation.refusal = None",
+            ),
+        ),
+        Hunt(workload="lifecycle"),
+    ),
+    Mutant(
         "merged-keeps-its-name",
         "4.1 Merged ends everything but delete.",
         "A segment that was merged into another one can still be found.",

@@ -4,6 +4,9 @@ it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+
 from recovery.harness.history import Update
 from recovery.harness.workloads.attribute_clients import COUNTER
 from recovery.harness.workloads.bench import ClientBench, Window
@@ -12,6 +15,7 @@ from segmentstore.contracts.errors import (
     SegmentNotFoundError,
     SegmentSealedError,
     SegmentTruncatedError,
+    TierUnavailableError,
 )
 
 _REFUSED = (SegmentNotFoundError, SegmentSealedError, SegmentTruncatedError)
@@ -23,6 +27,8 @@ async def merge_segments(bench: ClientBench) -> None:
     """
     target = bench.segment("merged")
     while bench.goes_on():
+        if bench.rng(0.15):
+            await _merge_several(bench, target)
         source = await _make_source(bench, target)
         if source is None:
             continue
@@ -75,6 +81,24 @@ async def _merge(bench: ClientBench, target: str, source: str) -> None:
         )
     else:
         await bench.try_to(merging, *_REFUSED)
+
+
+async def _merge_several(bench: ClientBench, target: str) -> None:
+    """One call for several sources. A truncation beside it may have it refused half-way."""
+    lengths: dict[str, int] = {}
+    for _ in range(bench.random.randrange(2, 5)):
+        source = await _make_source(bench, target)
+        if source is not None:
+            with suppress(TierUnavailableError):
+                lengths[source] = await bench.store.seal(source)
+    calls = [bench.store.merge_batch(target, lengths), _append(bench, target)]
+    if lengths and bench.rng(0.2):
+        calls.insert(0, _cut(bench, bench.random.choice(list(lengths)), lengths))
+    await bench.together(*calls, tolerated=_REFUSED)
+
+
+async def _cut(bench: ClientBench, source: str, lengths: Mapping[str, int]) -> None:
+    await bench.store.truncate(source, lengths[source])
 
 
 async def _append(bench: ClientBench, name: str) -> None:

@@ -256,3 +256,29 @@ def test_a_merge_that_is_repeated_lost_or_out_of_order_is_reported(
     merges: tuple[tuple[int, int], ...], attribute: int, report: str
 ) -> None:
     assert report in str(merged_once(merged(*merges, attribute=attribute)))
+
+
+# --- merges of one call ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("done", "report"), [("ab", ""), ("a", ""), ("", ""), ("b", "behind 'a'")])
+def test_a_merge_behind_one_that_was_not_done_is_reported(done: str, report: str) -> None:
+    store = SmallStore()
+    store.create("t")
+    for source in "ab":
+        store.create(source)
+        store.append(source, 5)
+    front: Call | None = None
+    for source in "ab":
+        if source in done:
+            merge = store.call(CallKind.MERGE, "t", source=source)
+        else:
+            merge = store.begin(CallKind.MERGE, "t", source=source)
+            store.owner.queue.clear()
+            store.owner.taken = store.owner.durable
+        merge.behind = front.number if front is not None else None
+        front = merge
+    store.reopen()
+    store.observe()
+    found = reported(store.history, "merged in turn")
+    assert report in str(found) if report else found == []
