@@ -39,8 +39,11 @@ T = TypeVar("T")
 class SourceWorld:
     """One store's Tier 2 at `url`, with `containers` containers."""
 
-    def __init__(self, url: str, containers: int = 1, seed: int = 1) -> None:
+    def __init__(
+        self, url: str, containers: int = 1, seed: int = 1, store_id: str = STORE_ID
+    ) -> None:
         self.url = url
+        self.store_id = store_id
         self.codec = CODEC_NONE
         self.now_ms = 0
         """When objects are made."""
@@ -198,7 +201,7 @@ class SourceWorld:
             lambda storage: write_snapshot(
                 storage,
                 Runtime(),
-                store_id=STORE_ID,
+                store_id=self.store_id,
                 containers=len(self._containers),
                 container_id=container_id,
                 epoch=EPOCH,

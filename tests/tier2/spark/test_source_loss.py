@@ -157,6 +157,7 @@ def test_without_a_limit_nothing_waits(world: MergingWorld) -> None:
         "segments": {"0/1": 6},
         "begun": {"0/1": 0},
         "snapshots": end["snapshots"],
+        "store": world.store_id,
     }
     limited, _ = step(world, START, 2)
     assert limited == {**end, "segments": {"0/1": 2}, "waiting": {"0/1": [15, "s"]}}

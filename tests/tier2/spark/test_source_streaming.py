@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
+import uuid
 from collections.abc import Iterator
 from typing import Any, cast
 
@@ -22,6 +23,7 @@ from tier2.locations import PROCESS_MEMORY
 from tier2.spark.source.errors import DataLossError, SegmentFramingError, SourceCatalogError
 from tier2.spark.source.offsets import (
     OffsetFormatError,
+    OffsetStoreError,
     Position,
     SegmentKey,
     SegmentStep,
@@ -415,6 +417,42 @@ def test_an_older_catalog_that_turns_up_repeats_nothing(world: SourceWorld) -> N
         SourceCatalogError, match="the catalog of container 0 is not there any more"
     ):
         reader.partitions(reader.initialOffset(), end)
+
+
+def test_a_checkpoint_of_another_store_is_refused(world: SourceWorld) -> None:
+    """Both stores have a segment of the same id, as two that were begun alike do."""
+    world.append("logs", b"one\ntwo\n")
+    world.export()
+    reader = stream_of(world, prefix="", format="lines")
+    start = reader.initialOffset()
+    offset, _ = step(reader, start)
+    other = SourceWorld(f"memory://stream-{next(NUMBERS)}", 1, store_id=str(uuid.UUID(int=7)))
+    other.append("logs", b"of another store, and longer\n")
+    other.export()
+    with pytest.raises(OffsetStoreError, match=r"over store 7c8c2b7e.*of store 00000000"):
+        stream_of(other, prefix="", format="lines").latestOffset(offset, ALL)
+    with pytest.raises(OffsetStoreError):
+        # A batch that was planned before, and is run again.
+        stream_of(other, prefix="", format="lines").partitions(start, offset)
+    latest = stream_of(world, prefix="", startingOffsets="latest").initialOffset()
+    some = stream_of(world, prefix="", startingOffsets='{"logs": 4}').initialOffset()
+    assert {latest["store"], some["store"]} == {world.store_id}
+    PROCESS_MEMORY.drop(other.url.removeprefix("memory://"))
+
+
+def test_an_offset_that_names_no_store_is_read_and_names_it_with_the_next_change(
+    world: SourceWorld,
+) -> None:
+    world.append("logs", b"one\n")
+    world.export()
+    reader = stream_of(world, prefix="", format="lines")
+    offset, _ = step(reader, reader.initialOffset())
+    assert offset.pop("store") == world.store_id
+    assert step(reader, offset) == (offset, [])
+    world.append("logs", b"two\n")
+    world.export()
+    later, rows = step(reader, offset)
+    assert (later["store"], payloads(rows)) == (world.store_id, [b"two"])
 
 
 def test_a_container_without_a_snapshot_has_nothing_yet() -> None:

@@ -2,7 +2,7 @@
 
     {"version": 1, "segments": {"0/12": 4096, ...}, "begun": {"0/12": 0}, "snapshots": {"0":
     "<epoch>-<sequence number>"},
-     "waiting": {"0/12": [65536, "logs/a"]}}
+     "waiting": {"0/12": [65536, "logs/a"]}, "store": "<id of the store>"}
 
 Segments go by container and id: a name that was deleted and made again is another segment. Rules of
 this file:
@@ -15,6 +15,9 @@ this file:
 - what a snapshot had and the limit of a batch left for later is remembered (`waiting`): if its
   segment goes before it was read, that is loss. The field is not there where nothing waits, nor in
   offsets of programs from before it; those pass over it;
+- ids mean something in one store alone (`store`): another one at the same place has them too, for
+  other bytes. The field is not there in offsets of programs from before it, and comes with the
+  next change;
 - nothing new, nothing changed: Spark begins a batch whenever the offset is another.
 
 Pure.
@@ -23,6 +26,7 @@ Pure.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
@@ -46,6 +50,20 @@ class OffsetOrderError(SourceError):
 
     The operator's move: export the catalog again, and begin with another checkpoint.
     """
+
+
+class OffsetStoreError(SourceError):
+    """The checkpoint is of a stream over another store than the one that is read.
+
+    The caller's move: that store's URL or `storeId`, or another checkpoint for this one.
+    """
+
+    def __init__(self, theirs: str, ours: str) -> None:
+        super().__init__(
+            f"the checkpoint is of a stream over store {theirs}, and the catalog is of store "
+            f"{ours}: what was read there says nothing of the bytes here. Name that store, or "
+            "begin with another checkpoint (startingOffsets says where)"
+        )
 
 
 class SegmentKey(NamedTuple):
@@ -87,6 +105,10 @@ class StreamOffset:
     """By container: the latest snapshot that has changed anything here."""
     waiting: Mapping[SegmentKey, WaitingSegment] = field(default_factory=dict)
     """Of segments in `ends`: those with rows left for later."""
+    store_id: str = ""
+    """Of the store whose segments these are; empty: an offset from before it was noted, or of no
+    segment.
+    """
 
     def to_json(self) -> dict[str, Any]:
         """For Spark: dictionaries, texts and numbers alone, always in the same order."""
@@ -108,6 +130,8 @@ class StreamOffset:
                 ]
                 for key, left in sorted(self.waiting.items())
             }
+        if self.store_id:
+            document["store"] = self.store_id
         return document
 
 
@@ -127,6 +151,7 @@ def parse_offset(document: Mapping[str, Any]) -> StreamOffset:
                 for container_id, text in document["snapshots"].items()
             },
             {_key(text): _waiting(left) for text, left in document.get("waiting", {}).items()},
+            str(uuid.UUID(document["store"])) if "store" in document else "",
         )
     except (KeyError, ValueError, TypeError, AttributeError) as error:
         raise OffsetFormatError(f"no offset of this source: {error!r}") from None
@@ -187,12 +212,14 @@ def next_offset(
     missing: frozenset[SegmentKey],
     positions: Mapping[int, Position],
     waiting: Mapping[SegmentKey, WaitingSegment] | None = None,
+    *,
+    store_id: str = "",
 ) -> StreamOffset:
     """The offset after these steps; `before` itself if none of them moves, nothing is missing and
     the same rows wait.
 
     `missing`: segments that the snapshots at `positions` do not have any more. `waiting`: all that
-    does; a segment that is not in `before` has a step.
+    does; a segment that is not in `before` has a step. `store_id`: of the snapshots' store.
     """
     waiting = waiting or {}
     moved = {key: step for key, step in steps.items() if step.end > step.start}
@@ -214,7 +241,7 @@ def next_offset(
         for container_id, position in positions.items()
         if container_id in changed
     }
-    return StreamOffset(ends, begun, {**before.snapshots, **news}, waiting)
+    return StreamOffset(ends, begun, {**before.snapshots, **news}, waiting, store_id)
 
 
 def steps_between(start: StreamOffset, end: StreamOffset) -> dict[SegmentKey, SegmentStep]:
@@ -242,6 +269,15 @@ def check_order(start: StreamOffset, end: StreamOffset) -> None:
             raise OffsetOrderError(
                 f"segment {_text(key)}: a batch would end at {end.ends[key]} and begin at {place}"
             )
+
+
+def check_store(offset: StreamOffset, store_id: str) -> None:
+    """Raise OffsetStoreError if the offset is of another store than the snapshots.
+
+    `store_id` is empty where there are none, and says nothing then.
+    """
+    if offset.store_id and store_id and offset.store_id != store_id:
+        raise OffsetStoreError(offset.store_id, store_id)
 
 
 def admit(backlogs: Mapping[SegmentKey, int], budget: int | None) -> dict[SegmentKey, int]:

@@ -39,6 +39,7 @@ from tier2.spark.source.offsets import (
     StreamOffset,
     WaitingSegment,
     admit,
+    check_store,
     fill,
     next_offset,
 )
@@ -156,7 +157,10 @@ class LatestStep:
 
         ends = dict(await asyncio.gather(*[one(key) for key in wanted]))
         return StreamOffset(
-            ends, {}, {key: _position_of(manifest) for key, manifest in manifests.items()}
+            ends,
+            {},
+            {key: _position_of(manifest) for key, manifest in manifests.items()},
+            store_id=store_of(manifests),
         )
 
     async def _first(self, segment: SourceSegment, place: int, chunks: SegmentChunks | None) -> int:
@@ -180,7 +184,12 @@ class LatestStep:
             await source.close()
 
     async def take(self, manifests: Mapping[int, Manifest], limits: Limits) -> StreamOffset:
-        """The next offset by these snapshots, within about these limits."""
+        """The next offset by these snapshots, within about these limits.
+
+        Raises OffsetStoreError.
+        """
+        store_id = store_of(manifests)
+        check_store(self._before, store_id)
         positions: dict[int, Position] = {}
         starts: dict[SegmentKey, tuple[SourceSegment, int]] = {}
         missing: list[SegmentKey] = []
@@ -230,7 +239,9 @@ class LatestStep:
                 if key.container_id not in positions
             }
         )
-        return next_offset(self._before, steps, frozenset(missing), positions, waiting)
+        return next_offset(
+            self._before, steps, frozenset(missing), positions, waiting, store_id=store_id
+        )
 
     @staticmethod
     def _waiting(
@@ -481,6 +492,13 @@ class LatestStep:
             raise SegmentFramingError(segment.name, error.offset, error.detail) from error
         finally:
             await source.close()
+
+
+def store_of(manifests: Mapping[int, Manifest]) -> str:
+    """The id of the store whose snapshots these are: all of one, as they are found. Empty without
+    any.
+    """
+    return next((manifest.store_id for manifest in manifests.values()), "")
 
 
 def _position_of(manifest: Manifest) -> Position:

@@ -37,6 +37,7 @@ from tier2.spark.source.offsets import (
     SegmentStep,
     StreamOffset,
     check_order,
+    check_store,
     parse_offset,
     steps_between,
 )
@@ -45,7 +46,7 @@ from tier2.spark.source.partition import SegmentPartition
 from tier2.spark.source.plan import RowRange, SourceSegment
 from tier2.spark.source.reader import checked_schema, plan_partitions, read_partition
 from tier2.spark.source.rows import report_loss
-from tier2.spark.source.step import Backlog, LatestStep, Limits, StreamCatalog
+from tier2.spark.source.step import Backlog, LatestStep, Limits, StreamCatalog, store_of
 from tier2.spark.source.versions import has_limits
 
 if TYPE_CHECKING or has_limits():
@@ -145,7 +146,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         before, after = parse_offset(start), parse_offset(end)
         check_order(before, after)
         self._reached = after
-        return asyncio.run(self._plan(steps_between(before, after)))
+        return asyncio.run(self._plan(steps_between(before, after), after))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one partition."""
@@ -169,7 +170,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset()
         if options.starting_offsets == "latest":
             after = await self._latest(StreamOffset(), Limits())
-            return StreamOffset(after.ends, {}, after.snapshots)
+            return StreamOffset(after.ends, {}, after.snapshots, store_id=after.store_id)
         runtime = task_runtime()
         storage = open_object_storage(options.tier2, runtime)
         try:
@@ -196,7 +197,9 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finally:
             await storage.close()
 
-    async def _plan(self, steps: Mapping[SegmentKey, SegmentStep]) -> list[InputPartition]:
+    async def _plan(
+        self, steps: Mapping[SegmentKey, SegmentStep], after: StreamOffset
+    ) -> list[InputPartition]:
         if not steps:
             return []
         storage = open_object_storage(self._options.tier2, task_runtime())
@@ -206,6 +209,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if self._until is not None
                 else await load_snapshots(storage, self._options)
             )
+            check_store(after, store_of(manifests))
             ranges = []
             for container_id in sorted({key.container_id for key in steps}):
                 manifest = manifests.get(container_id)
