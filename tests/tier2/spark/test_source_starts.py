@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.datasource import EqualTo, Filter, GreaterThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.events import frame_events
@@ -33,13 +34,17 @@ from tier2.locations import PROCESS_MEMORY
 from tier2.spark.source.errors import (
     DataLossError,
     SegmentEncodingError,
+    SourceCatalogError,
     SourceStartError,
     TableOptionsError,
 )
+from tier2.spark.source.options import parse_options
+from tier2.spark.source.pushdown import FilteringBatchReader
 from tier2.spark.source.stream import SegmentStreamReader
 
 NUMBERS = itertools.count()
 ALL = ReadAllAvailable()
+SOLE = StructType([StructField("payload", BinaryType(), nullable=False)])
 
 
 def new_world(containers: int = 1) -> SourceWorld:
@@ -174,6 +179,29 @@ def test_each_segment_begins_where_it_is_said_to(world: SourceWorld) -> None:
     assert [(row["segment"], row["payload"]) for row in batch] == expected
     others = read_batch(world, prefix="", format="lines", startingOffsets='{"b": 14, "c": 14}')
     assert payloads(others) == [b"one", b"two", b"three"]
+
+
+def test_a_filter_hides_no_name_that_is_misspelt(world: SourceWorld) -> None:
+    world.append("a", b"one\ntwo\n")
+    world.export()
+
+    def filtered(*filters: Filter, **chosen: object) -> list[Row]:
+        source = source_of(world, columns="payload", format="lines", **chosen)
+        reader = FilteringBatchReader(parse_options(source.options, streaming=False), SOLE)
+        assert list(reader.pushFilters(list(filters))) == []
+        return [row for each in reader.partitions() for row in rows_of(reader.read(each))]
+
+    behind, elsewhere = GreaterThan(("offset",), 0), EqualTo(("container",), 9)
+    for some in (behind, elsewhere):
+        with pytest.raises(SourceCatalogError, match="no segment 'A'"):
+            filtered(some, segment="A")
+        with pytest.raises(SourceStartError, match="no segment 'A' is among those"):
+            filtered(some, prefix="", startingOffsets='{"A": 4}')
+        with pytest.raises(SourceStartError, match="offset 9 is behind the end of segment 'a'"):
+            filtered(some, prefix="", startingOffsets='{"a": 9}')
+    for chosen in ({"segment": "a"}, {"prefix": "", "startingOffsets": '{"a": 0}'}):
+        assert payloads(filtered(behind, **chosen)) == [b"two"]
+        assert filtered(elsewhere, **chosen) == []
 
 
 def test_starts_that_cannot_be_are_reported(world: SourceWorld) -> None:

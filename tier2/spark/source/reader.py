@@ -111,29 +111,32 @@ async def find_segments(
 ) -> list[SourceSegment]:
     """The segments a batch reads, by container and id.
 
-    Raises SourceCatalogError if the catalog does not say.
+    Raises SourceCatalogError if the catalog does not say, SourceStartError.
     """
+    # Where options name segments a query's own filter must not hide that there is none: they are
+    # found first.
+    named = options.segment is not None or bool(options.starts)
+    first = EVERYTHING if named else rows
 
     def wants(container_id: int, segment_id: int, name: str) -> bool:
-        return options.selects(name) and rows.wants(container_id, segment_id, name)
+        return options.selects(name) and first.wants(container_id, segment_id, name)
 
     found = [
         segment
         for _, manifest in sorted(manifests.items())
-        if rows.wants_container(manifest.container_id)
+        if first.wants_container(manifest.container_id)
         for segment in await load_segments(storage, manifest, wants)
     ]
     if not (options.segment is not None and found):
         # One that was found by its whole name is in no other container; anything else may be where
         # no snapshot is.
-        check_snapshots(manifests, storage, rows.wants_container)
-    if rows == EVERYTHING:
-        check_starts(options, found)
-    if options.segment is not None and not found and rows == EVERYTHING:
+        check_snapshots(manifests, storage, first.wants_container)
+    check_starts(options, found)
+    if options.segment is not None and not found:
         raise SourceCatalogError(
             f"no segment {options.segment!r} is in the catalog of {storage.url}"
         )
-    return found
+    return [each for each in found if rows.wants(each.container_id, each.segment_id, each.name)]
 
 
 async def plan_partitions(
