@@ -404,6 +404,9 @@ class TestStream:
         ({"store": "s", "segment": "x", "epoch": "-3", "queryId": "q"}, "not a whole number"),
         ({"store": "s", "segment": "x", "createSegments": "maybe"}, "not true or false"),
         ({"store": "s", "segment": "x", "timeout": "soon"}, "not a number of seconds"),
+        ({"store": "s", "segment": "x", "formatt": "lines"}, "formatt: no option of a write"),
+        ({"store": "s", "segment": "x", "query_id": "q"}, "query_id: no option.* queryId"),
+        ({"store": "s", "path": "another", "segment": "x"}, "give one"),
     ],
 )
 def test_options_that_are_wrong_are_named(options: dict[str, str], what: str) -> None:
@@ -415,6 +418,11 @@ def test_options_that_are_wrong_are_named(options: dict[str, str], what: str) ->
 def test_a_stream_has_no_id_but_its_checkpoints(option: str) -> None:
     with pytest.raises(ConfigError, match="its checkpoint keeps"):
         SegmentStreamWriter({"store": "s", "segment": "x", option: "1"}, SCHEMA, overwrite=False)
+
+
+def test_options_that_spark_adds_are_none_of_ours() -> None:
+    added = {"path": "s", "checkpointLocation": "c", "queryName": "n"}
+    SegmentStreamWriter({"segment": "x", **added}, SCHEMA, overwrite=False)
 
 
 def test_options_have_any_case(tmp_path: Path) -> None:

@@ -54,6 +54,10 @@ BATCH_ID: Final = "streaming.sql.batchId"
 """Local properties of a task: the query's id, which its checkpoint keeps over restarts, and the
 number of the micro-batch.
 """
+_OPTIONS: Final = ("store", "segment", "format", "createSegments", "inlineBytes", "timeout")
+_BATCH_OPTIONS: Final = ("queryId", "epoch")
+_SPARKS: Final = frozenset(("path", "checkpointlocation", "queryname"))
+"""What Spark hands over besides, in lower case: what `save` or `start`, and a query, were given."""
 _EPOCH_MAX: Final = 2**63 - 1
 _ABORT_TIMEOUT_S: Final = 5.0
 
@@ -84,13 +88,24 @@ def write_settings(
 ) -> WriteSettings:
     """Of the options as Spark gives them.
 
-    Raises ConfigError naming the option or column that is wrong.
+    Raises ConfigError naming the option or column that is wrong. An unknown option is: a misspelt
+    `format` would join rows, a misspelt `queryId` write them twice.
     """
     given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in (*_OPTIONS, *_BATCH_OPTIONS)} | _SPARKS
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                name,
+                "no option of a write by this data source; there are "
+                f"{', '.join((*_OPTIONS, *_BATCH_OPTIONS))}",
+            )
     if overwrite:
         raise ConfigError(
             "mode", "segments are only appended to: mode append, or output mode append"
         )
+    if "store" in given and "path" in given:
+        raise ConfigError("store", "it and the path say which store: give one")
     store = given.get("store") or given.get("path")
     if not store:
         raise ConfigError(
@@ -154,7 +169,7 @@ class SegmentStreamWriter(DataSourceStreamArrowWriter):
     ) -> None:
         self._settings = write_settings(options, schema, overwrite=overwrite)
         given = {name.lower() for name in options}
-        for option in ("queryId", "epoch"):
+        for option in _BATCH_OPTIONS:
             if option.lower() in given:
                 # With another checkpoint the numbers begin anew: whole batches would be taken for
                 # repetitions.
