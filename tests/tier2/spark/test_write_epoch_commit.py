@@ -21,6 +21,7 @@ from segmentstore import (
     ContainerStoppedError,
     InvalidNameError,
     SegmentNotFoundError,
+    SegmentSealedError,
     SegmentStore,
 )
 from segmentstore.contracts.runtime import Runtime
@@ -268,6 +269,30 @@ def test_segments_are_created_only_if_asked_for(tmp_path: Path) -> None:
             with pytest.raises(SegmentNotFoundError, match="'x' does not exist"):
                 await commit_epoch(client, identity(0), reports, runtime=Runtime(), create=False)
             assert await names_in(store) == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("lasting", [True, False])
+def test_a_commit_that_is_refused_leaves_nothing_that_it_has_joined(
+    tmp_path: Path, lasting: bool
+) -> None:
+    async def main() -> None:
+        async with served(tmp_path) as (store, client):
+            await store.create_segment("x")
+            await store.seal("x")
+            who = identity(0, lasting=lasting)
+            for target, error in (("x", SegmentSealedError), ("not there", SegmentNotFoundError)):
+                tasks = (long_rows("a", 100, target), [(target, "b")])
+                reports = await prepare(client, who, *tasks)
+                with pytest.raises(error):
+                    await commit_epoch(client, who, reports, runtime=Runtime(), create=False)
+                await give_up(client, reports)  # As Spark has it done.
+            reports = await prepare(client, who, long_rows("a", 100, "y"), [("y", "b")])
+            await store.delete(reports[0].parts["y"].staged)
+            with pytest.raises(SegmentNotFoundError):
+                await commit_epoch(client, who, reports, runtime=Runtime())
+            assert await names_in(store) == ["x", "y"]
 
     run(main())
 

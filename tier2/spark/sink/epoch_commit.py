@@ -31,7 +31,7 @@ import pyarrow as pa
 from segmentstore.contracts.errors import InvalidNameError, SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segments import NAME_BYTES_MAX
-from tier2.spark.common.store_client import StoreClient
+from tier2.spark.common.store_client import StoreClient, StoreNotServedError
 from tier2.spark.sink.rows import RowLayout, pieces
 
 INLINE_BYTES: Final = 256 << 10
@@ -356,11 +356,20 @@ async def _commit_in(
                 segment, writer_id, identity.epoch, b"".join(part.data for part in parts)
             )
             return offset, offset is not None
-    whole = await _join(client, identity, segment, parts, runtime)
-    if identity.lasting:
-        offset = await client.merge(segment, whole, writer_id, identity.epoch)
-        return offset, offset is not None
-    return await client.merge_once(segment, whole), True
+    only = parts[0].staged if len(parts) == 1 else ""
+    whole = only or _new_name(segment, identity, runtime)
+    try:
+        await _join(client, identity, segment, parts, whole)
+        if identity.lasting:
+            offset = await client.merge(segment, whole, writer_id, identity.epoch)
+            return offset, offset is not None
+        return await client.merge_once(segment, whole), True
+    except StoreNotServedError:
+        raise
+    except SegmentStoreError:
+        # The epoch is run again by new attempts, and nobody else knows the name.
+        await _delete_quietly(client, [whole])
+        raise
 
 
 async def _join(
@@ -368,17 +377,14 @@ async def _join(
     identity: WriteIdentity,
     segment: str,
     parts: Sequence[PreparedPart],
-    runtime: Runtime,
-) -> str:
-    """A transient segment that holds all parts; its name.
+    name: str,
+) -> None:
+    """Have the transient segment `name` hold all parts, if it is not the only one.
 
     Each step is an event of its writer, done once when sent twice.
     """
     length = sum(part.length for part in parts)
-    if len(parts) == 1 and parts[0].staged:
-        name = parts[0].staged
-    else:
-        name = _new_name(segment, identity, runtime)
+    if len(parts) != 1 or not parts[0].staged:
         await client.create(name)
         writer_id, event = identity.writer_id, 0
         for part in parts:
@@ -396,7 +402,6 @@ async def _join(
         raise EpochCommitError(
             f"tasks staged {length} bytes for segment {segment!r} in {name!r}, and {found} there"
         )
-    return name
 
 
 async def clear(client: StoreClient, identity: WriteIdentity, segment: str) -> None:
