@@ -172,6 +172,19 @@ def test_a_verb_on_a_store_has_the_common_options() -> None:
         )
 
 
+@pytest.mark.parametrize("verb", ["reconcile", "compact"])
+def test_the_id_of_a_store_is_a_uuid_however_it_is_written(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = "7c8c2b7e-5a39-4c61-9d3b-3f0d5a1b2c4d"
+    for written in (known, known.upper(), known.replace("-", "")):
+        assert parse([verb, "file:///folder", "--store-id", written]).store_id == known
+    with pytest.raises(SystemExit) as ended:
+        parse([verb, "file:///folder", "--store-id", "mine"])
+    assert ended.value.code == Exit.UNDECIDED
+    assert "'mine' is no id of a store" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("timeout", ["-1", "soon", "inf", "nan"])
 def test_a_timeout_is_a_number_of_seconds(timeout: str, capsys: pytest.CaptureFixture[str]) -> None:
     parser = argparse.ArgumentParser()

@@ -67,6 +67,16 @@ def test_what_is_young_is_left_alone(place: Place, capsys: pytest.CaptureFixture
     assert "nothing is worth rewriting" in capsys.readouterr().out
 
 
+def test_a_container_that_the_store_has_not_is_named(
+    place: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place.fragment()
+    arguments = ("--dry-run", "--older-than", "0s", "--timeout", "120", "--where-container")
+    assert run(place.url, *arguments, "0,9") == Exit.UNDECIDED
+    assert "where-container: the store has no container 9" in capsys.readouterr().err
+    assert run(place.url, *arguments, "0") == Exit.NOTHING
+
+
 def test_an_owner_that_does_not_answer_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

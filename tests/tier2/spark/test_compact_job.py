@@ -148,7 +148,9 @@ class TestBesideAnOwner:
         place.fragment()
         result = place.compact(where_segment="logs/[12]")
         assert sum(row.segments for row in result.rows) == 2
-        assert place.compact(where_container=frozenset({7})).rows == ()
+        of_one = place.compact(where_container=frozenset({1}))
+        assert {row.container_id for row in of_one.rows} == {1}
+        assert {row.container_id for row in place.compact().rows} == {0}
 
 
 class TestBesideCallers:

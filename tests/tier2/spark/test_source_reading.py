@@ -351,6 +351,7 @@ def test_a_store_that_does_not_answer_is_asked_again(
         ({"segment": "s", "maxBytesPerTrigger": "8"}, "maxBytesPerTrigger: only for a stream"),
         ({"segment": "s", "eventBorders": "chunks"}, "format raw has no events"),
         ({"segment": "s", "tier2": "memory://twice"}, "given twice"),
+        ({"segment": "s", "storeId": "mine"}, "storeId: 'mine' is no id of a store"),
         ({"segment": "s", "columns": "offset,,"}, "is not a list of different names"),
     ],
 )

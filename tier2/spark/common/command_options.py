@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import uuid
 from typing import Final
 
 from segmentstore.contracts.errors import ConfigError
@@ -36,8 +37,8 @@ class Exit(enum.IntEnum):
 
 
 def add_common_options(parser: argparse.ArgumentParser) -> None:
-    """`tier2_url`, `json` and `timeout` (seconds): every verb that works on a store has them, by
-    these names.
+    """`tier2_url`, `json`, `timeout` (seconds) and `store_id`: every verb that works on a store has
+    them, by these names.
     """
     parser.add_argument(
         "tier2_url",
@@ -57,6 +58,12 @@ def add_common_options(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long owners of containers may take to answer (default %(default).0f)",
     )
+    parser.add_argument(
+        "--store-id",
+        type=_store_id,
+        metavar="UUID",
+        help="which store, where several share the place",
+    )
 
 
 def _without_secrets(url: str) -> str:
@@ -66,6 +73,24 @@ def _without_secrets(url: str) -> str:
     except ConfigError as error:
         raise argparse.ArgumentTypeError(error.reason) from None
     return url
+
+
+def checked_store_id(text: str, setting: str = "store-id") -> str:
+    """The id of a store, however its UUID was written, as snapshots and messages have it.
+
+    Raises ConfigError, which names `setting`.
+    """
+    try:
+        return str(uuid.UUID(text))
+    except ValueError:
+        raise ConfigError(setting, f"{text!r} is no id of a store, which is a UUID") from None
+
+
+def _store_id(text: str) -> str:
+    try:
+        return checked_store_id(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(error.reason) from None
 
 
 def seconds(text: str) -> float:

@@ -86,9 +86,6 @@ def add_parser(subparsers: Any) -> None:
         help="nobody has the store open: take its newest snapshots",
     )
     parser.add_argument(
-        "--store-id", metavar="UUID", help="which store, where several share the place"
-    )
-    parser.add_argument(
         "--job-id", metavar="HEX", help="go on with this job, or name a new one; 16 hex digits"
     )
     parser.set_defaults(run=run)

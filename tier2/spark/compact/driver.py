@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
+from segmentstore.contracts.errors import ConfigError
 from tier2.catalog.catalog_manifest import Manifest
 from tier2.catalog.catalog_snapshots import newest_snapshots
 from tier2.mailbox.mailbox import list_job, read_message
@@ -48,7 +49,8 @@ class Prepared(NamedTuple):
 async def prepare(owners: Owners, options: CompactionOptions, *, goes_on: bool) -> Prepared:
     """The catalog as of now, as far as owners answer. With `goes_on` the job's id was there before.
 
-    Raises CatalogFormatError, StorageUnavailableError.
+    Raises CatalogFormatError, StorageUnavailableError, ConfigError for a container that the store
+    does not have.
     """
     snapshots = await owners.snapshots("compact")
     manifests = {**await newest_snapshots(owners.storage, owners.store_id), **snapshots.manifests}
@@ -57,6 +59,12 @@ async def prepare(owners: Owners, options: CompactionOptions, *, goes_on: bool) 
         if manifests
         else range(0)
     )
+    unknown = sorted(each for each in options.where_container or () if each not in containers)
+    if manifests and unknown:
+        raise ConfigError(
+            "where-container",
+            f"the store has no container {unknown[0]}; it has {len(containers)}, from 0 on",
+        )
     proposals = await job_proposals(owners.storage, containers, owners.run_id) if goes_on else {}
     unresponsive = {
         number: reason

@@ -32,7 +32,7 @@ from tier2.locations import open_object_storage
 from tier2.object_names import MessageKey, is_job_id, new_job_id
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import ddl
-from tier2.spark.common.command_options import ANSWER_TIMEOUT_S
+from tier2.spark.common.command_options import ANSWER_TIMEOUT_S, checked_store_id
 from tier2.spark.common.frames import arrow_of, frame_of, map_bins
 from tier2.spark.compact.driver import Prepared, planned_here, prepare, read_proposals
 from tier2.spark.compact.options import CompactionOptions
@@ -194,7 +194,7 @@ class _Run:
         self._snapshots = snapshots
         self._timeout_s = timeout_s
         self._commit_timeout_s = timeout_s if commit_timeout_s is None else commit_timeout_s
-        self._store_id = store_id
+        self._store_id = None if store_id is None else checked_store_id(store_id)
         self._store_folder = store_folder
         self._verify_copies = verify_copies
         self.options = CompactionOptions(**options)

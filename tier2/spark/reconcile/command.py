@@ -119,9 +119,6 @@ def add_parser(subparsers: Any) -> None:
         help="of each query, 1 to 256 (default by the store's size)",
     )
     parser.add_argument(
-        "--store-id", metavar="UUID", help="which store, where several share the place"
-    )
-    parser.add_argument(
         "--run-id", metavar="HEX", help="the run's name in mailboxes and findings, 16 hex digits"
     )
     parser.set_defaults(run=run)

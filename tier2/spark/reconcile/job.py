@@ -33,7 +33,7 @@ from tier2.locations import open_object_storage
 from tier2.object_names import MessageKey, store_tag
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import unpack
-from tier2.spark.common.command_options import Exit
+from tier2.spark.common.command_options import Exit, checked_store_id
 from tier2.spark.common.frames import arrow_of, frame_of, map_bins
 from tier2.spark.reconcile.coverage import broken_segments
 from tier2.spark.reconcile.findings import FindingKind, StoreFacts, Suspects, findings_table
@@ -125,6 +125,8 @@ def reconcile(
     ConfigError for them, InventoryError for the listing, CatalogFormatError and ObjectStorageError
     for what cannot be read by the driver, PySparkException for what failed in tasks.
     """
+    if options.get("store_id") is not None:
+        options["store_id"] = checked_store_id(options["store_id"])
     chosen = ReconcileOptions(older_than_s=parse_age(older_than), **options)
     return _Run(spark, url, chosen, listing).result()
 

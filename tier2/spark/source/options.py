@@ -19,6 +19,7 @@ from segmentstore.contracts.byte_sizes import MIB, parse_spark_size
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.urls import redacted
 from tier2.credentials import refuse_secrets
+from tier2.spark.common.command_options import checked_store_id
 from tier2.spark.source.framing import RECORD_BYTES_LIMIT
 
 Format = Literal["raw", "lines", "events"]
@@ -187,6 +188,10 @@ def _url(key: str, text: str) -> str:
     return text
 
 
+def _store_id(key: str, text: str) -> str:
+    return checked_store_id(text, key)
+
+
 def _size(low: int, high: int) -> Parser:
     def parse(key: str, text: str) -> int:
         value = parse_spark_size(text)
@@ -268,7 +273,7 @@ def _columns(key: str, text: str) -> tuple[str, ...]:
 _SPELLINGS: Final[Mapping[str, tuple[str, Parser]]] = {
     "path": ("tier2", _url),
     "tier2": ("tier2", _url),
-    "storeId": ("store_id", _text),
+    "storeId": ("store_id", _store_id),
     "segment": ("segment", _text),
     "prefix": ("prefix", _any_text),
     "pattern": ("pattern", _text),
