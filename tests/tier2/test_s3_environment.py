@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import http.server
+import json
 import os
 import threading
 from collections.abc import Iterator
@@ -135,3 +136,32 @@ def test_a_proxy_is_for_https_but_for_the_hosts_it_is_not(
     with pytest.raises(StorageUnavailableError):
         put_and_read(f"{BARE}&endpoint_url=https://s3.nowhere.invalid")
     assert asked == []
+
+
+def test_a_program_that_gives_expired_credentials_is_named_and_asked_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    given, config = tmp_path / "given.json", tmp_path / "config"
+
+    def give(expiration: str) -> None:
+        keys = {"AccessKeyId": ACCESS_KEY, "SecretAccessKey": SECRET_KEY}
+        given.write_text(json.dumps({"Version": 1, **keys, "Expiration": expiration}))
+
+    config.write_text(f"[default]\ncredential_process = cat {given}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+
+    async def body() -> None:
+        storage = open_object_storage(f"{BARE}&endpoint_url={shared_server(Moto).url}", Runtime())
+        try:
+            give("2001-01-01T00:00:00Z")
+            with pytest.raises(StorageRefusedError, match=r"still expired.*renew") as caught:
+                await storage.put("x", [b"there"], unique_id(1))
+            assert caught.value.kind == "credentials"
+            give("2999-01-01T00:00:00Z")
+            await storage.put("x", [b"there"], unique_id(1))
+            await storage.delete("x")
+        finally:
+            await storage.close()
+
+    asyncio.run(body())

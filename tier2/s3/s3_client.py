@@ -108,7 +108,7 @@ class ClientHolder:
         try:
             client = self._get(timeout_s)
             return work(client)
-        except (boto.BotoCoreError, boto.ClientError, HTTPError, OSError, *_ODD_REPLY) as error:
+        except _EXPECTED as error:
             ours = self._translated(name, call, error)
             if client is not None and isinstance(ours, S3RefusedError) and ours.credentials:
                 self._drop(client)
@@ -240,6 +240,8 @@ def taken_apart(error: Exception) -> tuple[str, int | None, str]:
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return str(answer.get("Code", "")), status, str(answer.get("Message", ""))
     detail = str(error)
+    if isinstance(error, RuntimeError) and _STILL_EXPIRED in detail:
+        return "credentials", None, detail
     for kinds, code in _KINDS:
         if isinstance(error, kinds):
             torn = code == "certificate" and "CERTIFICATE_VERIFY_FAILED" not in detail
@@ -247,10 +249,21 @@ def taken_apart(error: Exception) -> tuple[str, int | None, str]:
     return type(error).__name__, None, detail
 
 
-_ODD_REPLY: Final = (ResponseParserError, LookupError, ValueError, TypeError, AttributeError)
+_ODD_REPLY: Final = (
+    ResponseParserError,
+    LookupError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+)
 """What botocore stumbles with over a reply that no provider means: cut XML, a time or a number that
 is none, a part that lacks.
 """
+_EXPECTED: Final = (boto.BotoCoreError, boto.ClientError, HTTPError, OSError, *_ODD_REPLY)
+
+_STILL_EXPIRED: Final = "refreshed credentials are still expired"
+"""Said by botocore in a plain RuntimeError, where a program or a role gives what has expired."""
 
 _KINDS: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]] = (
     ((boto.NoCredentialsError, boto.PartialCredentialsError), "no-credentials"),
