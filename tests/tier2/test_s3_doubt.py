@@ -12,6 +12,7 @@ from tests.contracts.object_storage_contract import unique_id
 from tests.tier2.s3_transport import (
     Fault,
     S3World,
+    answers,
     cut,
     late,
     passes,
@@ -47,6 +48,24 @@ def test_a_put_that_took_effect_has_succeeded(fault: Fault) -> None:
         assert world.raw() == {"x": b"mine"}
 
     run_case(case)
+
+
+@pytest.mark.parametrize("status", [200, 202, 204])
+@pytest.mark.parametrize("body", [b"", b"<html><body>Please log in</body></html>"])
+def test_a_success_that_is_not_the_store_s_is_none(status: int, body: bytes) -> None:
+    async def case(world: S3World) -> None:
+        world.transport.fail("put", answers(status, body))
+        with pytest.raises(StorageUnavailableError, match="no ETag") as caught:
+            await world.storage.put("x", [b"mine"], unique_id(1))
+        assert caught.value.kind == "odd-reply"
+        await world.storage.put("x", [b"mine"], unique_id(1))
+        # An upload in parts is completed once more.
+        world.transport.fail("complete_upload", answers(status, body))
+        await world.storage.put("y", LARGE, unique_id(2))
+        assert world.raw() == {"x": b"mine", "y": b"".join(LARGE)}
+        assert world.unfinished() == 0
+
+    run_case(case, **IN_PARTS)
 
 
 def test_a_put_that_did_not_take_effect_is_unavailable_and_may_be_tried_again() -> None:

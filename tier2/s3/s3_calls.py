@@ -28,7 +28,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from types_boto3_s3 import S3Client
-    from types_boto3_s3.type_defs import CompletedPartTypeDef, GetObjectOutputTypeDef
+    from types_boto3_s3.type_defs import (
+        CompletedPartTypeDef,
+        CompleteMultipartUploadOutputTypeDef,
+        GetObjectOutputTypeDef,
+        PutObjectOutputTypeDef,
+    )
 
 UNIQUE_ID_KEY: Final = "unique-id"
 """Of the object's metadata (header x-amz-meta-unique-id): 32 hex digits."""
@@ -73,7 +78,7 @@ def put_object(
     """One object in one request."""
 
     def work(client: S3Client) -> None:
-        client.put_object(
+        reply = client.put_object(
             Bucket=where.bucket,
             Key=where.key,
             Body=body_of(parts),  # type: ignore[arg-type]
@@ -81,6 +86,7 @@ def put_object(
             Metadata={**metadata, UNIQUE_ID_KEY: unique_id.hex()},
             **if_absent(conditional=conditional),
         )
+        _check_stored(reply)
 
     return work
 
@@ -340,15 +346,22 @@ def complete_upload(
     """Make the parts the object."""
 
     def work(client: S3Client) -> None:
-        client.complete_multipart_upload(
+        reply = client.complete_multipart_upload(
             Bucket=where.bucket,
             Key=where.key,
             UploadId=upload_id,
             MultipartUpload={"Parts": parts},
             **if_absent(conditional=conditional),
         )
+        _check_stored(reply)
 
     return work
+
+
+def _check_stored(reply: PutObjectOutputTypeDef | CompleteMultipartUploadOutputTypeDef) -> None:
+    # A proxy, or a page for logging in, may say 200 to anything. The log is truncated on this word.
+    if not reply.get("ETag"):
+        raise LookupError("the reply has no ETag: it may not be the store's")
 
 
 def abort_upload(where: Where, upload_id: str) -> Callable[[S3Client], None]:
