@@ -313,7 +313,7 @@ def put_plain_part(
             Key=where.key,
             UploadId=upload_id,
             PartNumber=number,
-            Body=data,
+            Body=body_of([data]),  # type: ignore[arg-type]
             ContentMD5=md5,
         )
         return {"PartNumber": number, "ETag": reply["ETag"]}

@@ -1,6 +1,6 @@
 """The boto3 client: how it is set up, and how what it raises becomes our errors. Runs in threads.
 
-Rules of this file, the only one that touches boto3 and botocore:
+Rules of this file, the only one but s3_connections.py that touches boto3 and botocore:
 
 - the client never tries twice: the sender must see whether a request took effect;
 - checksums are ours: CRC32C of each body, computed here and checked by the provider;
@@ -26,6 +26,7 @@ from urllib3.exceptions import HTTPError
 from segmentstore.contracts.checksum import Buffer, crc32c_parts
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError
+from tier2.s3.s3_connections import set_send_timeout
 from tier2.s3.s3_errors import S3RefusedError, error_of
 from tier2.s3.s3_location import S3Location
 
@@ -209,6 +210,7 @@ class ClientMaker:
                 },
             ),
         )
+        set_send_timeout(client)
         return cast("S3Client", client)
 
 
@@ -355,11 +357,11 @@ class PartsBody:
 def body_of(parts: Sequence[Buffer]) -> bytes | bytearray | PartsBody:
     """The cheapest body of the concatenation of `parts`."""
     filled = [part for part in parts if len(part)]
+    if sum(map(len, filled)) > JOIN_BYTES:
+        return PartsBody(filled)
     if len(filled) == 1 and not isinstance(filled[0], memoryview):
         return filled[0]
-    if sum(map(len, filled)) <= JOIN_BYTES:
-        return b"".join(filled)
-    return PartsBody(filled)
+    return b"".join(filled)
 
 
 def checksum_of(parts: Sequence[Buffer]) -> str:
