@@ -77,7 +77,7 @@ def test_a_good_store_passes_and_nothing_is_left() -> None:
         ("list", [says(403, "AccessDenied")], "permission for ListObjectsV2 on the bucket"),
         (
             "list",
-            [answers(200, b"<ListBucketResult></ListBucketResult>")],
+            [answers(200, b"<ListBucketResult><KeyCount>0</KeyCount></ListBucketResult>")],
             "ListObjectsV2 does not show",
         ),
         (

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypedDict
 
 from segmentstore.contracts.checksum import Buffer
@@ -224,26 +225,54 @@ class Page(NamedTuple):
 
     objects: Sequence[tuple[str, int, int]]
     more: bool
+    token: str = ""
+    """Of the next page, behind one that has no key to go on from."""
+
+
+_LISTING: Final = frozenset(("IsTruncated", "KeyCount", "MaxKeys", "Name"))
+"""What every listing has some of."""
 
 
 def list_objects(
-    bucket: str, prefix: str, start_after: str, count: int
+    bucket: str, prefix: str, start_after: str, count: int, token: str = ""
 ) -> Callable[[S3Client], Page]:
     """Keys that begin with `prefix` and sort behind `start_after`.
 
-    No token: a listing outlives a restart of the server.
+    `token` is that of the page before, mostly none: a listing outlives a restart of the server.
+    What would be left out, or come again for ever, is an error.
     """
 
     def work(client: S3Client) -> Page:
         after: Any = {"StartAfter": start_after} if start_after else {}
+        if token:
+            after["ContinuationToken"] = token
         reply = client.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=count, **after)
+        if _LISTING.isdisjoint(reply):
+            raise LookupError("the reply is no listing: it may not be the store's")
         objects = [
             (each["Key"], each["Size"], milliseconds(each["LastModified"]))
             for each in reply.get("Contents", ())
         ]
-        return Page(objects, bool(reply.get("IsTruncated")))
+        more = bool(reply.get("IsTruncated"))
+        # What was deleted in a bucket with versions can fill a page.
+        page = Page(objects, more, "" if objects else reply.get("NextContinuationToken", ""))
+        _check_page(prefix, start_after, token, page)
+        return page
 
     return work
+
+
+def _check_page(prefix: str, start_after: str, token: str, page: Page) -> None:
+    keys = [start_after, *(key for key, _, _ in page.objects)]
+    for before, key in pairwise(keys):
+        if key <= before:
+            raise StorageUnavailableError(
+                prefix, f"ListObjectsV2: {key} came behind {before}", "odd-listing"
+            )
+    if page.more and not page.objects and page.token in {"", token}:
+        raise StorageUnavailableError(
+            prefix, "ListObjectsV2: more is said to follow, and not where", "odd-listing"
+        )
 
 
 def begin_upload(

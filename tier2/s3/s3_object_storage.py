@@ -39,7 +39,7 @@ from tier2.s3 import s3_calls
 from tier2.s3.copy_upload import COPY_BYTES_MIN, CopyUpload
 from tier2.s3.hedged_reads import hedged_get
 from tier2.s3.parts_upload import BytesUpload, PartsUpload
-from tier2.s3.s3_calls import Where
+from tier2.s3.s3_calls import Page, Where
 from tier2.s3.s3_check import check_promises
 from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_location import S3Location
@@ -184,13 +184,12 @@ class S3ObjectStorage(ObjectStorage):
     async def list(
         self, prefix: str = "", start_after: str = ""
     ) -> AsyncIterator[Sequence[StoredObject]]:
-        more = True
+        more, token = True, ""
         after = self.location.prefix + start_after if start_after else ""
         while more:
-            found, more = await self._page(prefix, after)
-            if not found:
-                return
-            after = found[-1][0]
+            found, more, token = await self._page(prefix, after, token)
+            if found:
+                after = found[-1][0]
             cut = len(self.location.prefix)
             page = [
                 StoredObject(key[cut:], size, modified)
@@ -289,14 +288,13 @@ class S3ObjectStorage(ObjectStorage):
             upload.stop()
             raise
 
-    async def _page(self, prefix: str, after: str) -> tuple[Sequence[tuple[str, int, int]], bool]:
-        under = self.location.prefix + prefix
-        work = s3_calls.list_objects(self.location.bucket, under, after, self._page_objects)
+    async def _page(self, prefix: str, after: str, token: str) -> Page:
+        under, count = self.location.prefix + prefix, self._page_objects
+        work = s3_calls.list_objects(self.location.bucket, under, after, count, token)
         try:
-            page = await self._requests.send("list", prefix, work)
+            return await self._requests.send("list", prefix, work)
         except S3AnswerError as answer:
             raise unexpected(answer) from answer
-        return page.objects, page.more
 
     def _where(self, name: str) -> Where:
         return Where(check_object_name(name), self.location.bucket, self.location.prefix + name)

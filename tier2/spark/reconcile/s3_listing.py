@@ -136,18 +136,16 @@ def _list_exactly(location: S3Location, prefix: str, last: str) -> Iterator[pa.T
     """As `list_prefix`, of keys behind `last`."""
     under = location.prefix
     after = f"{under}{last}" if last else ""
-    holder, more = ClientHolder(location, Runtime()), True
+    holder, more, token = ClientHolder(location, Runtime()), True, ""
     try:
         while more:
-            page = holder.call(
-                prefix, CALL, list_objects(location.bucket, under + prefix, after, PAGE_KEYS)
-            )
-            if not page.objects:
-                return
-            yield listing_table(
-                [StoredObject(key[len(under) :], size, ms) for key, size, ms in page.objects]
-            )
-            after, more = page.objects[-1][0], page.more
+            work = list_objects(location.bucket, under + prefix, after, PAGE_KEYS, token)
+            objects, more, token = holder.call(prefix, CALL, work)
+            if objects:
+                yield listing_table(
+                    [StoredObject(key[len(under) :], size, ms) for key, size, ms in objects]
+                )
+                after = objects[-1][0]
     finally:
         holder.close()
 

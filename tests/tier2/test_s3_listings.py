@@ -1,0 +1,76 @@
+"""Listings that are none, that have no order, and that say more without saying where: an error
+rather than a listing that leaves objects out or never ends.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.harness.services.s3_servers import credentials
+from tests.contracts.object_storage_contract import unique_id
+from tests.tier2.s3_transport import S3World, answers, run_case
+from tier2.object_storage import StorageUnavailableError
+
+NAMES = ["a", "b", "c"]
+
+
+@pytest.fixture(autouse=True)
+def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for key, value in credentials().items():
+        monkeypatch.setenv(key, value)
+
+
+def listing(*names: str, more: bool = False, token: str = "") -> bytes:
+    contents = "".join(
+        f"<Contents><Key>some/prefix/{name}</Key><Size>1</Size>"
+        "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
+        for name in names
+    )
+    following = f"<NextContinuationToken>{token}</NextContinuationToken>" if token else ""
+    return (
+        f"<ListBucketResult><IsTruncated>{str(more).lower()}</IsTruncated>{contents}{following}"
+        "</ListBucketResult>"
+    ).encode()
+
+
+async def listed(world: S3World, *, put: bool = True) -> list[str]:
+    if put:
+        for number, name in enumerate(NAMES):
+            await world.storage.put(name, [b"1"], unique_id(number))
+    return [each.name async for page in world.storage.list() for each in page]
+
+
+@pytest.mark.parametrize(
+    ("pages", "kind"),
+    [
+        ([b""], "odd-reply"),
+        ([b"<html><body>Please log in</body></html>"], "odd-reply"),
+        ([listing("b", "a", more=True)], "odd-listing"),
+        ([listing("a", "a")], "odd-listing"),
+        ([listing("a", "b", more=True), listing("a", "b", more=True)], "odd-listing"),
+        ([listing(more=True)], "odd-listing"),
+        ([listing(more=True, token="x"), listing(more=True, token="x")], "odd-listing"),
+    ],
+)
+def test_a_listing_that_would_leave_out_objects_or_never_end_is_an_error(
+    pages: list[bytes], kind: str
+) -> None:
+    async def case(world: S3World) -> None:
+        world.transport.fail("list", *(answers(200, page) for page in pages))
+        with pytest.raises(StorageUnavailableError) as caught:
+            await listed(world)
+        assert caught.value.kind == kind
+        assert await listed(world, put=False) == NAMES
+
+    run_case(case)
+
+
+def test_pages_without_a_key_do_not_end_a_listing() -> None:
+    async def case(world: S3World) -> None:
+        empty = [listing(more=True, token=token) for token in "xy"]
+        pages = (*empty, listing("a", more=True), *empty, listing("b"))
+        world.transport.fail("list", *(answers(200, page) for page in pages))
+        assert await listed(world) == ["a", "b"]
+        assert world.transport.sent["list"] == len(pages)
+
+    run_case(case)
