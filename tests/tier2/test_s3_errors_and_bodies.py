@@ -51,6 +51,13 @@ def test_answers_are_distinguished_from_failures(
     assert found.verdict is verdict
 
 
+@pytest.mark.parametrize("code", ["404", ""])
+def test_a_read_without_a_code_does_not_say_absent(code: str) -> None:
+    found = error_of("name", "GetObject", "bucket", code, 404, "")
+    assert isinstance(found, S3UnavailableError)
+    assert found.verdict is S3Verdict.FAILED
+
+
 @pytest.mark.parametrize(
     ("code", "status", "verdict", "kind"),
     [

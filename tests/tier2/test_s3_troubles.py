@@ -14,6 +14,7 @@ import pytest
 
 from recovery.harness.services.s3_servers import credentials
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
+from segmentstore.contracts.byte_sizes import MIB
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import unique_id
 from tests.support.loop_clock import LoopClock
@@ -27,6 +28,7 @@ from tests.tier2.s3_transport import (
 )
 from tier2.object_storage import (
     InvalidRangeError,
+    ObjectRange,
     StorageRefusedError,
     StorageUnavailableError,
 )
@@ -150,6 +152,27 @@ def test_a_reply_that_boto3_cannot_take_apart_is_no_answer(
         with pytest.raises(StorageUnavailableError) as caught:
             await calls[call]()
         assert caught.value.kind in {"odd-reply", "500"}
+
+    run_case(case)
+
+
+@pytest.mark.parametrize("body", [b"", b"<html><h1>404 Not Found</h1></html>", b"not found"])
+def test_a_proxy_that_finds_no_store_does_not_say_that_an_object_is_absent(body: bytes) -> None:
+    async def case(world: S3World) -> None:
+        storage = world.storage
+        await storage.put("x", [b"0123"], unique_id(1))
+        missing = answers(404, body)
+        world.transport.fail("head", answers(404, b""))
+        world.transport.fail("get", missing, missing)
+        for call in (storage.get_range("x", 0, 4), storage.head("x")):
+            with pytest.raises(StorageUnavailableError) as caught:
+                await call
+            assert caught.value.kind == "404"
+        await storage.put("large", [bytes(6 * MIB)], unique_id(2))
+        world.transport.fail("copy_part", missing)
+        with pytest.raises(StorageUnavailableError, match="makes no sense"):
+            await storage.compose("copy", [ObjectRange("large", 0, 6 * MIB)], unique_id(3))
+        assert await storage.get_range("x", 0, 4) == b"0123"
 
     run_case(case)
 

@@ -81,7 +81,8 @@ class CopyUpload(PartsUpload):
             return await self._send_through_here(upload_id, number, source, each, retry=retry)
         except S3AnswerError as answer:
             if answer.verdict is S3Verdict.ABSENT:
-                raise ObjectNotFoundError(each.name, "no such object") from answer
+                # Some stores say so without a code, as a proxy does that finds no store.
+                await self._check_source(source, each)
             if answer.verdict is S3Verdict.BAD_RANGE:
                 raise _beyond(each) from answer
             raise

@@ -165,6 +165,8 @@ MOVES: Final[Mapping[str, str]] = {
 }
 """Codes that a person must deal with, and what to do. `{call}` and `{bucket}` are filled in."""
 
+_SAYS_ABSENT: Final = "GetObject"
+"""The call that decides whether an object is absent: each store answers it with a code."""
 _NAMELESS = re.compile(r"[0-9]*|Unknown")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -204,6 +206,9 @@ def error_of(
     if _NAMELESS.fullmatch(code):
         code = str(status) if status is not None else "unknown"
     verdict = verdict_of(code, status)
+    if verdict is S3Verdict.ABSENT and code == str(status) and call == _SAYS_ABSENT:
+        # A proxy that does not find the store has answered.
+        verdict = S3Verdict.FAILED
     # A proxy's page of HTML is no message, and a strange code is no kind: errors are counted by it.
     detail = " ".join(detail.split())[:200]
     kind = code if _KIND.fullmatch(code) else "other"
