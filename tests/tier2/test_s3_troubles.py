@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from io import BytesIO
 from typing import Any
 
 import pytest
+from botocore.awsrequest import AWSPreparedRequest, AWSResponse
 
 from recovery.harness.services.s3_servers import credentials
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
@@ -22,6 +24,7 @@ from tests.tier2.s3_transport import (
     FaultyTransport,
     S3World,
     answers,
+    forged,
     run_case,
     run_case_with_threads,
     says,
@@ -112,6 +115,34 @@ def test_a_reply_that_is_not_the_bytes_asked_for_is_no_answer(
             await world.storage.get_range("x", 3, 4)
         assert caught.value.kind == kind
         assert world.storage.statistics().operations["get"].errors == {kind: 1}
+
+    run_case(case)
+
+
+class _Endless(BytesIO):
+    """A body without an end, of which so many bytes may be read at once."""
+
+    bytes_max = 64
+
+    def read(self, amount: int | None = -1) -> bytes:
+        assert amount is not None
+        assert 0 < amount <= self.bytes_max
+        return bytes(amount)
+
+
+def test_of_a_reply_that_is_too_long_one_byte_more_is_read() -> None:
+    def endless(transport: FaultyTransport, request: AWSPreparedRequest) -> AWSResponse:
+        reply = forged(206, b"", Content_Range="bytes 3-6/10", Content_Length="1000000000")
+        reply.raw = _Endless()
+        return reply
+
+    async def case(world: S3World) -> None:
+        world.transport.fail("get", endless, endless)
+        with pytest.raises(StorageUnavailableError, match="more bytes came where 4") as caught:
+            await world.storage.get_range("x", 3, 4)
+        assert caught.value.kind == "wrong-range"
+        with pytest.raises(StorageUnavailableError, match="31 bytes came of 10"):
+            await world.storage.get_whole("x", 30)
 
     run_case(case)
 

@@ -23,7 +23,7 @@ from tier2.object_storage import (
     UnfinishedUpload,
     WholeObject,
 )
-from tier2.s3.s3_client import PartsBody, S3Reply, body_of, checksum_of
+from tier2.s3.s3_client import PartsBody, S3Reply, body_of, checksum_of, read_body
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -106,14 +106,15 @@ def get_object(
             coming.begins(body)
         try:
             _check_range(where.name, reply, offset, length)
-            data = body.read()
+            data = read_body(body, length)
         finally:
             body.close()
         if len(data) != length:
+            came = "more" if len(data) > length else f"{len(data)}"
             raise StorageUnavailableError(
                 where.name,
-                f"GetObject: {len(data)} bytes came where {length} were due",
-                "truncated",
+                f"GetObject: {came} bytes came where {length} were due",
+                "wrong-range" if len(data) > length else "truncated",
             )
         return data
 
@@ -132,7 +133,7 @@ def get_whole_object(where: Where, bytes_max: int) -> Callable[[S3Client], Whole
         )
         body = reply["Body"]
         try:
-            data = body.read()
+            data = read_body(body, bytes_max)
         finally:
             body.close()
         match = _CONTENT_RANGE.fullmatch(reply.get("ContentRange") or "")

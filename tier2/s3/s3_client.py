@@ -364,6 +364,14 @@ def body_of(parts: Sequence[Buffer]) -> bytes | bytearray | PartsBody:
     return b"".join(filled)
 
 
+def read_body(body: StreamingBody, bytes_max: int) -> bytes:
+    """All of a reply's body; one byte more than `bytes_max` of one that is longer."""
+    data = body.read(bytes_max + 1)
+    if len(data) <= bytes_max:
+        body.read(1)  # Only its end is compared with the length that it was to have.
+    return data
+
+
 def checksum_of(parts: Sequence[Buffer]) -> str:
     """CRC32C of the concatenation of `parts` as S3 writes it: base64 of four bytes."""
     return base64.b64encode(crc32c_parts(parts).to_bytes(4, "big")).decode("ascii")
