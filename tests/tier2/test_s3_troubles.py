@@ -5,6 +5,7 @@ things are not well.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import replace
@@ -28,6 +29,7 @@ from tests.tier2.s3_transport import (
     run_case,
     run_case_with_threads,
     says,
+    waits,
 )
 from tier2.object_storage import (
     InvalidRangeError,
@@ -36,6 +38,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
 )
 from tier2.request_statistics import Operation
+from tier2.s3 import s3_requests
 from tier2.s3.s3_client import READ_TIMEOUT_S
 from tier2.s3.s3_errors import error_of
 from tier2.s3.s3_object_storage import CLOSE_TIMEOUT_S, S3ObjectStorage
@@ -342,3 +345,26 @@ def test_a_burst_of_throttling_is_waited_out_by_an_upload() -> None:
         assert world.raw() == {"x": b"1"}
 
     run_case(case, multipart_bytes=1)
+
+
+def test_a_close_leaves_a_thread_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_requests, "CLOSE_S_MAX", 0.1)
+    monkeypatch.setattr(s3_requests, "CUT_AGAIN_S", 0.1)
+
+    async def case(world: S3World) -> None:
+        # As in a program that is asked for credentials, and waits for a person.
+        hangs, go_on = asyncio.Event(), threading.Event()
+        world.transport.fail("put", waits(hangs, go_on))
+        put = asyncio.ensure_future(world.storage.put("x", [b"1"], unique_id(1)))
+        await hangs.wait()
+        put.cancel()
+        try:
+            async with asyncio.timeout(30):
+                await world.storage.close()
+            assert put.cancelled()
+            with pytest.raises(StorageUnavailableError, match="the storage is closed"):
+                await world.storage.head("x")
+        finally:
+            go_on.set()
+
+    run_case_with_threads(case)

@@ -4,7 +4,7 @@ In this order: bytes in flight, the shared rate, a connection, a thread. Rules o
 
 - a request is counted from when its thread has it until its outcome is known;
 - a caller that is cancelled, or has its answer from a second request, leaves its thread to end by
-  itself. Connection and bytes are given back then, and `close` waits for it;
+  itself. Connection and bytes are given back then, and `close` waits for it, CLOSE_S_MAX at most;
 - second requests have threads and connections of their own, a quarter as many: where all others
   hang they still go out;
 - after `close` began only what was begun before may still be ended (`last=True`: an abort, a check
@@ -51,6 +51,12 @@ CALL_NAMES: dict[Operation, str] = {
 
 CUT_AGAIN_S = 1.0
 """While closing, between two searches for replies that nobody waits for."""
+CLOSE_S_MAX = 150.0
+"""How long a close waits for threads, which are left to themselves behind it.
+
+A request has a timeout wherever it waits for the provider. A program that botocore asks for
+credentials has none, and a large body may pass a slow line for longer.
+"""
 _READS: frozenset[Operation] = frozenset(("get", "head"))
 """Whose patience is measured. What a provider does for the others may take a minute in silence."""
 
@@ -184,18 +190,29 @@ class S3Requests:
         self._beside -= 1
 
     async def close(self) -> None:
-        """Let what runs end, then give threads and connections back. Idempotent."""
+        """Let what runs end, then give threads and connections back. Idempotent.
+
+        What runs for CLOSE_S_MAX is left to its thread.
+        """
         self.stop_new()
-        while self._running:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + CLOSE_S_MAX
+        while self._running and loop.time() < until_s:
             for reply in self._running.values():
                 if reply.lost:
                     reply.cut()
             # One that nobody waits for may begin only now, and trickle.
             await asyncio.wait(tuple(self._running), timeout=CUT_AGAIN_S)
-        if not self._closed:
-            self._closed = True
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._client.close)
-            self._executor.shutdown()
+        if self._closed:
+            return
+        self._closed = True
+        if self._running:
+            for running in tuple(self._running):
+                running.cancel()
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            return
+        await loop.run_in_executor(self._executor, self._client.close)
+        self._executor.shutdown()
 
     def stop_new(self) -> None:
         """From now on only requests with `last` are sent."""
