@@ -301,6 +301,11 @@ class StorageWriter:
         """Segments with bytes that are not in Tier 2."""
         return len(self._pending.dirty)
 
+    @property
+    def segments_due(self) -> int:
+        """Of these, those that an upload has, or that the next ones take."""
+        return len(self._pending.ready) + len(self._pending.busy)
+
     def first_unflushed_sequence(self) -> int | None:
         """The log may be truncated at a checkpoint below this; None: at any.
 

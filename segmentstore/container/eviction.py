@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 from durablelog.metadata_updater import MetadataUpdater
@@ -25,6 +24,8 @@ CONSIDERED_IN_A_TURN: Final = 512
 ROUNDS_OF_A_TRIM: Final = 8
 SPARE_MAX: Final = 256
 """Segments that leave beyond those that must, while some leave anyway."""
+FLUSH_WAIT_S: Final = 5.0
+"""Of a flush that takes longer, what Tier 2 has by then may leave before the rest is there."""
 ROOM_TIMEOUT_S: Final = 30.0
 """A caller is refused after so long a time in which nothing brought a segment nearer to leaving."""
 ROOM_TIMEOUT_MAX_S: Final = 120.0
@@ -69,7 +70,10 @@ class Eviction:
         self._changed = asyncio.Event()
         self._prepared = False
         """Whether room was asked for early, and nothing has been written since."""
-        self._unflushed = self._unwritten = False
+        self._unflushed = self._unwritten = 0
+        """Segments that the last round met and that cannot leave: their bytes are not in Tier 2, or
+        their changes not in the catalog.
+        """
         self._in_use = False
         """Whether the last round met one that could leave, but for a pin."""
         self._passed_over = False
@@ -118,11 +122,18 @@ class Eviction:
         """Segments may leave that could not before. O(1)."""
         self._changed.set()
 
-    def storage_advanced(self) -> None:
-        """Segments have been flushed: a checkpoint lets them leave, if somebody waits. O(1)."""
+    def storage_advanced(self, segments_due: int) -> None:
+        """Segments have been flushed: a checkpoint lets them leave, if somebody waits. O(1).
+
+        It is requested when few of the others are due, or on their way. For it would write the
+        records of all, and those of the others had to be written once more.
+        """
         if self._waiting and self._unflushed:
             self._last_advance = asyncio.get_running_loop().time()
-            self._request_room(False, True)  # noqa: FBT003
+            if segments_due <= self.share(8):
+                self._unwritten += self._unflushed
+                self._unflushed = 0
+                self._request_room(False, True)  # noqa: FBT003
 
     def written(self) -> None:
         """What changed until the last checkpoint is in the catalog."""
@@ -199,7 +210,8 @@ class Eviction:
                 if not self._reserved and loop.time() >= self._deadline(begun):
                     raise self._too_many()
                 self._changed.clear()
-                self._unflushed = self._unwritten = self._in_use = self._passed_over = False
+                self._unflushed = self._unwritten = 0
+                self._in_use = self._passed_over = False
             # Twice if the first time found some that were used.
             there = len(self._metadata.segments)
             if considered < (2 * there if self._passed_over else there):
@@ -249,10 +261,14 @@ class Eviction:
 
     async def _wait(self, timeout_s: float) -> None:
         self._held = self._count
-        self._request_room(self._unflushed, self._unwritten)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+        # What is being flushed is written behind that, and not before it as well.
+        self._request_room(self._unflushed > 0, self._unwritten > self._unflushed)
+        try:
+            async with asyncio.timeout(min(timeout_s, FLUSH_WAIT_S)):
                 await self._changed.wait()
+        except TimeoutError:
+            if self._unwritten:
+                self._request_room(False, True)  # noqa: FBT003
 
     def _evict_some(self, count: int) -> int:
         """Consider the next segments; the number of those that left."""
@@ -270,10 +286,12 @@ class Eviction:
             if segment is None:
                 continue
             if segment.generation > written:
-                # Most of them, while many are appended to: neither they nor how they were used are
-                # of interest before they are written.
-                if not (self._unwritten and self._unflushed):
-                    self._note_unwritten(segment)
+                # Most of them, while many are appended to: how they were used is of no interest
+                # before they are written.
+                if segment.flushed:
+                    self._unwritten += 1
+                else:
+                    self._unflushed += 1
             elif self._may_leave(segment):
                 self._updater.evict(segment)
                 self._on_evicted(segment)
@@ -281,15 +299,9 @@ class Eviction:
         self.evictions += evicted
         return evicted
 
-    def _note_unwritten(self, segment: SegmentMetadata) -> None:
-        if segment.flushed:
-            self._unwritten = True
-        else:
-            self._unflushed = True
-
     def _may_leave(self, segment: SegmentMetadata) -> bool:
         if not segment.flushed:
-            self._unflushed = True
+            self._unflushed += 1
             return False
         segment_id = segment.segment_id
         if segment_id in self.recent:
@@ -297,7 +309,7 @@ class Eviction:
             self._passed_over = True
             return False
         if not self._updater.may_evict(segment):
-            self._unwritten = True
+            self._unwritten += 1
             return False
         if segment_id in self.pins or segment.name in self.creating:
             self._in_use = True

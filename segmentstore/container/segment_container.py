@@ -553,7 +553,7 @@ class SegmentContainer(ContainerUpkeep):
 
     def _storage_advanced(self) -> None:
         """Tier 2 has more than before: writers may go on, the log may be cut."""
-        self._eviction.storage_advanced()
+        self._eviction.storage_advanced(self._writer.segments_due)
         self._throttle_changed()
         self._truncation.storage_advanced()
 

@@ -204,7 +204,7 @@ def test_a_caller_waits_longer_while_a_flush_or_a_checkpoint_advances(kept_by: s
             while loop.time() < begun + until_s:
                 await asyncio.sleep(eviction.ROOM_TIMEOUT_S / 2)
                 if kept_by == "bytes":
-                    room.storage_advanced()
+                    room.storage_advanced(0)
                 else:
                     room.written()
 
@@ -220,6 +220,54 @@ def test_a_caller_waits_longer_while_a_flush_or_a_checkpoint_advances(kept_by: s
             assert loop.time() - begun == pytest.approx(refused_at)
             advancing.cancel()
             await asyncio.wait((advancing,))
+
+    run_virtual(main())
+
+
+def full_of(flushed: int, unflushed: int) -> tuple[Eviction, list[tuple[bool, bool]]]:
+    """Eviction where so many segments take all the room, none of them written; what it requests."""
+    updater = MetadataUpdater(ContainerMetadata(0))
+    for number in range(1, flushed + unflushed + 1):
+        segment = SegmentMetadata(number, f"s{number}", 0)
+        segment.length = 5 if number > flushed else 0
+        updater.metadata.segments[number] = segment
+    asked: list[tuple[bool, bool]] = []
+    room = Eviction(
+        updater, flushed + unflushed, lambda *keeps: asked.append(keeps), lambda _: None
+    )
+    return room, asked
+
+
+def test_a_checkpoint_is_requested_once_behind_the_flush_that_callers_wait_for() -> None:
+    """Before it, that would write segments which the flush changes again."""
+
+    async def main() -> None:
+        room, asked = full_of(0, 32)
+        waiting = asyncio.ensure_future(room.make_room(1))
+        await asyncio.sleep(0.1)
+        room.storage_advanced(31)
+        room.storage_advanced(5)
+        assert asked == [(True, False)]
+        room.storage_advanced(4)
+        room.storage_advanced(0)
+        assert asked == [(True, False), (False, True)]
+        waiting.cancel()
+        await asyncio.wait((waiting,))
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("flushed", [1, 15, 17])
+def test_what_is_flushed_leaves_before_a_flush_that_takes_long(flushed: int) -> None:
+    async def main() -> None:
+        room, asked = full_of(flushed, 32 - flushed)
+        waiting = asyncio.ensure_future(room.make_room(1))
+        await asyncio.sleep(0.1)
+        assert asked == [(True, flushed > 16)]
+        await asyncio.sleep(eviction.FLUSH_WAIT_S)
+        assert (False, True) in asked
+        waiting.cancel()
+        await asyncio.wait((waiting,))
 
     run_virtual(main())
 
