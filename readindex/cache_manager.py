@@ -132,8 +132,9 @@ class CacheManager:
         index = self._indexes.get(segment_id)
         if index is not None:
             self._tail.release_tail(index)
-            for extent in list(index.extents_from(0)):
-                self.release(extent)
+            if index.extents is not None:
+                for extent in list(index.extents_from(0)):
+                    self.release(extent)
             del self._indexes[segment_id]
 
     def drop_unflushed(self, segment_id: int) -> None:
@@ -186,6 +187,8 @@ class CacheManager:
     def advance(self, index: SegmentReadIndex, storage_length: int) -> None:
         """Tier 2 has everything below `storage_length` now. Cost: the extents this is new for."""
         self._tail.advance(index, storage_length)
+        if index.extents is None:
+            return
         for extent in index.newly_flushed(storage_length):
             extent.flushed = False
             self._mark_flushed(extent)

@@ -119,8 +119,8 @@ class TailMemory:
         length = len(data)
         if length < self._small_bytes:
             if index.tail is None:
-                index.check_next(offset)
                 if not length:
+                    index.check_next(offset)
                     index.next_offset = offset
                     return
                 index.open_tail(offset, self.position)

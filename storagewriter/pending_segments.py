@@ -136,7 +136,7 @@ class PendingSegments:
         for segment_id in [*self.dirty, *self.sources]:
             self.settle(segment_id)
         dirty = self.dirty
-        for segment_id, segment in self._metadata.segments.items():
+        for segment_id, segment in self._holder.metadata.segments.items():
             if segment.merges:
                 self.sources[segment_id] = deque(merge.source_id for merge in segment.merges)
                 self.link_candidates.add(segment_id)
@@ -149,19 +149,15 @@ class PendingSegments:
             found = aggregator.pending_bytes if aggregator is not None else 0
             if found != own_unflushed_bytes(segment):
                 raise DataCorruptionError(
-                    f"container {self._metadata.container_id}, {segment!r}",
+                    f"container {self._holder.metadata.container_id}, {segment!r}",
                     f"{own_unflushed_bytes(segment)} bytes are not in Tier 2, and the "
                     f"log has {found} of them",
                 )
         self.news = True
 
-    @property
-    def _metadata(self) -> ContainerMetadata:
-        return self._holder.metadata
-
     def _open(self, segment_id: int) -> SegmentAggregator | None:
         """A new aggregator, not yet in `dirty`; None if the segment is deleted already."""
-        segment = self._metadata.segments.get(segment_id)
+        segment = self._holder.metadata.segments.get(segment_id)
         return None if segment is None else SegmentAggregator(segment_id, segment.storage_length)
 
     def _became_dirty(self, aggregator: SegmentAggregator) -> None:
@@ -181,7 +177,7 @@ class PendingSegments:
 
     def _add_merge(self, operation: MergeOperation) -> None:
         target_id, source_id = operation.target_id, operation.source_id
-        if operation.length and source_id in self._metadata.segments:
+        if operation.length and source_id in self._holder.metadata.segments:
             self.sources.setdefault(target_id, deque()).append(source_id)
             self.link_candidates.add(target_id)
             self.news = True
@@ -206,7 +202,7 @@ class PendingSegments:
         """
         wanted = {}
         for each in segment_ids:
-            segment = self._metadata.segments.get(each)
+            segment = self._holder.metadata.segments.get(each)
             if segment is not None and segment.storage_length < segment.length:
                 wanted[each] = segment.length
                 self._force(each)
@@ -238,7 +234,7 @@ class PendingSegments:
 
     def _force(self, segment_id: int, end: int | None = None) -> None:
         aggregator = self.dirty.get(segment_id)
-        segment = self._metadata.segments.get(segment_id)
+        segment = self._holder.metadata.segments.get(segment_id)
         if aggregator is None or segment is None:
             return
         aggregator.forced_end = max(aggregator.forced_end, segment.length if end is None else end)
@@ -313,7 +309,7 @@ class PendingSegments:
                 left += self._settle_one(left.pop())
 
     def _settle_one(self, segment_id: int) -> Sequence[int]:
-        segment = self._metadata.segments.get(segment_id)
+        segment = self._holder.metadata.segments.get(segment_id)
         aggregator = self.dirty.get(segment_id)
         if aggregator is not None:
             end = segment.storage_length if segment is not None else None
@@ -339,7 +335,7 @@ class PendingSegments:
         """
         known, gone = self.sources.get(segment_id), []
         if known is not None:
-            while known and known[0] not in self._metadata.segments:
+            while known and known[0] not in self._holder.metadata.segments:
                 gone.append(known.popleft())
             if known:
                 assert segment is not None, (

@@ -59,7 +59,7 @@ class NameKey(NamedTuple):
 
     def encode(self) -> bytes:
         """As it is stored. Raises MetadataFormatError if it cannot be a name."""
-        return NAMES + _encode_name(self.name)
+        return name_key(self.name)
 
 
 class ChunkPageKey(NamedTuple):
@@ -167,6 +167,11 @@ CatalogKey = (
 def segment_id_key(segment_id: int) -> bytes:
     """A SegmentIdKey as it is stored."""
     return _ONE.pack(SEGMENTS, segment_id)
+
+
+def name_key(name: str) -> bytes:
+    """A NameKey as it is stored. Raises MetadataFormatError if it cannot be a name."""
+    return NAMES + _encode_name(name)
 
 
 def chunk_page_key(segment_id: int, first_offset: int) -> bytes:

@@ -219,14 +219,15 @@ class FrozenMetadata:
             segment_id, segment = tables.segments.popitem()
             found = segment_record(segment) if isinstance(segment, SegmentMetadata) else segment
             assert not isinstance(found, WholeSegment)
-            self._set(segment_id_key(segment_id), None if found is None else encode_segment(found))
+            value = None if found is None else encode_segment(found)
+            self._batch.set(segment_id_key(segment_id), value)
             unflushed = found is not None and not found.flushed
             if unflushed != (segment_id in tables.unflushed):
-                self._set(unflushed_key(segment_id), b"" if unflushed else None)
+                self._batch.set(unflushed_key(segment_id), b"" if unflushed else None)
             yield 1
         while tables.names:
             name, named_id = tables.names.popitem()
-            self._set(
+            self._batch.set(
                 NameKey(name).encode(), None if named_id is None else encode_segment_id(named_id)
             )
             yield 1
@@ -257,12 +258,12 @@ class FrozenMetadata:
         tables = self._tables
         while tables.objects:
             name, live = tables.objects.popitem()
-            self._set(ObjectKey(name).encode(), None if live is None else encode_object(live))
+            self._batch.set(ObjectKey(name).encode(), None if live is None else encode_object(live))
             yield 1
         while tables.garbage:
             garbage_key, garbage = tables.garbage.popitem()
             value = None if garbage is None else encode_garbage(garbage)
-            self._set(GarbageKey(*garbage_key).encode(), value)
+            self._batch.set(GarbageKey(*garbage_key).encode(), value)
             yield 1
         if tables.clock is not None:
             self._batch.put(DeletionClockKey().encode(), encode_deletion_clock(tables.clock))
@@ -301,25 +302,20 @@ class FrozenMetadata:
 
     def _set_attribute(self, segment_id: int, attribute_id: AttributeKey, value: int) -> None:
         key = CatalogAttributeKey(segment_id, attribute_id).encode()
-        self._set(key, None if value == ATTRIBUTE_UNSET else encode_attribute(value))
+        self._batch.set(key, None if value == ATTRIBUTE_UNSET else encode_attribute(value))
 
     def _set_page(self, segment_id: int, page_key: int, content: PageContent | None) -> int:
         chunks = () if content is None else _chunks_of(content)
         key = chunk_page_key(segment_id, page_key)
-        self._set(key, encode_chunk_page(chunks) if chunks else None)
+        self._batch.set(key, encode_chunk_page(chunks) if chunks else None)
         return 1 + len(chunks) // _CHUNKS_OF_A_STEP
 
     def _set_place(
         self, object_name: str, segment_id: int, start_offset: int, chunk: ChunkRecord | None
     ) -> None:
         key = chunk_place_key(object_name, segment_id, start_offset)
-        self._set(key, None if chunk is None else encode_chunk_place((chunk.length, *chunk[3:])))
-
-    def _set(self, key: bytes, value: bytes | None) -> None:
-        if value is None:
-            self._batch.delete(key)
-        else:
-            self._batch.put(key, value)
+        value = None if chunk is None else encode_chunk_place((chunk.length, *chunk[3:]))
+        self._batch.set(key, value)
 
 
 def _chunks_of(content: PageContent) -> Sequence[ChunkRecord]:

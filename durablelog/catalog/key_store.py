@@ -116,19 +116,19 @@ class KeyBatch:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set a value."""
+        self.set(key, value)
+
+    def delete(self, key: bytes) -> None:
+        """Remove a key, whether it is there or not."""
+        self.set(key, None)
+
+    def set(self, key: bytes, value: bytes | None) -> None:
+        """Set a value, or remove the key: None."""
         length = len(key)
         if key < OWN_KEYS_END or length > KEY_BYTES_MAX:
             raise _unwritable(key)
         self._changes.append((key, value, b""))
-        self.size += length + len(value)
-
-    def delete(self, key: bytes) -> None:
-        """Remove a key, whether it is there or not."""
-        length = len(key)
-        if key < OWN_KEYS_END or length > KEY_BYTES_MAX:
-            raise _unwritable(key)
-        self._changes.append((key, None, b""))
-        self.size += length
+        self.size += length if value is None else length + len(value)
 
     def delete_range(self, keys: StoreKeyRange) -> None:
         """Remove all keys of a range."""

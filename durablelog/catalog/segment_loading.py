@@ -22,6 +22,7 @@ from durablelog.catalog.catalog_keys import (
     chunk_page_range,
     chunk_place_range,
     decode_key,
+    name_key,
     segment_id_key,
 )
 from durablelog.catalog.catalog_records import (
@@ -58,7 +59,7 @@ async def find_ids(store: KeyStore, names: Sequence[str]) -> list[int | None]:
 
     Raises MetadataFormatError, which names the record, and what the store raises.
     """
-    found = await store.get([NameKey(name).encode() for name in names])
+    found = await store.get([name_key(name) for name in names])
     return [
         None if value is None else decoded(decode_segment_id, NameKey(name), value)
         for name, value in zip(names, found, strict=True)
@@ -152,7 +153,7 @@ def _add_only_page(
     chunks = decode_page(ChunkPageKey(record.segment_id, 0), page, objects)
     if chunks[-1].end_offset != record.storage_length:
         return False
-    segment.own_chunks().extend_pages([(chunks, None)])
+    segment.chunks = ChunkList.of_page(chunks)
     return True
 
 

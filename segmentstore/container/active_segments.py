@@ -440,6 +440,8 @@ class ActiveSegments:
 
     async def _answer(self, keys: Sequence[SegmentKey]) -> None:
         for key, found in zip(keys, await self._loader.load(keys), strict=True):
+            if key not in self.wanted:
+                continue  # Most of them: who waited went on when it came into memory.
             if isinstance(found, SegmentStoreError):
                 if any(waiter.deferred for _, waiter in self.wanted.get(key, ())):
                     # It was accepted, and so may be others of its writer behind it.

@@ -159,7 +159,9 @@ class SegmentLoader:
                     raise
                 continue
             read = {*ids, *wanted}
-            if not touched & read and ids.keys() >= set(filter(self._is_stored, keys)):
+            # With all keys in `unknown` there is none left to ask for.
+            whole = len(unknown) == len(keys) or ids.keys() >= set(filter(self._is_stored, keys))
+            if whole and not touched & read:
                 loaded = dict(zip(wanted, found, strict=True))
                 return [self._activate(key, ids, loaded) for key in keys]
 

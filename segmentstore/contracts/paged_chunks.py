@@ -63,7 +63,16 @@ class PagedChunks:
         self._last = _EMPTY
         self._earlier: EarlierPages | None = None
         """None unless there are at least two pages, in memory or not."""
-        self.extend(chunks)
+        for chunk in chunks:
+            self.append(chunk)
+
+    @classmethod
+    def of_page(cls, records: list[ChunkRecord]) -> Self:
+        """A list of the chunks in one page, which belong to it from now on."""
+        assert 0 < len(records) <= cls.page_chunks, len(records)
+        chunks = cls()
+        chunks._last = records
+        return chunks
 
     @classmethod
     def partial(cls, count: int, start_offset: int, last_page: list[ChunkRecord]) -> Self:
