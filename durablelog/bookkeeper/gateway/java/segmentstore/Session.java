@@ -79,7 +79,7 @@ final class Session {
     void connect(ClientConfiguration settings, byte[] secret, long millis) throws Exception {
         Bookies[] way = new Bookies[1];
         Refusals refusals = WatchedEncryption.watch(settings);
-        WatchedBookKeeper made = new WatchedBookKeeper(
+        WatchedBookKeeper made = WatchedBookKeeper.make(
                 settings,
                 client -> way[0] =
                         new Bookies(client, unacknowledged::get, this::writes, refusals));
