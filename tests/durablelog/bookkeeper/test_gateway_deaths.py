@@ -224,6 +224,27 @@ def pipes(pid: int) -> set[str]:
     return {link for link in found if link.startswith("pipe:")}
 
 
+def test_signals_to_all_processes_of_a_program_leave_its_gateway_running() -> None:
+    """A terminal sends them, and a service manager. The program needs it to close its stores."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    gateway = GatewayProcess("token")
+    try:
+        for number in numbers:
+            os.kill(gateway.pid, number)
+        assert {number for number in numbers if ignores(gateway.pid, number)} == set(numbers)
+        assert gateway.control.call("dataSocket") == [gateway.data_socket]
+    finally:
+        gateway.stop()
+    assert gateway.wait() == 0
+
+
+def ignores(pid: int, number: signal.Signals) -> bool:
+    """Whether a process ignores a signal, as the kernel reports it."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (mask,) = [int(line.split()[1], 16) for line in lines if line.startswith("SigIgn:")]
+    return bool(mask >> (number - 1) & 1)
+
+
 def test_a_gateway_that_does_not_start_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,15 +6,30 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.Comparator;
 import java.util.stream.Stream;
+import sun.misc.Signal;
+import sun.misc.SignalHandler;
 
 /**
  * This process ends with its parent, whatever happens to that: standard input ends, or another
  * becomes the parent.
  */
 final class Parent {
+    /**
+     * A terminal and a service manager send these to all processes that belong together. The parent
+     * closes its stores then, and needs this one for that; it ends afterwards.
+     */
+    private static final String[] SIGNALS = {"INT", "TERM", "HUP"};
+
     private Parent() {}
 
     static void endWith(long parent, Path folder) {
+        for (String name : SIGNALS) {
+            try {
+                Signal.handle(new Signal(name), SignalHandler.SIG_IGN);
+            } catch (IllegalArgumentException given) {
+                Gateway.LOG.debug("Java was started with -Xrs", given);
+            }
+        }
         start("parent-input", () -> {
             try {
                 while (System.in.read() >= 0) {
