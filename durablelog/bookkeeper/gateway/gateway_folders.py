@@ -20,11 +20,13 @@ import tempfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from segmentstore.contracts.errors import ConfigError
+
 _PREFIX: Final = "segmentstore-gateway-"
 _NAME: Final = re.compile(_PREFIX + r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-\w+")
 _OF_ONE_HOST: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"))
 """File systems that only one kernel has mounted."""
-_PATH_BYTES_MAX: Final = 92
+_PATH_BYTES_MAX: Final = 107 - 8 - 5
 """A Unix socket's path has room for 107 bytes: mkdtemp adds 8, the socket's own name is 5.
 
 A longer name says no maker.
@@ -41,11 +43,18 @@ class _Place(NamedTuple):
 
 def make_folder() -> Path:
     """A new folder of this process, for its user alone; those of processes that have ended are
-    removed. Raises OSError.
+    removed. Raises OSError, ConfigError (no room for a socket's path).
     """
     where, prefix = Path(tempfile.gettempdir()), _prefix()
     if len(os.fsencode(where / prefix)) > _PATH_BYTES_MAX:
         prefix = _PREFIX
+    if len(os.fsencode(where / prefix)) > _PATH_BYTES_MAX:
+        raise ConfigError(
+            "tier1",
+            f"the gateway to BookKeeper has its socket in the temporary folder, and {where} is too"
+            f" long for that: at most {_PATH_BYTES_MAX - len(_PREFIX) - 1} bytes. Set TMPDIR to a"
+            " shorter one",
+        )
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=where))
     _sweep(where)
     return folder

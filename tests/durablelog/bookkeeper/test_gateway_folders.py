@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from durablelog.bookkeeper.gateway.gateway_folders import make_folder
 from durablelog.bookkeeper.gateway.shared_gateway import OwnGateway
 from durablelog.bookkeeper.ledger_store import Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
+from segmentstore.contracts.errors import ConfigError
 from tests.contracts.ledger_store_contract import Results, append_all
 from tests.durablelog.bookkeeper.gateway_world import ENDING_S, Watched, opened
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
@@ -200,6 +202,24 @@ def test_a_name_that_would_be_too_long_for_a_socket_in_it_is_a_shorter_one(
     folder = make_folder()
     assert folder.name.count("-") == 2
     assert len(str(folder / "data")) <= 107
+
+
+def test_a_temporary_folder_whose_name_leaves_no_room_for_a_socket_is_named(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = 107 - len("/segmentstore-gateway-") - 8 - len("/data")
+
+    def use(bytes_of_name: int) -> None:
+        place = temporary / ("x" * (bytes_of_name - len(str(temporary)) - 1))
+        place.mkdir()
+        monkeypatch.setattr("tempfile.tempdir", str(place))
+
+    use(longest)
+    with socket.socket(socket.AF_UNIX) as fits:
+        fits.bind(str(make_folder() / "data"))
+    use(longest + 1)
+    with pytest.raises(ConfigError, match=f"at most {longest} bytes. Set TMPDIR"):
+        make_folder()
 
 
 def test_where_the_system_reports_nothing_of_processes_nothing_is_swept(
