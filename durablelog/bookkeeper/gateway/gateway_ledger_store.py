@@ -35,7 +35,11 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TIMEOUT,
     GatewaySettings,
 )
-from durablelog.bookkeeper.gateway.handshake import HungUpError, handshake
+from durablelog.bookkeeper.gateway.handshake import (
+    HungUpError,
+    NoSocketError,
+    handshake,
+)
 from durablelog.bookkeeper.gateway.shared_gateway import AttachedGateway, Gateway, acquire_own
 from durablelog.bookkeeper.ledger_store import (
     BookieFigures,
@@ -416,7 +420,7 @@ class GatewayLedgerStore(LedgerStore):
                     if last and isinstance(error, HungUpError):
                         await self._check_version(gateway)
                 finally:
-                    if isinstance(error, LedgerError):
+                    if isinstance(error, LedgerError) and not isinstance(error, NoSocketError):
                         # One that is dying takes no connections before it has ended.
                         gateway.kill()
                     self._release(gateway)

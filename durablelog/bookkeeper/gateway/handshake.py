@@ -22,10 +22,23 @@ class HungUpError(LedgerError):
         super().__init__(GATEWAY_CLOSED, "connect", "the gateway hung up at the handshake")
 
 
+class NoSocketError(LedgerError):
+    """This process has no descriptor left, which says nothing about the gateway."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(GATEWAY_CLOSED, "connect", f"no socket to the gateway: {error}")
+
+
 async def connect(path: str, hello_bytes: bytes) -> socket.socket:
-    """A connection that has said hello. Raises LedgerError."""
+    """A connection that has said hello.
+
+    Raises LedgerError, NoSocketError among them.
+    """
     loop = asyncio.get_running_loop()
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise NoSocketError(error) from error
     try:
         connection.settimeout(0)
         async with asyncio.timeout(HANDSHAKE_S):
@@ -48,7 +61,7 @@ async def connect(path: str, hello_bytes: bytes) -> socket.socket:
 async def handshake(path: str, token: str) -> tuple[socket.socket, int]:
     """A connection for entries to add, and the session that is alive with it.
 
-    Raises LedgerError, HungUpError among them.
+    Raises LedgerError, HungUpError and NoSocketError among them.
     """
     connection = await connect(path, hello(b"A", token))
     try:
