@@ -37,6 +37,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
 )
 from durablelog.bookkeeper.gateway.handshake import (
     HungUpError,
+    NoListenerError,
     NoSocketError,
     handshake,
 )
@@ -177,6 +178,11 @@ class GatewayLedgerStore(LedgerStore):
             try:
                 async for batch in batches:
                     yield batch
+            except NoListenerError as error:
+                if self._settings.attach is None:
+                    # A tool removed its socket: only another gateway has one that can be reached.
+                    link.give_up(str(error))
+                raise
             finally:
                 await batches.aclose()  # type: ignore[attr-defined]
 

@@ -29,10 +29,17 @@ class NoSocketError(LedgerError):
         super().__init__(GATEWAY_CLOSED, "connect", f"no socket to the gateway: {error}")
 
 
+class NoListenerError(LedgerError):
+    """Nobody takes connections at the gateway's socket, or its file is missing: it never will."""
+
+    def __init__(self, path: str, error: OSError) -> None:
+        super().__init__(GATEWAY_CLOSED, "connect", f"{path}: {error}")
+
+
 async def connect(path: str, hello_bytes: bytes) -> socket.socket:
     """A connection that has said hello.
 
-    Raises LedgerError, NoSocketError among them.
+    Raises LedgerError, NoSocketError and NoListenerError among them.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -49,6 +56,9 @@ async def connect(path: str, hello_bytes: bytes) -> socket.socket:
         raise LedgerError(
             TIMEOUT, "connect", f"{path}: the gateway took nothing for {HANDSHAKE_S:.0f} s"
         ) from None
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        connection.close()
+        raise NoListenerError(path, error) from error
     except OSError as error:
         connection.close()
         raise LedgerError(GATEWAY_CLOSED, "connect", f"{path}: {error}") from error
@@ -61,7 +71,7 @@ async def connect(path: str, hello_bytes: bytes) -> socket.socket:
 async def handshake(path: str, token: str) -> tuple[socket.socket, int]:
     """A connection for entries to add, and the session that is alive with it.
 
-    Raises LedgerError, HungUpError and NoSocketError among them.
+    Raises LedgerError, HungUpError, NoSocketError and NoListenerError among them.
     """
     connection = await connect(path, hello(b"A", token))
     try:

@@ -66,3 +66,22 @@ def test_without_descriptors_the_way_to_the_gateway_is_lost_for_that_call_alone(
         assert gateway.alive
 
     run(cluster, scenario)
+
+
+def test_a_gateway_whose_socket_was_removed_is_followed_by_another(
+    cluster: BookKeeperCluster,
+) -> None:
+    """By a tool that cleans the temporary folder: no container could be opened any more."""
+
+    async def scenario(store: GatewayLedgerStore, gateway: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        results = Results(writer)
+        await append_all(writer, results, [[entry(0)]])
+        os.unlink(gateway.data_socket)
+        with pytest.raises(LedgerError, match="No such file") as reading:
+            await read_all(store, writer.ledger_id, 0, 0)
+        assert reading.value.code == GATEWAY_CLOSED
+        assert await read_all(store, writer.ledger_id, 0, 0) == [entry(0)]
+        assert not gateway.alive
+
+    run(cluster, scenario)
