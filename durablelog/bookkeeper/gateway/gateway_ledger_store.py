@@ -97,6 +97,16 @@ class _Link:
             connected, lambda reason: store.forget(self, reason), self.bookies.beat
         )
 
+    def check(self, name: str, error: BaseException) -> None:
+        """Raise GATEWAY_CLOSED for what a call ended with, if the connection has ended.
+
+        Its session did then, and a client that is being closed gives any code. That there was no
+        answer in time is true all the same.
+        """
+        lost = self.connection.lost
+        if lost is not None and isinstance(error, LedgerError) and error.code != TIMEOUT:
+            raise LedgerError(GATEWAY_CLOSED, name, f"{lost}: {error}") from error
+
     def give_up(self, reason: str) -> None:
         """The gateway hangs. Nothing happens if the connection is closed already."""
         if self.connection.lost is None:
@@ -137,9 +147,10 @@ class GatewayLedgerStore(LedgerStore):
         future = self._submit(link, "create", *replication, custom_text(custom), seconds=CREATE_S)
         try:
             handle, ledger_id, bookies = await self._wait(future, "create", CREATE_S)
-        except BaseException:
+        except BaseException as error:
             # It may be made all the same, for nobody.
             future.add_done_callback(lambda late: self._abandon_soon(link, late))
+            link.check("create", error)
             raise
 
         async def seal(handle: int) -> None:
@@ -182,6 +193,9 @@ class GatewayLedgerStore(LedgerStore):
                 if self._settings.attach is None:
                     # A tool removed its socket: only another gateway has one that can be reached.
                     link.give_up(str(error))
+                raise
+            except LedgerError as error:
+                link.check("read", error)
                 raise
             finally:
                 await batches.aclose()  # type: ignore[attr-defined]
@@ -283,9 +297,13 @@ class GatewayLedgerStore(LedgerStore):
 
     async def _call(self, name: str, *arguments: object, seconds: float) -> list[str]:
         link = await self._connected()
-        return await self._wait(
-            self._submit(link, name, *arguments, seconds=seconds), name, seconds
-        )
+        try:
+            return await self._wait(
+                self._submit(link, name, *arguments, seconds=seconds), name, seconds
+            )
+        except LedgerError as error:
+            link.check(name, error)
+            raise
 
     def _submit(
         self, link: _Link, name: str, *arguments: object, seconds: float

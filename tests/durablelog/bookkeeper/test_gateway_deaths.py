@@ -10,8 +10,11 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +52,7 @@ from tests.durablelog.bookkeeper.gateway_world import (
     store_of,
 )
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.store.harness import until
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -464,6 +468,51 @@ def test_a_ledger_whose_maker_left_is_deleted(cluster: BookKeeperCluster) -> Non
         await asyncio.to_thread(executor.calls[0].result)
         while await store.list_ids() != before:
             pass
+        await store.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+class Answering(ThreadPoolExecutor):
+    """Its control calls of this name are answered by the test."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(8)
+        self.asked: Future[Any] | None = None
+        self._name = name
+
+    def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
+        if arguments[:1] != (self._name,):
+            return super().submit(function, *arguments, **named)
+        self.asked = Future()
+        return self.asked
+
+
+@pytest.mark.parametrize("name", ["create", "recover", "delete"])
+def test_what_a_client_says_of_a_call_whose_session_has_ended_is_no_answer(
+    cluster: BookKeeperCluster, name: str
+) -> None:
+    """Closed under a call, BookKeeper's client may give -999, which would stop a log for good."""
+
+    async def scenario() -> None:
+        executor = Answering(name)
+        settings = GatewaySettings(metadata_uri=cluster.metadata_uri)
+        store = GatewayLedgerStore(settings, Runtime(executor=lambda *_: executor))
+        await store.open()
+        calls: dict[str, Callable[[], Coroutine[Any, Any, object]]] = {
+            "create": lambda: store.create(Replication(), {}),
+            "recover": lambda: store.recover(1),
+            "delete": lambda: store.delete(1),
+        }
+        calling = asyncio.ensure_future(calls[name]())
+        await until(lambda: executor.asked is not None)
+        assert executor.asked is not None
+        assert store._link is not None
+        store._link.connection.close("it is cut")
+        executor.asked.set_exception(LedgerError(-999, name, "closed meanwhile"))
+        with pytest.raises(LedgerError, match="it is cut") as failure:
+            await calling
+        assert failure.value.code == GATEWAY_CLOSED
         await store.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
