@@ -203,8 +203,7 @@ def holds_entries(orphan: OrphanLedger) -> str:
         f"container {orphan.container_id}: ledger {orphan.ledger_id} of epoch "
         f"{orphan.epoch} holds entries, and no log lists"
         " it: it was left alone. The log's record in ZooKeeper was removed or put back: "
-        "see 'What is left over' in"
-        " docs/bookkeeper.md"
+        "see 'Leftover ledgers' in docs/bookkeeper.md"
     )
 
 

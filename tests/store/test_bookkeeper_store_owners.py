@@ -5,6 +5,7 @@ which, what a dead one left.
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ from segmentstore.contracts.errors import (
 )
 from tests.store.bookkeeper_world import ROOT, BookKeeperWorld, name_in
 from tests.store.harness import open_tiny, read_all, run, until
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def record_of(world: BookKeeperWorld, container_id: int) -> LogMetadata:
@@ -301,6 +304,9 @@ def test_a_ledger_that_holds_entries_is_reported_and_never_deleted(
             assert not report.count("deleted ledger", "orphan ledger")
             (problem,) = report.problems
             assert f"ledger {kept} of epoch 1 holds entries, and no log lists it" in problem
+            named = re.search(r"see '(.+)' in (docs/.+\.md)", problem)
+            assert named is not None
+            assert f"**{named[1]}.**" in (CHECKOUT / named[2]).read_text(encoding="utf-8")
             assert len(world.cluster.ledgers[kept].entries) == 3
         await store.close()
 
