@@ -88,7 +88,7 @@ def _by_zookeeper(
         found = await search()
         addresses = [StoreAddress(each.host, each.port) for each in found.hosts.hosts]
         return await reached_cluster(
-            location.zookeeper_url, addresses, tls, retry_s, runtime, search
+            location.zookeeper_url, addresses, tls, retry_s, runtime, search, found.store_id
         )
 
     return ConnectingStore(reached)

@@ -520,13 +520,14 @@ async def cluster_store(
     rng: random.Random,
     retry_s: float,
     search: Search | None = None,
+    store_id: str | None = None,
 ) -> ClusterStore:
     """The store of the cluster that the hosts at these addresses belong to.
 
-    With `search` the addresses are what it has just found, and it is done again when they are of no
-    use any more. Raises StoreUnreachableError, AccessRefusedError.
+    With `search` the addresses, and the id of the store, are what it has just found. It is done
+    again when they are of no use any more. Raises StoreUnreachableError, AccessRefusedError.
     """
-    hosts = HostConnections(location, reach)
+    hosts = HostConnections(location, reach, store_id)
     lookup = OwnerLookup(seeds, hosts, rng, search)
     try:
         await lookup.renew(lookup.generation)

@@ -79,13 +79,15 @@ async def reached_cluster(
     retry_s: float,
     runtime: Runtime,
     search: Search | None = None,
+    store_id: str | None = None,
 ) -> ClusterStore:
     """The store of the hosts at these addresses, as `cluster_store` has it."""
 
     async def reach(address: StoreAddress) -> RemoteStore:
         return await reached_store(str(address), address, tls)
 
-    return await cluster_store(location, addresses, reach, runtime.random, retry_s, search)
+    rng = runtime.random
+    return await cluster_store(location, addresses, reach, rng, retry_s, search, store_id)
 
 
 async def reached_store(

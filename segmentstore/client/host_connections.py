@@ -4,7 +4,9 @@ Rules of this file:
 
 - a connection that has ended is replaced when the host is needed again, and not before;
 - a host that sends nothing while something waits for it is probed, and given up SILENT_S after its
-  last byte. A stopped process, or a network that drops everything, closes no connection.
+  last byte. A stopped process, or a network that drops everything, closes no connection;
+- all hosts are of one store. The address of one that has ended may be another store's by now, with
+  the same containers and names: such a connection is closed before anything is sent.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Final
 from segmentstore.client.remote_store import RemoteStore
 from segmentstore.client.store_addresses import StoreAddress
 from segmentstore.contracts import forks
-from segmentstore.contracts.errors import StoreClosedError
+from segmentstore.contracts.errors import StoreClosedError, StoreUnreachableError
 from segmentstore.contracts.owned_tasks import gather_outcomes, own_task
 from segmentstore.contracts.waiting import outlast
 
@@ -46,8 +48,10 @@ class _Connected:
 class HostConnections:
     """Of one client. Used on the event loop that made it, but for `drop`."""
 
-    def __init__(self, location: str, reach: Reach) -> None:
+    def __init__(self, location: str, reach: Reach, store_id: str | None = None) -> None:
+        """`store_id` is that of the store; None: of the host that is connected first."""
         self.location: Final = location
+        self._store_id = store_id
         self._reach = reach
         self._loop = asyncio.get_running_loop()
         self._birth = forks.Birth()
@@ -79,6 +83,11 @@ class HostConnections:
         if self._closed:
             store.abort()
             raise StoreClosedError
+        if self._store_id not in (None, store.store_id):
+            store.abort()
+            detail = f"it is another store, {store.store_id}, and not {self._store_id}"
+            raise StoreUnreachableError(str(address), detail)
+        self._store_id = store.store_id
         self._connected[address] = _Connected(store)
         self._check_later()
         return store

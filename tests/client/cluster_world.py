@@ -93,8 +93,12 @@ class ClusterWorld:
         links: bool = True,
         controllers: bool = False,
         serve: str = "cluster",
+        ports: int = 0,
         **options: Any,
     ) -> None:
+        """Hosts that are reached by links have the ports behind `ports`. Stores of one test have
+        ports of their own: their ids come from these.
+        """
         self.folder = folder
         self.links = links
         self.controllers = controllers
@@ -106,7 +110,7 @@ class ClusterWorld:
         self.bucket = MemoryBucket()
         self.hosts: dict[str, ClusterHostProcess] = {}
         self.nodes = ClusterNodes(MemoryNodes(self.tree), ROOT)
-        self._ports = 0
+        self._ports = ports
         self.searches: list[float] = []
 
     def runtime(self) -> Runtime:
@@ -213,11 +217,11 @@ class ClusterWorld:
             if self.links:
                 location = BookKeeperLocation.parse_zookeeper(ZOOKEEPER_URL)
                 search = partial(find_hosts, location, {}, self.runtime())
-                hosts = (await search()).hosts.hosts
-                addresses = [StoreAddress(each.host, each.port) for each in hosts]
+                found = await search()
+                addresses = [StoreAddress(each.host, each.port) for each in found.hosts.hosts]
                 rng = random.Random(7)
                 store = await cluster_store(
-                    ZOOKEEPER_URL, addresses, self.reach, rng, retry_s, search
+                    ZOOKEEPER_URL, addresses, self.reach, rng, retry_s, search, found.store_id
                 )
             else:
                 connected = await segmentstore.connect(ZOOKEEPER_URL, retry_s=retry_s)
