@@ -28,6 +28,7 @@ def main() -> None:
     Ctrl-C ends it with 130 and one line at most, also while modules are loaded and while the
     interpreter ends.
     """
+    _open_standard_streams()
     catches = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if catches:
         signal.signal(signal.SIGINT, _leave)
@@ -52,6 +53,19 @@ def main() -> None:
             # What is left is the interpreter's own end, which would show an interrupt as a
             # traceback.
             signal.signal(signal.SIGINT, _leave)
+
+
+def _open_standard_streams() -> None:
+    """Give those that are closed a file of their own, which keeps nothing.
+
+    A socket, or a file of the store, would have the number else. What is written to stderr would go
+    there, and uvloop ends a process that closes such a number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, closefd=False))
 
 
 def _leave(*_: object) -> None:
