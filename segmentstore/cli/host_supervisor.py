@@ -7,6 +7,8 @@ Rules of this file:
   serves;
 - a host that ends before it has ever served ends all of them, with its exit code: a person has to
   act. Later ones are started again, after an ever longer pause;
+- what it says itself, and what hosts say, waits for no reader of stdout and stderr: one that is
+  stopped would stop them all. Hosts write to pipes, which are read here at all times;
 - SIGINT and SIGTERM are passed on, once. Hosts have a session of their own, so that a terminal's
   Ctrl-C does not reach them as well;
 - the gateway is kept until the last host has ended, for hosts close their logs through it;
@@ -23,10 +25,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
-from segmentstore.cli import output
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.host_plans import HostPlan
-from segmentstore.cli.line_relay import LineRelay
+from segmentstore.cli.line_relay import LineRelay, RelayedPipe
+from segmentstore.cli.output import error_line
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.runtime import Runtime
 
@@ -65,7 +67,10 @@ class HostSupervisor:
         self._runtime = runtime
         self._ending = asyncio.Event()
         self._running: dict[str, asyncio.subprocess.Process] = {}
-        self._relay: LineRelay | None = None
+        self._out: LineRelay | None = None
+        self._err: LineRelay | None = None
+        self._errors: RelayedPipe | None = None
+        """Stderr of the hosts."""
         self._failure = int(ExitCode.DONE)
         """Exit code of the first host that ended before it had ever served."""
 
@@ -78,7 +83,8 @@ class HostSupervisor:
         loop = asyncio.get_running_loop()
         for number in _SIGNALS:
             loop.add_signal_handler(number, self.end)
-        self._relay = LineRelay(sys.stdout.fileno())
+        self._out, self._err = LineRelay(sys.stdout.fileno()), LineRelay(sys.stderr.fileno())
+        self._errors = RelayedPipe(self._err)
         try:
             await self._gateway.start()
             async with asyncio.TaskGroup() as group:
@@ -89,9 +95,18 @@ class HostSupervisor:
             codes = (self._failure, *(host.result() for host in hosts))
             return next(filter(None, codes), ExitCode.DONE)
         finally:
-            self._relay.close()
+            self._errors.close()
+            self._err.close()
+            self._out.close()
+            self._err = self._errors = self._out = None
             for number in _SIGNALS:
                 loop.remove_signal_handler(number)
+
+    def say(self, message: str) -> None:
+        """One sentence on stderr, while it runs."""
+        if self._err is not None and self._errors is not None:
+            self._errors.pass_on()  # a host says why before it ends
+            self._err.put(error_line(message).encode(errors="backslashreplace"))
 
     def end(self) -> None:
         """Have all hosts drain and end. Idempotent."""
@@ -114,15 +129,14 @@ class HostSupervisor:
                 # One that had not come to serve yet is ended by the signal itself.
                 return ExitCode.DONE if code == _KILLED + signal.SIGTERM else code
             if not has_served:
-                output.print_error(f"host {plan.host_id} ended with {code} before it served")
+                self.say(f"host {plan.host_id} ended with {code} before it served")
                 self._failure = self._failure or code or ExitCode.UNAVAILABLE
                 self.end()
                 return code
             if loop.time() - began >= _STEADY_S:
                 backoff.reset()
             again_s = backoff.next_s()
-            text = f"host {plan.host_id} ended with {code}: starting it again in {again_s:.1f} s"
-            output.print_error(text)
+            self.say(f"host {plan.host_id} ended with {code}: starting it again in {again_s:.1f} s")
             with suppress(TimeoutError):
                 async with asyncio.timeout(again_s):
                     await self._ending.wait()
@@ -130,22 +144,24 @@ class HostSupervisor:
 
     async def _run(self, plan: HostPlan) -> tuple[int, bool]:
         """One process of a host, to its end: its exit code, and whether it served."""
+        assert self._out is not None
+        assert self._errors is not None
         try:
             process = await asyncio.create_subprocess_exec(
                 *plan.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
+                stderr=self._errors.writing,
                 env={**os.environ, **plan.environment, **self._gateway.environment},
                 start_new_session=True,
             )
         except OSError as error:
-            output.print_error(f"host {plan.host_id} cannot be started: {error}")
+            self.say(f"host {plan.host_id} cannot be started: {error}")
             return ExitCode.UNAVAILABLE, False
         self._running[plan.host_id] = process
         if self._ending.is_set():
             _terminate(process)
-        assert self._relay is not None
-        serves = await _relay(process, self._relay)
+        serves = await _relay(process, self._out)
         code = _exit_code(await process.wait())
         del self._running[plan.host_id]
         return code, serves

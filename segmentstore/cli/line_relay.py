@@ -16,6 +16,7 @@ from typing import Final
 
 KEPT_MAX: Final = 1000
 """Pieces of lines."""
+_READ_BYTES: Final = 64 << 10
 
 
 class LineRelay:
@@ -52,3 +53,38 @@ class LineRelay:
             with suppress(OSError):
                 self._loop.add_writer(self._descriptor, self._write)
                 self._waits = True
+
+
+class RelayedPipe:
+    """A pipe for other processes, whose reader is this one: all that comes goes to a relay.
+
+    It lasts until `close`, whatever processes have it.
+    """
+
+    def __init__(self, relay: LineRelay) -> None:
+        self._relay = relay
+        self._loop = asyncio.get_running_loop()
+        self._reading, self.writing = os.pipe()
+        os.set_blocking(self._reading, False)
+        self._loop.add_reader(self._reading, self._read)
+
+    def pass_on(self) -> None:
+        """All that has come by now."""
+        while self._read():
+            pass
+
+    def close(self) -> None:
+        """Pass on what has come, and take no more. Once."""
+        self.pass_on()
+        self._loop.remove_reader(self._reading)
+        os.close(self._reading)
+        os.close(self.writing)
+
+    def _read(self) -> bool:
+        """Whether something was there."""
+        try:
+            data = os.read(self._reading, _READ_BYTES)
+        except BlockingIOError:
+            return False
+        self._relay.put(data)
+        return True

@@ -127,7 +127,12 @@ def err() -> Console:
 
 def print_error(message: str) -> None:
     """One sentence on stderr."""
-    sys.stderr.write(f"segmentstore: {visible(message)}\n")
+    sys.stderr.write(error_line(message))
+
+
+def error_line(message: str) -> str:
+    """The same as text, with its newline."""
+    return f"segmentstore: {visible(message)}\n"
 
 
 def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:

@@ -172,8 +172,12 @@ def _supervise(wanted: HostsWanted) -> None:
     runtime = Runtime()
 
     async def supervised() -> int:
-        gateway = HostGateway(port, len(plans), output.print_error, runtime)
-        return await HostSupervisor(plans, gateway, runtime).run()
+        def say(text: str) -> None:
+            supervisor.say(text)
+
+        gateway = HostGateway(port, len(plans), say, runtime)
+        supervisor = HostSupervisor(plans, gateway, runtime)
+        return await supervisor.run()
 
     raise typer.Exit(run_command(supervised()))
 

@@ -116,6 +116,39 @@ def test_the_exit_code_of_a_host_that_ends_as_it_is_signalled_is_its_own(tmp_pat
     asyncio.run(main())
 
 
+def test_hosts_go_on_while_nobody_reads_what_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)  # who writes all the same fails, and does not wait
+    with os.fdopen(reading, "rb"), os.fdopen(writing, "w") as full:
+        while select.select((), (writing,), (), 0)[1]:
+            os.write(writing, b"x" * select.PIPE_BUF)
+        monkeypatch.setattr(sys, "stderr", full)
+
+        async def main() -> None:
+            talks = "printf %0300000d 7 >&2; echo began >>$0; echo serving; exit 5"
+            plans = [plan(tmp_path, "a-1", talks)]
+            supervisor = HostSupervisor(plans, StandInGateway(), Runtime())
+            running = asyncio.ensure_future(supervisor.run())
+            await until_said(tmp_path / "a-1", "began\n" * 2)
+            supervisor.end()
+            assert await running in (ExitCode.DONE, 5)
+
+        asyncio.run(main())
+
+
+def test_what_hosts_say_comes_before_what_is_said_of_their_end(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        plans = [plan(tmp_path, "a-1", "echo why >&2; exit 2")]
+        assert await HostSupervisor(plans, StandInGateway(), Runtime()).run() == ExitCode.USAGE
+
+    asyncio.run(main())
+    assert capfd.readouterr().err == "why\nsegmentstore: host a-1 ended with 2 before it served\n"
+
+
 @pytest.mark.parametrize(
     ("program", "code"), [("exit 2", 2), ("kill -KILL $$", 137), ("exit 0", ExitCode.UNAVAILABLE)]
 )

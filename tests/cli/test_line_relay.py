@@ -8,7 +8,7 @@ import select
 from contextlib import suppress
 from pathlib import Path
 
-from segmentstore.cli.line_relay import KEPT_MAX, LineRelay
+from segmentstore.cli.line_relay import KEPT_MAX, LineRelay, RelayedPipe
 
 
 def test_lines_wait_for_a_reader_and_the_oldest_are_dropped() -> None:
@@ -55,3 +55,26 @@ def test_a_file_has_room_always(tmp_path: Path) -> None:
     asyncio.run(main())
     lines = (tmp_path / "output").read_bytes().split()
     assert lines == [b"%d" % number for number in range(100)]
+
+
+def test_what_is_written_into_a_pipe_is_passed_on(tmp_path: Path) -> None:
+    path = tmp_path / "output"
+
+    async def main() -> None:
+        with path.open("wb", buffering=0) as file:
+            relay = LineRelay(file.fileno())
+            pipe = RelayedPipe(relay)
+            other = os.dup(pipe.writing)  # a process that has it still is not waited for
+            try:
+                for number in range(1, 9):
+                    assert os.write(other, b"x" * 50_000) == 50_000
+                    while path.stat().st_size < number * 50_000:  # noqa: ASYNC110 - at once
+                        await asyncio.sleep(0)
+                os.write(other, b"the end")
+                pipe.close()
+                relay.close()
+            finally:
+                os.close(other)
+
+    asyncio.run(main())
+    assert path.read_bytes() == b"x" * 400_000 + b"the end"
