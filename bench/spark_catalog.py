@@ -33,9 +33,10 @@ from tier2.catalog.catalog_snapshots import encode_tables, put_snapshot
 from tier2.catalog.catalog_tables import CatalogTables
 from tier2.checkpoint_object import encode_checkpoint_object
 from tier2.locations import open_object_storage
-from tier2.object_names import SnapshotName, checkpoint_name, new_copy_id, store_tag
+from tier2.object_names import SnapshotName, checkpoint_name
 from tier2.object_storage import ObjectStorage
 from tier2.store_markers import StoreMarkers
+from tier2.unique_ids import new_copy_id, store_tag
 
 CONTAINERS = 8
 PER_SEGMENT = 250

@@ -29,8 +29,9 @@ from tier2.block_reader import BlockReader
 from tier2.block_walk import BlockWalk
 from tier2.mailbox.messages import Replacement, ReplaceProposal
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import object_name
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage
+from tier2.unique_ids import new_tagged_id, store_tag
 
 OBJECT_BYTES: Final = 32 * 1024 * 1024
 """Of chunks that are written into one object, and held in memory meanwhile."""

@@ -12,8 +12,9 @@ from recovery.tier2_scan import retried
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import object_name
 from tier2.object_storage import ObjectStorage, StoredObject
+from tier2.unique_ids import new_tagged_id, store_tag
 
 OBJECT_BYTES: Final = 32 * 1024 * 1024
 """About the size of an object, and what is held in memory for it."""

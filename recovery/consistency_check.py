@@ -24,7 +24,6 @@ from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from tier2.archive_places import ArchivedName
 from tier2.block_header import BLOCK_BYTES_MIN
 from tier2.object_names import (
-    STORE_TAG_BYTES,
     CheckpointName,
     ForeignName,
     MailboxName,
@@ -35,10 +34,10 @@ from tier2.object_names import (
     ProbeName,
     SnapshotFileName,
     classify_name,
-    store_tag,
 )
 from tier2.object_storage import StoredObject
 from tier2.object_tally import ObjectTally
+from tier2.unique_ids import STORE_TAG_BYTES, store_tag
 
 _TAGS_MAX = 256
 """Tags of other stores that are distinguished; forged names may have any number."""

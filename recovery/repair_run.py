@@ -18,8 +18,8 @@ from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.runtime import Runtime
 from tier2.mailbox.mailbox import put_message, read_answer
 from tier2.mailbox.messages import ReplaceProposal
-from tier2.object_names import new_job_id
 from tier2.object_storage import ObjectStorage
+from tier2.unique_ids import new_job_id
 
 POLL_S: Final = 0.5
 

@@ -63,13 +63,9 @@ from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.store_folder import logs_folder, new_store_id
 from tier2.checkpoint_object import CONTAINERS_MAX
 from tier2.locations import MemoryStorages, check_object_storage_url, open_object_storage
-from tier2.object_names import (
-    STORE_TAG_BYTES,
-    CheckpointName,
-    MetadataManifestName,
-    classify_name,
-)
+from tier2.object_names import CheckpointName, MetadataManifestName, classify_name
 from tier2.object_storage import ObjectStorage
+from tier2.unique_ids import STORE_TAG_BYTES
 
 SEQUENCE_GAP = 1 << 32
 """Sequence numbers left out for operations that were lost with the log."""

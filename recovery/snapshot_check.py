@@ -13,11 +13,7 @@ from tier2.metadata_snapshots import (
     check_snapshot_file,
     read_snapshot_manifest,
 )
-from tier2.object_names import (
-    MetadataFileName,
-    metadata_manifest_name,
-    parse_metadata_name,
-)
+from tier2.object_names import MetadataFileName, metadata_manifest_name, parse_metadata_name
 from tier2.object_storage import ObjectStorage, StoredObject
 
 _NAMED = 3

@@ -48,8 +48,8 @@ from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import MemoryStorages, open_object_storage
-from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
+from tier2.unique_ids import store_tag
 
 OBJECTS_AT_ONCE = 8
 """Objects checked together; deep, each holds up to two pieces of 4 MiB."""

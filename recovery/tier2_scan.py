@@ -45,7 +45,6 @@ from tier2.object_names import (
     parse_checkpoint_name,
     parse_metadata_manifest_name,
     parse_object_name,
-    store_tag,
 )
 from tier2.object_storage import (
     InvalidRangeError,
@@ -54,6 +53,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
+from tier2.unique_ids import store_tag
 
 OBJECTS_AT_ONCE: Final = 8
 """Objects walked together; each holds one window."""

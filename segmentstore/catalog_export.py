@@ -36,8 +36,9 @@ from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.export_tables import encode_stored
 from storagewriter.wall_clock import SteadyWallClock
-from tier2.object_names import SnapshotName, new_copy_id
+from tier2.object_names import SnapshotName
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
+from tier2.unique_ids import new_copy_id
 
 if TYPE_CHECKING:
     from segmentstore.contracts.reports import CatalogExport

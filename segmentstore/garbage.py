@@ -24,7 +24,7 @@ from storagewriter.deletion_clock import clock_at, remaining_ms
 from storagewriter.garbage_pass import GarbagePass, WaitingGarbage
 from storagewriter.orphan_rules import OrphanVerdict, classify_object, is_abandoned
 from storagewriter.orphan_sweeper import SweepStoppedError
-from tier2.object_names import STORE_TAG_BYTES, parse_object_name, store_tag
+from tier2.object_names import parse_object_name
 from tier2.object_storage import (
     ObjectStorage,
     StorageUnavailableError,
@@ -33,6 +33,7 @@ from tier2.object_storage import (
 )
 from tier2.object_tally import ObjectTally
 from tier2.store_markers import stores_at
+from tier2.unique_ids import STORE_TAG_BYTES, store_tag
 
 
 class SearchedContainer(Protocol):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from recovery import loss_file
 from recovery.loss_keeper import LossKeeper
 from segmentstore.container import SegmentContainer
-from tier2.object_names import is_of_store, store_tag
+from tier2.object_names import is_of_store
+from tier2.unique_ids import store_tag
 
 if TYPE_CHECKING:
     from recovery.background_scrub import BackgroundScrub

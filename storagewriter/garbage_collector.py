@@ -26,8 +26,9 @@ from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource, nobody
 from storagewriter.deletion_clock import DeletionClock
-from tier2.object_names import is_of_store, store_tag
+from tier2.object_names import is_of_store
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
+from tier2.unique_ids import store_tag
 
 PASS_INTERVAL_S = 1.0
 """Passes are at least this far apart; and a thousandth of the lag, since each check of all

@@ -28,13 +28,9 @@ from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from tier2.checkpoint_object import encode_checkpoint_object
 from tier2.metadata_snapshots import list_snapshot_manifests
-from tier2.object_names import (
-    checkpoint_name,
-    checkpoint_prefix,
-    new_copy_id,
-    parse_checkpoint_name,
-)
+from tier2.object_names import checkpoint_name, checkpoint_prefix, parse_checkpoint_name
 from tier2.object_storage import ObjectStorage
+from tier2.unique_ids import new_copy_id
 
 KEPT: Final = 3
 """Copies of one container that stay: the newest may be damaged, or cut off by an owner that was

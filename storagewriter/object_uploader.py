@@ -32,13 +32,14 @@ from storagewriter.data_source import WriterDataSource, nothing
 from storagewriter.flush_plan import BlockPlan, ObjectPlan
 from tier2.extent_codec import CODECS_BY_NAME
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import ObjectKind, new_tagged_id, object_name, store_tag
+from tier2.object_names import ObjectKind, object_name
 from tier2.object_storage import (
     ObjectExistsError,
     ObjectStorage,
     ObjectStorageError,
     StorageUnavailableError,
 )
+from tier2.unique_ids import new_tagged_id, store_tag
 
 BLOCKS_PER_TURN = 64
 """Small blocks built before the event loop gets a turn."""

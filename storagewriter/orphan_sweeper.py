@@ -31,13 +31,14 @@ from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
 from storagewriter.orphan_rules import OrphanVerdict, classify_object, is_abandoned, is_left_over
-from tier2.object_names import PROBE_PREFIX, is_of_store, store_tag
+from tier2.object_names import PROBE_PREFIX, is_of_store
 from tier2.object_storage import (
     ObjectStorage,
     StorageUnavailableError,
     StoredObject,
     UnfinishedUpload,
 )
+from tier2.unique_ids import store_tag
 
 SHARDS = 256
 """One sweep lists each once."""

@@ -42,8 +42,9 @@ from storagewriter.proposal_rules import (
 )
 from tier2.block_object import BlockFormatError
 from tier2.mailbox.messages import Answer, ReplaceProposal, one_sentence
-from tier2.object_names import is_of_store, store_tag
+from tier2.object_names import is_of_store
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
+from tier2.unique_ids import store_tag
 
 
 class ProposalCommitter:

@@ -63,7 +63,7 @@ from tier2.mailbox.messages import (
     Verdict,
     one_sentence,
 )
-from tier2.object_names import MessageKey, store_tag
+from tier2.object_names import MessageKey
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectNotFoundError,
@@ -71,6 +71,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
+from tier2.unique_ids import store_tag
 
 MESSAGES_PER_CHECK = 1000
 """Messages without an answer that one check takes; the rest comes with the next."""

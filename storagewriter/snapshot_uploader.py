@@ -76,12 +76,11 @@ from tier2.object_names import (
     MetadataManifestName,
     metadata_manifest_name,
     metadata_prefix,
-    new_copy_id,
     parse_metadata_manifest_name,
     parse_metadata_name,
-    store_tag,
 )
 from tier2.object_storage import ObjectExistsError, ObjectStorage, StorageUnavailableError
+from tier2.unique_ids import new_copy_id, store_tag
 
 KEPT: Final = 2
 """Snapshots of one container that stay in any case: the newest may be damaged."""

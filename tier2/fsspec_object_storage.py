@@ -26,7 +26,6 @@ from typing import Final
 from segmentstore.contracts.runtime import Runtime
 from tier2.fsspec_files import FsspecFiles
 from tier2.fsspec_location import parse_fsspec_url
-from tier2.object_names import new_unique_id
 from tier2.object_storage import (
     ObjectExistsError,
     StorageRefusedError,
@@ -34,6 +33,7 @@ from tier2.object_storage import (
     StoredObject,
 )
 from tier2.threaded_object_storage import PAGE_OBJECTS, ThreadedObjectStorage
+from tier2.unique_ids import new_unique_id
 
 THREADS: Final = 8
 PROBE_FOLDER: Final = "probe"

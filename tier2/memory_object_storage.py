@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
-from tier2.object_names import check_object_name, check_unique_id
+from tier2.object_names import check_object_name
 from tier2.object_storage import (
     NO_METADATA,
     ObjectExistsError,
@@ -33,6 +33,7 @@ from tier2.object_storage import (
 )
 from tier2.request_meter import RequestMeter
 from tier2.request_statistics import ObjectStorageStatistics
+from tier2.unique_ids import check_unique_id
 
 PAGE_OBJECTS = 1000
 

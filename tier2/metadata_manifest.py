@@ -19,12 +19,12 @@ from typing import NamedTuple
 
 from segmentstore.contracts.checksum import Buffer, crc32c
 from tier2.object_names import (
-    UNIQUE_ID_BYTES,
     is_name_part,
     metadata_file_name,
     metadata_manifest_name,
     parse_metadata_manifest_name,
 )
+from tier2.unique_ids import UNIQUE_ID_BYTES
 
 MAGIC = b"SSMSNP1\n"
 VERSION = 1

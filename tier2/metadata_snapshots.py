@@ -36,9 +36,9 @@ from tier2.object_names import (
     metadata_prefix,
     parse_metadata_manifest_name,
     parse_metadata_name,
-    store_tag,
 )
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage
+from tier2.unique_ids import store_tag
 
 FILES_AT_ONCE: Final = 4
 PIECE_BYTES: Final = 1024 * 1024

@@ -22,13 +22,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, Literal, NamedTuple, TypeAlias, cast
 
 from tier2.archive_places import ArchivedName, parse_archive_place
+from tier2.unique_ids import STORE_TAG_BYTES, check_unique_id, is_job_id, store_tag
 
 ObjectKind = Literal["flush", "consolidation", "compaction"]
 """Which work made a block object."""
 
-UNIQUE_ID_BYTES = 16
-STORE_TAG_BYTES = 8
-"""Of a unique id, from its beginning on."""
 NAME_CHARACTERS_MAX = 512
 CONTAINER_ID_MAX = 2**32 - 1
 EPOCH_MAX = 2**64 - 1
@@ -66,7 +64,6 @@ _PART = re.compile(r"[A-Za-z0-9._-]+")
 _OURS = re.compile(
     r"([0-9a-f]{2})/([0-9a-f]{8})/([0-9a-f]{16})/([a-z]+)-(?:([0-9a-f]{16})-)?([0-9a-f]{32})"
 )
-_JOB_ID = re.compile(r"[0-9a-f]{16}")
 _MESSAGE_ID = re.compile(r"[a-z0-9-]{1,80}")
 _COPY = r"([0-9a-f]{8})/([0-9a-f]{16})-([0-9a-f]{16})-([0-9a-f]{32})"
 _CHECKPOINT = re.compile(CHECKPOINT_PREFIX + _COPY)
@@ -249,55 +246,6 @@ def engine_folder(name: str) -> str | None:
 def may_hold_ours(folder: str) -> bool:
     """Whether names of ours may begin with `folder`, which is empty or ends in a slash."""
     return _FOLDER.fullmatch(folder) is not None
-
-
-# --- ids ------------------------------------------------------------------------------------------
-
-
-def new_job_id(source: random.Random) -> str:
-    """16 hex digits for a new job, from `Runtime.random`."""
-    return f"{source.getrandbits(64):016x}"
-
-
-def is_job_id(text: str) -> bool:
-    """Whether this is how a job is called: 16 hex digits, lower case."""
-    return _JOB_ID.fullmatch(text) is not None
-
-
-def new_unique_id(source: random.Random) -> bytes:
-    """16 bytes never drawn before, from `Runtime.random`."""
-    return source.getrandbits(8 * UNIQUE_ID_BYTES).to_bytes(UNIQUE_ID_BYTES, "big")
-
-
-def store_tag(store_id: str | uuid.UUID) -> bytes:
-    """What the unique ids in names of a store's objects begin with; ValueError if that is no UUID.
-
-    Distinguishes stores as far as 8 bytes of a hash do.
-    """
-    known = store_id if isinstance(store_id, uuid.UUID) else uuid.UUID(store_id)
-    return hashlib.sha256(known.bytes).digest()[:STORE_TAG_BYTES]
-
-
-def new_tagged_id(tag: bytes, source: random.Random) -> bytes:
-    """A unique id that shows whose it is: the store's tag, and random bits from
-    `Runtime.random`.
-    """
-    return tag + new_unique_id(source)[len(tag) :]
-
-
-def new_copy_id(store_id: str | uuid.UUID, source: random.Random) -> bytes:
-    """A unique id for a copy of the metadata or a catalog snapshot: 8 bytes made of the store's id,
-    and 8 never drawn before. ValueError if that is no UUID.
-    """
-    drawn = source.getrandbits(8 * (UNIQUE_ID_BYTES - STORE_TAG_BYTES))
-    return store_tag(store_id) + drawn.to_bytes(UNIQUE_ID_BYTES - STORE_TAG_BYTES, "big")
-
-
-def check_unique_id(unique_id: bytes) -> bytes:
-    """Return the id if it is one; ValueError otherwise."""
-    if len(unique_id) != UNIQUE_ID_BYTES:
-        raise ValueError(f"a unique id has {UNIQUE_ID_BYTES} bytes, not {len(unique_id)}")
-    return unique_id
 
 
 # --- any name -------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from typing import Any, Final, Generic, ParamSpec, Protocol, TypeVar
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import note_end
-from tier2.object_names import check_object_name, check_unique_id
+from tier2.object_names import check_object_name
 from tier2.object_storage import (
     NO_METADATA,
     ObjectStorage,
@@ -34,6 +34,7 @@ from tier2.object_storage import (
 )
 from tier2.request_meter import RequestMeter
 from tier2.request_statistics import ObjectStorageStatistics
+from tier2.unique_ids import check_unique_id
 
 PAGE_OBJECTS: Final = 1000
 PART_CHARACTERS_MAX: Final = 255

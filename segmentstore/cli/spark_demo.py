@@ -31,7 +31,8 @@ from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.extras import require_extra
 from segmentstore.contracts.runtime import Runtime
-from tier2.object_names import STORE_TAG_BYTES, new_tagged_id, object_name, parse_object_name
+from tier2.object_names import object_name, parse_object_name
+from tier2.unique_ids import STORE_TAG_BYTES, new_tagged_id
 
 T = TypeVar("T")
 

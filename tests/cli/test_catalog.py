@@ -17,7 +17,8 @@ from tests.cli.shell import segmentstore, start
 from tests.cli.test_inspection import snapshot
 from tests.support.suites import slow
 from tier2.catalog.catalog_manifest import Manifest, parse
-from tier2.object_names import SnapshotName, new_copy_id, table_name
+from tier2.object_names import SnapshotName, table_name
+from tier2.unique_ids import new_copy_id
 
 
 @pytest.fixture

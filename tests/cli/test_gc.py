@@ -12,7 +12,8 @@ from segmentstore.cli.exit_codes import ExitCode
 from tests.cli.shell import segmentstore
 from tests.cli.test_inspection import snapshot
 from tests.store.harness import read_store_id
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import object_name
+from tier2.unique_ids import new_tagged_id, store_tag
 
 RNG = random.Random(2)
 

@@ -24,8 +24,9 @@ from tier2.locations import open_object_storage
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Message, OrphanDeletionRequest, Replacement, ReplaceProposal
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_tagged_id, object_name, store_tag
+from tier2.object_names import object_name
 from tier2.object_storage import ObjectStorage
+from tier2.unique_ids import new_tagged_id, store_tag
 
 JOB = "00000000feedbeef"
 RUNTIME = Runtime()

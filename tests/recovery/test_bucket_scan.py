@@ -20,8 +20,9 @@ from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import ObjectKind, checkpoint_name, new_unique_id, object_name
+from tier2.object_names import ObjectKind, checkpoint_name, object_name
 from tier2.object_storage import StoredObject
+from tier2.unique_ids import new_unique_id
 
 RNG = random.Random(5)
 

@@ -39,7 +39,8 @@ from tests.recovery.planted import (
 from tests.store.harness import open_lazy, run
 from tests.support.chunk_edits import edited_chunks
 from tier2.block_object import HEADER_BYTES, encode_block, parse_block_header
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import object_name
+from tier2.unique_ids import new_unique_id
 
 
 @pytest.fixture

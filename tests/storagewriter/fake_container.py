@@ -36,7 +36,7 @@ from tests.support.idle_segments import IdleSegments
 from tests.support.loop_clock import LoopBoot, LoopClock
 from tier2.block_object import parse_block_header
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
-from tier2.object_names import store_tag
+from tier2.unique_ids import store_tag
 
 LOG_LATENCY_S = 0.001
 ReadOrRemoved = Sequence[bytes] | SegmentNotFoundError | SegmentTruncatedError

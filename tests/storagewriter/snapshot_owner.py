@@ -16,9 +16,7 @@ from storagewriter.snapshot_uploader import (
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.metadata_manifest import FileContent, decode_metadata_manifest
-from tier2.object_names import (
-    parse_metadata_file_name,
-)
+from tier2.object_names import parse_metadata_file_name
 from tier2.object_storage import NO_METADATA, StoredObject
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"

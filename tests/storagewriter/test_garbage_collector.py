@@ -25,7 +25,8 @@ from storagewriter.deletion_clock import READINGS_PER_LAG
 from storagewriter.garbage_collector import DELETES_MAX, MARKERS_INTERVAL_S
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 from tests.support.loop_clock import LoopBoot, LoopClock
-from tier2.object_names import UNIQUE_ID_BYTES, object_name
+from tier2.object_names import object_name
+from tier2.unique_ids import UNIQUE_ID_BYTES
 
 LAG_S = 1000.0
 SLACK_S = 3.0

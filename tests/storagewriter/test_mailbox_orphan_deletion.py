@@ -14,8 +14,9 @@ from tests.storagewriter.fake_container import TAG
 from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, RNG, Owner, not_alone, owned
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Answer, OrphanDeletionRequest
-from tier2.object_names import ObjectKind, message_name, new_tagged_id, new_unique_id, object_name
+from tier2.object_names import ObjectKind, message_name, object_name
 from tier2.object_storage import StorageUnavailableError
+from tier2.unique_ids import new_tagged_id, new_unique_id
 
 OLD_MS = 3 * DAY_MS
 

@@ -21,7 +21,8 @@ from tier2.mailbox.messages import (
     parse,
 )
 from tier2.memory_object_storage import MemoryObject
-from tier2.object_names import answer_name, message_name, new_unique_id, object_name
+from tier2.object_names import answer_name, message_name, object_name
+from tier2.unique_ids import new_unique_id
 
 OTHER_ID = "00000000-0000-4000-8000-000000000001"
 OLD_MS = 3 * DAY_MS

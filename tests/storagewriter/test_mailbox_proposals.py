@@ -16,8 +16,9 @@ from tests.storagewriter.proposing import DAY_MS, JOB, OTHER_JOB, RNG, Owner, no
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Answer, Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryObject, Method
-from tier2.object_names import MessageKey, answer_name, message_name, new_tagged_id, object_name
+from tier2.object_names import MessageKey, answer_name, message_name, object_name
 from tier2.object_storage import StorageUnavailableError
+from tier2.unique_ids import new_tagged_id
 
 pytestmark = pytest.mark.usefixtures("active_or_idle")
 

@@ -31,8 +31,9 @@ from tier2.mailbox.mailbox import put_message, read_answer
 from tier2.mailbox.messages import Replacement, ReplaceProposal
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_tagged_id, object_name
+from tier2.object_names import object_name
 from tier2.object_storage import StorageUnavailableError
+from tier2.unique_ids import new_tagged_id
 
 JOB = "00000000feedbeef"
 

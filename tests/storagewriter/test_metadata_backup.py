@@ -18,7 +18,8 @@ from storagewriter.metadata_backup import INTERVAL_S, KEPT, MetadataBackup
 from tests.support.loop_clock import LoopClock
 from tier2.checkpoint_object import CheckpointHeader, parse_checkpoint_object
 from tier2.memory_object_storage import MemoryBucket, MemoryObjectStorage
-from tier2.object_names import checkpoint_name, checkpoint_prefix, new_copy_id
+from tier2.object_names import checkpoint_name, checkpoint_prefix
+from tier2.unique_ids import new_copy_id
 
 STORE = "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
 CONTAINER = 7

@@ -26,13 +26,14 @@ from storagewriter.orphan_rules import (
 from storagewriter.orphan_sweeper import SHARDS, OrphanSweeper, SweepStoppedError
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config, run
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
-from tier2.object_names import ObjectKind, checkpoint_name, new_job_id, new_tagged_id, object_name
+from tier2.object_names import ObjectKind, checkpoint_name, object_name
 from tier2.object_storage import (
     ObjectStorage,
     StorageUnavailableError,
     StoredObject,
     UnfinishedUpload,
 )
+from tier2.unique_ids import new_job_id, new_tagged_id
 
 INTERVAL_S = 1.0
 SWEEP_S = 2 * SHARDS * INTERVAL_S

@@ -16,9 +16,7 @@ from tests.storagewriter.snapshot_owner import (
     in_world,
 )
 from tier2.memory_object_storage import MemoryBucket
-from tier2.object_names import (
-    parse_metadata_file_name,
-)
+from tier2.object_names import parse_metadata_file_name
 from tier2.object_storage import StorageUnavailableError
 
 

@@ -25,13 +25,9 @@ from tests.storagewriter.snapshot_owner import (
     in_world,
 )
 from tier2.metadata_manifest import FileContent
-from tier2.object_names import (
-    metadata_file_name,
-    metadata_manifest_name,
-    new_copy_id,
-    parse_metadata_file_name,
-)
+from tier2.object_names import metadata_file_name, metadata_manifest_name, parse_metadata_file_name
 from tier2.object_storage import ObjectExistsError, StorageUnavailableError
+from tier2.unique_ids import new_copy_id
 
 
 def test_a_file_is_put_once_and_each_snapshot_names_all_of_its_own() -> None:

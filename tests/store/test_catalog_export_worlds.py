@@ -28,13 +28,12 @@ from tier2.memory_object_storage import MemoryObjectStorage
 from tier2.object_names import (
     SnapshotName,
     manifest_name,
-    new_copy_id,
     parse_catalog_name,
     parse_object_name,
-    store_tag,
     table_name,
 )
 from tier2.object_storage import ObjectStorageError, UnfinishedUpload
+from tier2.unique_ids import new_copy_id, store_tag
 
 RATES = {
     "object.put.failed": 0.05,

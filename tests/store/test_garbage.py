@@ -18,15 +18,9 @@ from segmentstore.store_adapters import DefaultAdapters
 from tests.store.harness import TINY, open_lazy, read_all, run
 from tier2.locations import PROCESS_MEMORY
 from tier2.memory_object_storage import MemoryBucket, MemoryObject, MemoryObjectStorage
-from tier2.object_names import (
-    marker_name,
-    new_tagged_id,
-    object_name,
-    parse_marker_name,
-    parse_object_name,
-    store_tag,
-)
+from tier2.object_names import marker_name, object_name, parse_marker_name, parse_object_name
 from tier2.object_storage import ObjectStorage
+from tier2.unique_ids import new_tagged_id, store_tag
 
 RNG = random.Random(1)
 QUIET: Mapping[str, Any] = {"orphan_sweep_interval_s": 0.0, "deletion_lag_s": 3600.0}

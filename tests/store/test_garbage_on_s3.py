@@ -14,7 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from recovery.harness.services.s3_servers import Moto, credentials
 from recovery.harness.services.shared import shared_server
 from tests.store.harness import open_lazy, read_all, read_store_id, run
-from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
+from tier2.object_names import object_name, parse_object_name
+from tier2.unique_ids import new_tagged_id, store_tag
 
 BUCKET = "garbage"
 RNG = random.Random(3)

@@ -36,7 +36,8 @@ from segmentstore.store_folder import (
     write_store_file,
 )
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
-from tier2.object_names import metadata_manifest_name, store_tag
+from tier2.object_names import metadata_manifest_name
+from tier2.unique_ids import store_tag
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

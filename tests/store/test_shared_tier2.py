@@ -15,7 +15,8 @@ from segmentstore.contracts.reports import GarbageReport
 from segmentstore.service import SegmentStore
 from tests.cli.shell import segmentstore as command
 from tests.store.harness import TINY, open_tiny, read_all, read_store_id, run
-from tier2.object_names import is_of_store, marker_name, object_name, store_tag
+from tier2.object_names import is_of_store, marker_name, object_name
+from tier2.unique_ids import store_tag
 
 APPENDS = 30
 

@@ -16,7 +16,8 @@ from segmentstore.contracts.errors import ConfigError
 from tests.cli.shell import segmentstore
 from tests.store.harness import open_lazy, read_all, read_store_id, run
 from tests.support.suites import slow
-from tier2.object_names import is_of_store, marker_name, store_tag
+from tier2.object_names import is_of_store, marker_name
+from tier2.unique_ids import store_tag
 
 BUCKET = "shared"
 

@@ -24,10 +24,10 @@ from tier2.object_names import (
     check_object_name,
     checkpoint_name,
     checkpoint_prefix,
-    new_copy_id,
     parse_checkpoint_name,
     parse_object_name,
 )
+from tier2.unique_ids import new_copy_id
 
 GOLDEN = Path(__file__).parent / "golden" / "metadata-checkpoint-1.bin"
 STORE = uuid.UUID("0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10")

@@ -32,8 +32,9 @@ from tier2.metadata_snapshots import (
     list_snapshot_manifests,
     read_snapshot_manifest,
 )
-from tier2.object_names import metadata_file_name, metadata_prefix, new_copy_id
+from tier2.object_names import metadata_file_name, metadata_prefix
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
+from tier2.unique_ids import new_copy_id
 
 STORE = uuid.UUID("0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10")
 OTHER = uuid.UUID(int=1)

@@ -23,11 +23,10 @@ from tier2.object_names import (
     ObjectKind,
     ObjectName,
     check_object_name,
-    new_job_id,
-    new_unique_id,
     object_name,
     parse_object_name,
 )
+from tier2.unique_ids import new_job_id, new_unique_id
 
 KINDS: tuple[ObjectKind, ...] = ("flush", "consolidation", "compaction")
 EXAMPLE = "be/00000003/0000000000000005/flush-000102030405060708090a0b0c0d0e0f"

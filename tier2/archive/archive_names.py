@@ -6,7 +6,7 @@ import re
 import uuid
 from typing import Final, NamedTuple
 
-from tier2.object_names import check_unique_id
+from tier2.unique_ids import check_unique_id
 
 VERSION_KEY: Final = "s3managedledgeroffloaderformatversion"
 """Of both objects' metadata; Pulsar writes it with capitals, and its stores lower it."""

@@ -41,13 +41,12 @@ from tier2.object_names import (
     catalog_prefix,
     manifest_name,
     marker_name,
-    new_copy_id,
-    new_unique_id,
     parse_catalog_name,
     parse_manifest_name,
     table_name,
 )
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
+from tier2.unique_ids import new_copy_id, new_unique_id
 
 KEPT: Final = 3
 """The newest snapshots of a container that stay, however old they are."""

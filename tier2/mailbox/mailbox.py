@@ -38,7 +38,6 @@ from tier2.object_names import (
     mailbox_job_prefix,
     mailbox_prefix,
     message_name,
-    new_unique_id,
     parse_mailbox_name,
 )
 from tier2.object_storage import (
@@ -49,6 +48,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
+from tier2.unique_ids import new_unique_id
 
 ANSWERS_AT_ONCE = 8
 """Answers fetched together."""

@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from tier2.object_names import UNIQUE_ID_BYTES
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError
 from tier2.request_statistics import Operation
 from tier2.s3 import s3_calls
@@ -20,6 +19,7 @@ from tier2.s3.s3_calls import Where
 from tier2.s3.s3_errors import S3AnswerError, S3UnavailableError, S3Verdict
 from tier2.s3.s3_outcomes import S3Outcomes
 from tier2.s3.s3_requests import CALL_NAMES, S3Requests
+from tier2.unique_ids import UNIQUE_ID_BYTES
 
 if TYPE_CHECKING:
     from types_boto3_s3 import S3Client

@@ -20,7 +20,7 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import note_end
-from tier2.object_names import check_object_name, check_unique_id, is_name_part, new_probe_name
+from tier2.object_names import check_object_name, is_name_part, new_probe_name
 from tier2.object_storage import (
     NO_METADATA,
     InvalidRangeError,
@@ -46,6 +46,7 @@ from tier2.s3.s3_location import S3Location
 from tier2.s3.s3_outcomes import S3Outcomes, unexpected
 from tier2.s3.s3_requests import S3Requests
 from tier2.s3.stream_upload import STREAM_BYTES_MIN, StreamUpload
+from tier2.unique_ids import check_unique_id
 
 PAGE_OBJECTS = 1000
 CONFLICTS_MAX = 5

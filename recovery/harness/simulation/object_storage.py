@@ -33,7 +33,7 @@ from recovery.harness.simulation.clock import BEGINNING_MS
 from recovery.harness.simulation.storage_process import StorageProcess
 from recovery.harness.simulation.virtual_loop import MICROSECONDS
 from segmentstore.contracts.checksum import Buffer
-from tier2.object_names import check_object_name, check_unique_id
+from tier2.object_names import check_object_name
 from tier2.object_storage import (
     NO_METADATA,
     ObjectExistsError,
@@ -50,6 +50,7 @@ from tier2.object_storage import (
 )
 from tier2.request_meter import RequestMeter
 from tier2.request_statistics import ObjectStorageStatistics
+from tier2.unique_ids import check_unique_id
 
 PAGE_OBJECTS: Final = 1000
 COMPOSE_BYTES_MIN: Final = 64

@@ -37,8 +37,8 @@ from segmentstore.service import SegmentStore
 from segmentstore.store_folder import catalog_directory, read_store_file
 from segmentstore.tier1 import make_log_factory
 from tier2.file_object_storage import FileObjectStorage
-from tier2.object_names import store_tag
 from tier2.object_storage import ObjectStorage
+from tier2.unique_ids import store_tag
 
 LOCATION = "/store"
 NEIGHBOUR = "/neighbour"

@@ -22,12 +22,12 @@ from tier2.object_names import (
     SnapshotName,
     check_object_name,
     manifest_name,
-    new_copy_id,
     parse_catalog_name,
     parse_manifest_name,
     snapshot_prefix,
     table_name,
 )
+from tier2.unique_ids import new_copy_id
 
 U64 = st.integers(0, 2**64 - 1)
 NAMES = st.builds(

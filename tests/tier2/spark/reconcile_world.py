@@ -23,16 +23,10 @@ from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.catalog.catalog_tables import build_tables
 from tier2.checkpoint_object import encode_checkpoint_object
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import (
-    checkpoint_name,
-    marker_name,
-    new_copy_id,
-    new_tagged_id,
-    object_name,
-    store_tag,
-)
+from tier2.object_names import checkpoint_name, marker_name, object_name
 from tier2.spark.common.storages import with_storage
 from tier2.store_markers import marker_text
+from tier2.unique_ids import new_copy_id, new_tagged_id, store_tag
 
 STORE_ID = str(uuid.UUID(int=0x1234))
 EPOCH = 3

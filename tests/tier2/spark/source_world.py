@@ -24,10 +24,11 @@ from tier2.block_object import CODEC_NONE
 from tier2.catalog.catalog_snapshots import write_snapshot
 from tier2.locations import open_object_storage
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import new_unique_id, object_name
+from tier2.object_names import object_name
 from tier2.object_storage import ObjectStorage
 from tier2.spark.data_source import SegmentStoreSource
 from tier2.spark.source.stream import SegmentStreamReader
+from tier2.unique_ids import new_unique_id
 
 STORE_ID = "7c8c2b7e-5a39-4c61-9d3b-3f0d5a1b2c4d"
 EXTENT_BYTES = 16

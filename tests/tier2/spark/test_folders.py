@@ -37,7 +37,6 @@ from tier2.object_names import (
     message_name,
     metadata_file_name,
     metadata_manifest_name,
-    new_copy_id,
     table_name,
 )
 from tier2.spark.common.command_options import Exit
@@ -45,6 +44,7 @@ from tier2.spark.reconcile import folder_tasks
 from tier2.spark.reconcile.folders import ANSWERED_KEPT_MS
 from tier2.spark.reconcile.job import reconcile
 from tier2.store_markers import marker_text
+from tier2.unique_ids import new_copy_id
 
 OTHER = str(uuid.UUID(int=0x9999))
 JOB = "00000000feedbeef"

@@ -30,13 +30,14 @@ from tests.support.suites import share, slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found
 from tests.tier2.spark.reconcile_world import DAY_S, World
 from tier2.fsspec_object_storage import FsspecObjectStorage
-from tier2.object_names import ENGINE_PREFIXES, may_hold_ours, object_name, store_tag
+from tier2.object_names import ENGINE_PREFIXES, may_hold_ours, object_name
 from tier2.object_storage import StorageUnavailableError
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import s3_listing
 from tier2.spark.reconcile.inventory_rows import conform_listing, key_rules
 from tier2.spark.reconcile.job import reconcile
 from tier2.spark.reconcile.listing import is_known_prefix, list_rest, list_shard
+from tier2.unique_ids import store_tag
 
 if TYPE_CHECKING:
     from types_boto3_s3.client import S3Client

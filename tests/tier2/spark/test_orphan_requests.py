@@ -27,7 +27,7 @@ from tests.tier2.spark.reconcile_world import DAY_S
 from tier2.mailbox.mailbox import list_messages, put_answer, read_message
 from tier2.mailbox.messages import ORPHAN_NAMES_MAX, Answer, OrphanDeletionRequest
 from tier2.memory_object_storage import MemoryObjectStorage
-from tier2.object_names import MessageKey, new_tagged_id, object_name, store_tag
+from tier2.object_names import MessageKey, object_name
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import found_classes, orphan_requests, second_scan
 from tier2.spark.reconcile import job as reconcile_job
@@ -45,6 +45,7 @@ from tier2.spark.reconcile.orphan_requests import (
 )
 from tier2.spark.reconcile.owners import NEWEST, REQUESTS_AT_ONCE, Owners
 from tier2.spark.reconcile.report import summary_json, summary_text
+from tier2.unique_ids import new_tagged_id, store_tag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -28,7 +28,7 @@ from tests.support.chunk_edits import edited_chunks
 from tests.support.suites import size, sized, slow
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, STORE_ID, World
-from tier2.object_names import new_tagged_id, object_name, parse_object_name, store_tag
+from tier2.object_names import object_name, parse_object_name
 from tier2.spark.common.command_options import Exit
 from tier2.spark.common.frames import frame_of
 from tier2.spark.reconcile.inventory_rows import InventoryError
@@ -38,6 +38,7 @@ from tier2.spark.reconcile.listing_job import _by_shard
 from tier2.spark.reconcile.scan_work import Listers
 from tier2.spark.reconcile.work import Site
 from tier2.store_markers import marker_text
+from tier2.unique_ids import new_tagged_id, store_tag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,17 +12,9 @@ import pytest
 from tests.support.suites import share
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
-from tier2.object_names import (
-    CATALOG_TABLES,
-    SnapshotName,
-    manifest_name,
-    new_copy_id,
-    new_tagged_id,
-    object_name,
-    store_tag,
-    table_name,
-)
+from tier2.object_names import CATALOG_TABLES, SnapshotName, manifest_name, object_name, table_name
 from tier2.spark.common.command_options import Exit
+from tier2.unique_ids import new_copy_id, new_tagged_id, store_tag
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -12,7 +12,6 @@ from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.visible import visible
 from tier2.catalog.catalog_format_error import CatalogFormatError
-from tier2.object_names import new_job_id
 from tier2.spark.common.command_options import Exit, add_common_options, seconds
 from tier2.spark.compact.options import (
     COMPRESSIONS,
@@ -23,6 +22,7 @@ from tier2.spark.compact.options import (
     CompactionOptions,
 )
 from tier2.spark.reconcile.options import parse_age
+from tier2.unique_ids import new_job_id
 
 if TYPE_CHECKING:
     from tier2.spark.compact.job import CompactionPlanned

@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import open_object_storage
-from tier2.object_names import MessageKey, is_job_id, new_job_id
+from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import ddl
 from tier2.spark.common.command_options import ANSWER_TIMEOUT_S, checked_store_id
@@ -63,6 +63,7 @@ from tier2.spark.compact.work import (
     work_table,
 )
 from tier2.spark.reconcile.owners import ASK, NEWEST, Owners, answers_to
+from tier2.unique_ids import is_job_id, new_job_id
 
 _T = TypeVar("_T")
 

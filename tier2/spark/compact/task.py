@@ -39,13 +39,14 @@ from tier2.extent_codec import CODECS_BY_NAME
 from tier2.mailbox.mailbox import put_message
 from tier2.mailbox.messages import Replacement, ReplaceProposal, one_sentence
 from tier2.object_builder import ObjectBuilder
-from tier2.object_names import MessageKey, message_name, new_tagged_id, object_name, store_tag
+from tier2.object_names import MessageKey, message_name, object_name
 from tier2.object_storage import ObjectNotFoundError, ObjectStorage, ObjectStorageError
 from tier2.spark.compact.group import COPY, REWRITE, Group, GroupResult
 from tier2.spark.compact.options import KEEP, CompactionOptions
 from tier2.spark.compact.plan import pieces_of
 from tier2.spark.compact.readback import check_written
 from tier2.spark.compact.sources import ChunkKey, GroupSources, chunk_key, with_retries
+from tier2.unique_ids import new_tagged_id, store_tag
 
 PIECE_BYTES_MIN: Final = 4096
 """Pieces shorter than this on average are joined before they are written."""

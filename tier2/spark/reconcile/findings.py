@@ -28,11 +28,7 @@ from numpy.typing import NDArray
 
 from segmentstore.contracts.findings import Finding, Severity
 from tier2.archive_places import parse_archive_place
-from tier2.object_names import (
-    ObjectName,
-    engine_folder,
-    parse_object_name,
-)
+from tier2.object_names import ObjectName, engine_folder, parse_object_name
 from tier2.spark.reconcile.name_matching import match_names
 
 _TEXTS: Final = frozenset(

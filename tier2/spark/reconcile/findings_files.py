@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.locations import check_object_storage_url, open_object_storage
-from tier2.object_names import new_unique_id
 from tier2.object_storage import ObjectExistsError
+from tier2.unique_ids import new_unique_id
 
 LAST: Final = {"item": "run"}
 """The row of work of what the driver itself has found."""

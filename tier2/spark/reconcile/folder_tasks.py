@@ -43,7 +43,6 @@ from tier2.object_names import (
     metadata_prefix,
     parse_checkpoint_name,
     parse_metadata_name,
-    store_tag,
 )
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage, StoredObject
 from tier2.spark.reconcile.findings import FindingKind, FindingRow, StoreFacts, findings_table
@@ -58,6 +57,7 @@ from tier2.spark.reconcile.folders import (
 )
 from tier2.spark.reconcile.listing import list_folder
 from tier2.store_markers import marker_text
+from tier2.unique_ids import store_tag
 
 READS_AT_ONCE: Final = 16
 MESSAGES_MAX: Final = 10_000

@@ -29,7 +29,6 @@ from tier2.object_names import (
     MARKER_PREFIX,
     METADATA_PREFIX,
     PROBE_PREFIX,
-    STORE_TAG_BYTES,
     MessageKey,
     message_name,
     parse_catalog_name,
@@ -41,6 +40,7 @@ from tier2.object_names import (
     parse_probe_name,
 )
 from tier2.spark.reconcile.findings import FindingKind, FindingRow, StoreFacts
+from tier2.unique_ids import STORE_TAG_BYTES
 
 ANSWERED_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """Messages and their answers stay so long (storagewriter/request_processor.py)."""

@@ -30,7 +30,7 @@ from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_reading import read_table
 from tier2.locations import open_object_storage
-from tier2.object_names import MessageKey, store_tag
+from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import unpack
 from tier2.spark.common.command_options import Exit, checked_store_id
@@ -83,6 +83,7 @@ from tier2.spark.reconcile.work import (
     SUSPECTS_HELD,
     Site,
 )
+from tier2.unique_ids import store_tag
 
 _T = TypeVar("_T")
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
 from segmentstore.contracts.errors import ConfigError
-from tier2.object_names import is_job_id
 from tier2.spark.common.command_options import ANSWER_TIMEOUT_S
+from tier2.unique_ids import is_job_id
 
 Check = Literal["none", "headers", "bodies"]
 """Of the objects themselves: nothing, their blocks' headers, or every byte."""

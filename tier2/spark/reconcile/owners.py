@@ -32,12 +32,13 @@ from tier2.mailbox.mailbox import (
     wait_for_answers,
 )
 from tier2.mailbox.messages import Answer, ExportRequest, MessageFormatError, ReplaceProposal
-from tier2.object_names import MessageKey, parse_manifest_name, store_tag
+from tier2.object_names import MessageKey, parse_manifest_name
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.owner_bell import folder_of, wake_owner
 from tier2.spark.common.waiting import waits_for
 from tier2.spark.reconcile.orphan_requests import OrphanOutcome, counted, first_of_each, outcomes
 from tier2.store_markers import StoreMarkers, stores_at
+from tier2.unique_ids import store_tag
 
 POLL_S: Final = 0.5
 QUICK_POLL_S: Final = 0.1
