@@ -29,6 +29,8 @@ from segmentstore.wire.store_commands import (
     AppendEvents,
     ChangeSegment,
     EventToAppend,
+    MergeSegment,
+    MergeSegmentList,
     NumbersGiven,
     RequestRefused,
 )
@@ -154,13 +156,15 @@ def call_of(kind: CallKind, number: int, error: str, **fields: Any) -> Call:
 
 
 def watched(*replies: Any) -> OutcomeWatch:
-    """Call 0 and two events of writer 7 were sent, and a seal."""
+    """Call 0 and two events of writer 7 were sent, a seal, and merges of three sources."""
     watch = OutcomeWatch()
     events = tuple(EventToAppend(each, event_record(7, each, 3)) for each in (1, 2))
     for command in (
         AppendBytes(1, NO_LIMIT, "s", (), append_record(0, 0, 5)),
         AppendEvents(2, 9, events),
         ChangeSegment(3, SEAL, 0, "s"),
+        MergeSegmentList(4, "s", ("a", "b")),
+        MergeSegment(5, "s", "c", ()),
     ):
         watch.sent(encode(command))
     for reply in replies:
@@ -172,6 +176,9 @@ APPEND = call_of(CallKind.APPEND, 0, "AppendOutcomeUnknownError")
 EVENT_1 = call_of(CallKind.EVENT, 1, "AppendOutcomeUnknownError", writer=7, event=1)
 EVENT_2 = call_of(CallKind.EVENT, 2, "AppendOutcomeUnknownError", writer=7, event=2)
 SEALING = call_of(CallKind.SEAL, 3, "AppendOutcomeUnknownError")
+MERGES = [
+    call_of(CallKind.MERGE, 4, "AppendOutcomeUnknownError", source=source) for source in "abc"
+]
 REFUSED = RequestRefused(1, "AppendOutcomeUnknownError", b"{}")
 
 
@@ -179,6 +186,9 @@ def test_what_was_sent_and_has_no_result_is_unknown() -> None:
     watched().check([APPEND, EVENT_1, EVENT_2, SEALING])
     watched(NumbersGiven(2, (0,))).check([APPEND, EVENT_2, SEALING])
     watched(REFUSED).check([APPEND])
+    watched().check(MERGES)
+    watched(NumbersGiven(4, (3, 9))).check(MERGES[2:])
+    watched(NumbersGiven(5, (0, 3))).check(MERGES[:2])
 
 
 @pytest.mark.parametrize(
@@ -188,7 +198,11 @@ def test_what_was_sent_and_has_no_result_is_unknown() -> None:
         (lambda: watched(NumbersGiven(2, (0,))), EVENT_1),
         (lambda: watched(NumbersGiven(2, (0, 9))), EVENT_2),
         (lambda: watched(NumbersGiven(3, (9,))), SEALING),
+        (lambda: watched(NumbersGiven(4, (3, 9))), MERGES[0]),
+        (lambda: watched(NumbersGiven(4, (3, 9))), MERGES[1]),
+        (lambda: watched(NumbersGiven(5, (0, 3))), MERGES[2]),
         (OutcomeWatch, APPEND),
+        (OutcomeWatch, MERGES[0]),
         (watched, call_of(CallKind.APPEND, 0, "StoreDisconnectedError")),
     ],
 )

@@ -24,6 +24,7 @@ from segmentstore.wire.store_commands import (
     ChangeSegment,
     MakeSegment,
     MergeSegment,
+    MergeSegmentList,
     NumbersGiven,
     RequestRefused,
     SegmentsGiven,
@@ -115,6 +116,8 @@ def _key_of(call: Call) -> _Key:
         return call.kind, call.number
     if call.kind is CallKind.EVENT:
         return call.kind, call.writer, call.event
+    if call.kind is CallKind.MERGE:
+        return call.kind, call.segment, call.source
     return call.kind, call.segment
 
 
@@ -137,7 +140,9 @@ def _keys_of(command: Any) -> Iterable[_Key]:
     if isinstance(command, MakeSegment):
         return [(CallKind.CREATE, command.segment)]
     if isinstance(command, MergeSegment):
-        return [(CallKind.MERGE, command.target)]
+        return [(CallKind.MERGE, command.target, command.source)]
+    if isinstance(command, MergeSegmentList):
+        return [(CallKind.MERGE, command.target, source) for source in command.sources]
     if isinstance(command, UpdateAttributes):
         return [(CallKind.UPDATE, command.segment)]
     return []
