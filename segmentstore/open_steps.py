@@ -17,7 +17,7 @@ from readindex.cache_addresses import CacheAddresses
 from segmentstore.cancellation_watch import CancellationWatch
 from segmentstore.catalog_export import CatalogExporter
 from segmentstore.config import StoreConfig
-from segmentstore.container import SegmentContainer
+from segmentstore.container import ContainerResources, SegmentContainer
 from segmentstore.contracts.errors import (
     ConfigError,
     InvalidArgumentError,
@@ -275,22 +275,24 @@ class _ContainerMaker:
         parts = self._parts
         return SegmentContainer(
             container_id,
-            log=parts.logs.make_log(container_id, parts.store_id, log_options(parts.config)),
-            storage=parts.storage,
-            cache=parts.cache,
-            addresses=self._addresses,
-            cache_bytes=cache_bytes,
-            config=parts.config,
-            runtime=parts.runtime,
-            store_id=parts.store_id,
-            created=self.created,
-            other_stores=self._other_stores,
-            export=self._exporter.export_manifest,
-            mailboxes=self._mailboxes,
-            rewrites=self._rewrites,
-            catalog=parts.make_catalog(container_id),
-            archive=parts.archive,
-            on_failure=on_failure,
+            ContainerResources(
+                log=parts.logs.make_log(container_id, parts.store_id, log_options(parts.config)),
+                storage=parts.storage,
+                cache=parts.cache,
+                addresses=self._addresses,
+                cache_bytes=cache_bytes,
+                config=parts.config,
+                runtime=parts.runtime,
+                store_id=parts.store_id,
+                created=self.created,
+                other_stores=self._other_stores,
+                export=self._exporter.export_manifest,
+                mailboxes=self._mailboxes,
+                rewrites=self._rewrites,
+                catalog=parts.make_catalog(container_id),
+                archive=parts.archive,
+            ),
+            on_failure,
         )
 
 

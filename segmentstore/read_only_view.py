@@ -31,7 +31,7 @@ from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
 from recovery.stopped_catalogs import StoppedCatalogs
 from segmentstore.config import StoreConfig
-from segmentstore.container import SegmentContainer
+from segmentstore.container import ContainerResources, SegmentContainer
 from segmentstore.contracts.errors import (
     ReadOnlyFileSystemError,
     ReadOnlyViewError,
@@ -196,16 +196,18 @@ def _make_parts(
     ) -> SegmentContainer:
         return SegmentContainer(
             container_id,
-            log=logs.make_view(container_id, viewed.store_id),
-            storage=storage,
-            cache=cache,
-            addresses=addresses,
-            cache_bytes=cache_bytes,
-            config=config,
-            runtime=runtime,
-            store_id=viewed.store_id,
-            catalog=catalogs.scratch(container_id),
-            on_failure=on_failure,
+            ContainerResources(
+                log=logs.make_view(container_id, viewed.store_id),
+                storage=storage,
+                cache=cache,
+                addresses=addresses,
+                cache_bytes=cache_bytes,
+                config=config,
+                runtime=runtime,
+                store_id=viewed.store_id,
+                catalog=catalogs.scratch(container_id),
+            ),
+            on_failure,
         )
 
     registry_of(parts, make, partial(SegmentContainer.start, view=viewed.reason))

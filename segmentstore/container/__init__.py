@@ -1,9 +1,9 @@
 """SegmentContainer, owner of a set of segments: all that others call, and its parts behind it.
 
 Split by kind of knowledge. `segment_container` is the façade, and starts and stops the parts;
-`segment_calls` has its calls on segments, `container_upkeep` those that name none.
-`container_registry` starts and stops the containers of a store, `container_status` says where each
-is.
+`container_parts` builds and joins them. `segment_calls` has its calls on segments,
+`container_upkeep` those that name none. `container_registry` starts and stops the containers of a
+store, `container_status` says where each is.
 `commit_dispatch` passes committed operations to the parts. `active_segments` and `eviction` say
 which segments are in memory, `segment_loader` brings them there, `segment_scan` and
 `written_catalog` pass over all of them. `block_listing` lists what they have in Tier 2,
@@ -16,6 +16,7 @@ of it, and no part is reached through the container.
 from __future__ import annotations
 
 from segmentstore.container.container_load import ContainerLoad
+from segmentstore.container.container_parts import ContainerResources
 from segmentstore.container.container_registry import (
     STARTS_AT_ONCE,
     ContainerRegistry,
@@ -30,6 +31,7 @@ __all__ = [
     "STARTS_AT_ONCE",
     "ContainerLoad",
     "ContainerRegistry",
+    "ContainerResources",
     "ContainerState",
     "ContainerStatus",
     "HostState",

@@ -49,6 +49,11 @@ class ContainerUpkeep(SegmentCalls):
     def _throttle_changed(self) -> None:
         """Writers may have to wait less, or longer."""
 
+    @property
+    def epoch(self) -> int:
+        """Of the log as opened by this container."""
+        return self._log.epoch
+
     def resize_cache(self, cache_bytes: int) -> bool:
         """Have this share of the store's cache from now on.
 

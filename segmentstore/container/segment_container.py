@@ -1,18 +1,7 @@
 """SegmentContainer: owner of a set of segments.
 
-Builds one log's machinery, joins the parts, starts and stops them together. It is all that the rest
-of the store sees of them: no part is reached through it.
-
-The parts know nothing of each other; what flows between them flows through here:
-
-- the operation processor commits operations -> `CommitDispatch` passes them to the read index and
-  the storage writer;
-- the storage writer asks for bytes and commits what it uploaded -> `WriterSource`;
-- Tier 2 has moved on -> `LogTruncation` cuts the log behind it, and throttled callers are checked
-  again;
-- the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait
-  (`LogRescan`);
-- any part fails for good -> everything stops, and everybody who waits is notified.
+Starts the parts of one log's machinery (`container_parts`), and stops them together. It is all that
+the rest of the store sees of them: no part is reached through it.
 
 Life: new -> recovering -> running -> stopped; it never runs twice.
 """
@@ -21,39 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
-from durablelog.catalog.metadata_catalog import MetadataCatalog
-from durablelog.durable_data_log import DurableDataLog
-from durablelog.log_positions import LogPositions
-from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_processor import OperationProcessor
-from readindex.cache_addresses import CacheAddresses
-from readindex.cache_storage import CacheStorage
-from readindex.read_index import ReadIndex
 from recovery.recovery_processor import RecoveryReport, recover
-from segmentstore.config import StoreConfig
-from segmentstore.container.active_segments import ActiveSegments
-from segmentstore.container.archive_hold import ArchiveHold
-from segmentstore.container.commit_dispatch import CommitDispatch
+from segmentstore.container.container_parts import ContainerParts, ContainerResources
 from segmentstore.container.container_state import ContainerState
 from segmentstore.container.container_stats import container_health, container_stats
-from segmentstore.container.container_upkeep import ContainerUpkeep
-from segmentstore.container.eviction import Eviction
-from segmentstore.container.log_truncation import LogTruncation
 from segmentstore.container.lost_log import refuse_lost_log
-from segmentstore.container.metadata_checkpoints import (
-    MetadataCheckpoints,
-    active_metadata_bytes_max,
-    active_segments_max,
-)
-from segmentstore.container.partial_segments import PartialSegments
-from segmentstore.container.write_throttle import WriteThrottle
-from segmentstore.container.writer_source import WriterSource
 from segmentstore.contracts.errors import (
     ContainerNotServedError,
     ContainerStoppedError,
@@ -62,22 +28,11 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     describe,
 )
-from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.owned_tasks import own_task
-from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
-from segmentstore.contracts.weighted_gate import WeightedGate
-from segmentstore.log_rescan import LogRescan
-from segmentstore.part_configs import read_index_config, writer_config
-from storagewriter.data_source import NO_OTHER_STORES, OtherStores
-from storagewriter.mailbox_pace import MailboxGroup
-from storagewriter.storage_writer import StorageWriter
-from tier2.block_reader import BlockReader
-from tier2.object_storage import ObjectStorage
 
 if TYPE_CHECKING:
     from segmentstore.stats_types import ContainerStats
-    from tier2.archive.archive_place import ArchivePlace
 
 _log = logging.getLogger(__name__)
 
@@ -87,7 +42,7 @@ the metadata.
 """
 
 
-class SegmentContainer(ContainerUpkeep):
+class SegmentContainer(ContainerParts):
     """One container. Everything on one event loop; public calls come from the service.
 
     Calls on segments raise ContainerStoppedError or NotPrimaryError unless the container runs.
@@ -96,173 +51,20 @@ class SegmentContainer(ContainerUpkeep):
     def __init__(
         self,
         container_id: int,
-        *,
-        log: DurableDataLog,
-        storage: ObjectStorage,
-        cache: CacheStorage,
-        addresses: CacheAddresses,
-        cache_bytes: int,
-        config: StoreConfig,
-        runtime: Runtime,
-        store_id: str,
-        created: bool = False,
-        other_stores: OtherStores = NO_OTHER_STORES,
-        export: Callable[[SegmentContainer], Awaitable[str]] | None = None,
-        mailboxes: MailboxGroup | None = None,
-        rewrites: WeightedGate | None = None,
-        catalog: MetadataCatalog,
-        archive: ArchivePlace | None = None,
+        given: ContainerResources,
         on_failure: Callable[[SegmentContainer], None] | None = None,
     ) -> None:
-        """`cache_bytes`: its share of the cache. `created`: the store was made in this very
-        opening.
-
-        `export` puts a snapshot of this container's catalog into Tier 2, and gives the name of its
-        manifest. Sealed parts of the log go to the `archive`. `mailboxes` and `rewrites` are those
-        of the store's containers in this process. `on_failure` is called once something has stopped
-        the container unasked.
-        """
-        self.container_id = container_id
-        self.store_id = store_id
+        """`on_failure` is called once something has stopped the container unasked."""
         self.state = ContainerState.NEW
         self.failure: BaseException | None = None
         """What stopped it, if it was not asked to."""
-        self.metadata = ContainerMetadata(container_id)
-        self.segments = self.metadata.segments
-        self.segment_ids = self.metadata.names
         self._stop_cause: BaseException | None = None
         self._on_failure = on_failure
         self._recovery: RecoveryReport | None = None
-        self._config = config
-        self._runtime = runtime
         # A log in memory holds nothing at every opening, by design.
-        self._may_be_empty = created or config.tier1 == "memory"
-        self._log = log
-        self._catalog = catalog
-        self._updater = MetadataUpdater(self.metadata, config.attributes_per_segment_max)
-        self._positions = LogPositions(log.part_of)
-        self._confirming: asyncio.Task[None] | None = None
-        self._reader = BlockReader(
-            storage,
-            container_id,
-            runtime,
-            extent_bytes=config.writer.extent_bytes,
-            object_size=self._object_size,
-        )
-        self._eviction = Eviction(
-            self._updater,
-            active_segments_max(config),
-            self._request_room,
-            self._evicted,
-        )
-        self._partial = PartialSegments(
-            self._updater,
-            catalog,
-            active_metadata_bytes_max(config),
-            self._eviction.evict,
-            self._failed,
-        )
-        self._read_index = ReadIndex(
-            self.metadata,
-            cache,
-            addresses,
-            self._reader,
-            self._refill,
-            read_index_config(config, storage, cache_bytes),
-            runtime,
-            read_log=log.read_ranges,
-            unflushed_bytes=lambda: self._writer.unflushed_bytes,
-            on_spilled=self._throttle_changed,
-            know_chunk=self._partial.know_chunk,
-        )
-        self._active = ActiveSegments(
-            self._updater,
-            catalog,
-            self._eviction,
-            self._partial,
-            config.processor.queue_bytes_max,
-            self._failed,
-        )
-        source = WriterSource(
-            store_id,
-            self.metadata,
-            log,
-            self._read_index,
-            self._active,
-            processor=self._running,
-            in_use=lambda name: self._reader.in_use(name) or self._writer.in_use(name),
-            on_fenced=self._failed,
-        )
-        self._check_primary = source.check_primary
-        self._writer = StorageWriter(
-            source,
-            storage,
-            writer_config(config, cache_bytes),
-            runtime,
-            on_advance=self._storage_advanced,
-            on_failure=self._failed,
-            other_stores=other_stores,
-            export=partial(export, self) if export is not None else None,
-            group=mailboxes,
-            rewrites=rewrites,
-        )
-        self._checkpoints = MetadataCheckpoints(
-            source,
-            storage,
-            catalog,
-            self._updater,
-            self._positions,
-            config,
-            runtime,
-            on_snapshot=self._snapshot_ended,
-            on_written=self._metadata_written,
-            on_failure=self._failed,
-        )
-        self._rescan = LogRescan(
-            log,
-            self.metadata,
-            self._positions,
-            self._read_index,
-            self._writer,
-            source.check_primary,
-        )
-        self._archiver = None
-        self._hold = None
-        if not config.archiving.archive:
-            self._hold = ArchiveHold(self.metadata, log, self._positions, runtime.clock)
-        if archive is not None:
-            from segmentstore.container.log_archiver import LogArchiver  # noqa: PLC0415
-
-            self._hold = self._archiver = LogArchiver(
-                source,
-                log,
-                self._positions,
-                archive,
-                config.archiving,
-                replace(runtime, clock=self._writer.wall_clock),
-                self._archive_advanced,
-                self._failed,
-            )
-        self._truncation = LogTruncation(
-            container_id,
-            log,
-            self._positions,
-            self._writer,
-            self._checkpoints.truncated,
-            self._failed,
-            self._hold,
-        )
-        log.on_room = self._truncation.room_changed
-        self._dispatch = CommitDispatch(
-            self.metadata,
-            self._read_index,
-            self._writer,
-            self._eviction,
-            self._truncation.begin,
-        )
-        self._throttle = WriteThrottle(log, self._read_index, self._writer, config, self._hold)
-        self._processor: OperationProcessor | None = None
+        self._may_be_empty = given.created or given.config.tier1 == "memory"
         self._stopping: asyncio.Task[None] | None = None
+        super().__init__(container_id, given)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -473,11 +275,6 @@ class SegmentContainer(ContainerUpkeep):
     # --- numbers ----------------------------------------------------------------------------------
 
     @property
-    def epoch(self) -> int:
-        """Of the log as opened by this container."""
-        return self._log.epoch
-
-    @property
     def lacks_log_room(self) -> bool:
         """There is no room for another file of the log."""
         return self._log.short
@@ -517,63 +314,3 @@ class SegmentContainer(ContainerUpkeep):
             processor,
             self._hold,
         )
-
-    # --- what flows -------------------------------------------------------------------------------
-
-    def _snapshot_ended(self, succeeded: bool) -> None:  # noqa: FBT001
-        """A checkpoint by reference is a truncation point, or never will be; another may be
-        taken.
-        """
-        self._truncation.begin()
-        if self._processor is not None:
-            if not succeeded:
-                # Nothing else may come that asks for one: a full log takes no appends.
-                self._processor.checkpoint_soon(even_if_empty=True)
-            self._processor.checkpoint_source_ready()
-
-    def _request_room(self, unflushed: bool, unwritten: bool) -> None:  # noqa: FBT001
-        """Segments have to leave memory, and cannot: their bytes are not in Tier 2, or their
-        metadata not in the catalog.
-        """
-        if unflushed:
-            self._writer.request_flush()
-        if unwritten and self._processor is not None:
-            self._checkpoints.make_evictable()
-            # What was replayed is not in the catalog, though a checkpoint followed it.
-            self._processor.checkpoint_soon(even_if_empty=True)
-
-    def _metadata_written(self) -> None:
-        """What changed until the last checkpoint is in the catalog: it may leave memory."""
-        self._eviction.written()
-        self._partial.written()
-
-    def _evicted(self, segment: SegmentMetadata) -> None:
-        self._read_index.evicted(segment.segment_id)
-        self._active.evicted(segment)
-
-    def _storage_advanced(self) -> None:
-        """Tier 2 has more than before: writers may go on, the log may be cut."""
-        self._eviction.storage_advanced(self._writer.segments_due)
-        self._throttle_changed()
-        self._truncation.storage_advanced()
-
-    def _archive_advanced(self) -> None:
-        """The archive has more than before, or the log may delete what it has."""
-        self._throttle_changed()
-        self._truncation.begin()
-
-    def _throttle_changed(self) -> None:
-        if self._processor is not None:
-            self._throttle.observe()
-            self._processor.throttle_changed()
-
-    async def _refill(self, wanted: Mapping[int, int]) -> None:
-        """Bring back un-flushed bytes that memory and cache have lost.
-
-        The read index asks for one at a time.
-        """
-        await self._rescan.run(wanted)
-
-    def _object_size(self, name: str) -> int | None:
-        live = self.metadata.objects.get(name)
-        return live.record.size if live is not None else None

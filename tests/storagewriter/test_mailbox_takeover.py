@@ -19,7 +19,7 @@ from readindex.cache_addresses import CacheAddresses
 from readindex.memory_cache import MemoryCache
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
 from segmentstore.config import StoreConfig
-from segmentstore.container import ContainerState, SegmentContainer
+from segmentstore.container import ContainerResources, ContainerState, SegmentContainer
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import AppendOutcomeUnknownError, NotPrimaryError
 from segmentstore.contracts.runtime import Runtime
@@ -66,17 +66,19 @@ class Place:
         self.storage_of.append(MemoryObjectStorage(self.runtime, self.bucket))
         container = SegmentContainer(
             0,
-            log=MemoryDataLog(self.log, 0),
-            storage=self.storage_of[-1],
-            cache=cache,
-            addresses=CacheAddresses(),
-            cache_bytes=1 << 20,
-            config=CONFIG,
-            runtime=self.runtime,
-            store_id=STORE_ID,
-            # Never used: its few metadata are in its checkpoints.
-            catalog=MetadataCatalog(
-                "", KeyStoreIdentity(STORE_ID, 0), self.runtime, MemoryKeyStore
+            ContainerResources(
+                log=MemoryDataLog(self.log, 0),
+                storage=self.storage_of[-1],
+                cache=cache,
+                addresses=CacheAddresses(),
+                cache_bytes=1 << 20,
+                config=CONFIG,
+                runtime=self.runtime,
+                store_id=STORE_ID,
+                # Never used: its few metadata are in its checkpoints.
+                catalog=MetadataCatalog(
+                    "", KeyStoreIdentity(STORE_ID, 0), self.runtime, MemoryKeyStore
+                ),
             ),
         )
         await container.start()
