@@ -23,7 +23,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -35,16 +35,16 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.health import HealthNote
-from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
 from storagewriter.mailbox_pace import MailboxGroup, MailboxPace
 from storagewriter.message_owners import MessageOwners
 from storagewriter.object_uploader import ObjectUploader
+from storagewriter.orphan_requests import OrphanRequests
 from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
 from storagewriter.proposal_committer import ProposalCommitter
-from storagewriter.proposal_rules import OpenProposals, reason_to_keep, reason_to_wait, refusal
+from storagewriter.proposal_rules import OpenProposals, refusal
 from tier2.mailbox.mailbox import (
     MailboxEntry,
     each_message,
@@ -69,9 +69,7 @@ from tier2.object_storage import (
     ObjectNotFoundError,
     ObjectStorage,
     StorageUnavailableError,
-    StoredObject,
 )
-from tier2.unique_ids import store_tag
 
 MESSAGES_PER_CHECK = 1000
 """Messages without an answer that one check takes; the rest comes with the next."""
@@ -87,9 +85,6 @@ ends.
 """
 INLINE_BYTES = 64 * 1024
 """Messages up to this are read on the loop."""
-HEADS_AT_ONCE = 8
-TOO_MUCH = "too much waits for deletion already"
-"""Why an orphan is left alone that nothing else speaks for."""
 QUARANTINED_MAX = 1024
 """Messages remembered that made something fail; the first is tried again when there are more."""
 
@@ -149,11 +144,10 @@ class RequestProcessor:
         self._runtime = runtime
         self._poll_interval_s = config.mailbox_poll_interval_s
         self.pace = MailboxPace(config.mailbox_poll_interval_s, source.metadata.container_id, group)
-        self._uploader = uploader
         self._sweeper = sweeper
         self._executor = executor
         self._owners = MessageOwners(source.store_id, self._shared_with)
-        self._tag = store_tag(source.store_id)
+        self._orphans = OrphanRequests(source, storage, runtime, uploader, sweeper)
         self._committer = ProposalCommitter(source, storage, runtime, uploader, sweeper, on_garbage)
         self._backoff = Backoff(runtime.random, min_s=config.retry_min_s, max_s=config.retry_max_s)
         self._lock = asyncio.Lock()
@@ -447,65 +441,11 @@ class RequestProcessor:
     async def _mark_for_deletion(
         self, request: OrphanDeletionRequest, proposed: OpenProposals
     ) -> None:
-        kept: dict[str, str] = {}
-        found: list[StoredObject] = []
-        names = list(dict.fromkeys(request.names))
-        for first in range(0, len(names), HEADS_AT_ONCE):
-            some: list[str] = []
-            for name in names[first : first + HEADS_AT_ONCE]:
-                reason = self._reason_to_keep(name, proposed)
-                if reason is None and self._sweeper.is_full(len(found)):
-                    reason = TOO_MUCH  # Which no HEAD would change.
-                if reason is None:
-                    some.append(name)
-                else:
-                    kept[name] = reason
-            found += await self._old_enough(some, request.older_than_ms, kept)
         try:
-            marked_for_deletion = await self._sweeper.mark_for_deletion(
-                found, lambda stored: self._reason_to_keep(stored.name, proposed) is None
-            )
+            answer = await self._orphans.mark(request, proposed)
         except SweepStoppedError:
             return  # Whose these objects are cannot be known.
-        gone = {stored.name: None for stored in marked_for_deletion}
-        for stored in found:
-            if stored.name not in gone:
-                kept[stored.name] = self._reason_to_keep(stored.name, proposed) or TOO_MUCH
-        detail = {"condemned": list(gone), "left_alone": kept}
-        await self._answer(
-            Answer(*request.key, "condemned", "", detail), ours=bool(request.store_id)
-        )
-
-    def _reason_to_keep(self, name: str, proposed: Container[str]) -> str | None:
-        return reason_to_keep(
-            name,
-            self._source.metadata,
-            self._source.epoch,
-            self._uploader.in_flight,
-            proposed,
-            self._tag,
-        )
-
-    async def _old_enough(
-        self, names: Sequence[str], older_than_ms: int, kept: dict[str, str]
-    ) -> list[StoredObject]:
-        """Those of the names that are there, and old; why not goes into `kept`."""
-        heads = await gather_outcomes(*map(self._storage.head, names), name="orphan heads")
-        found: list[StoredObject] = []
-        for name, stored in zip(names, heads, strict=True):
-            if isinstance(stored, BaseException):
-                raise stored
-            if stored is None:
-                kept[name] = "it is not there"
-                continue
-            reason = reason_to_wait(
-                stored.modified_ms, self._runtime.clock.time_ms(), older_than_ms
-            )
-            if reason is None:
-                found.append(stored)
-            else:
-                kept[name] = reason
-        return found
+        await self._answer(answer, ours=bool(request.store_id))
 
     async def _open_proposals(self, poll: _Poll) -> OpenProposals:
         """What waits without an answer, this check's messages or not.

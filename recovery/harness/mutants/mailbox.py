@@ -57,7 +57,7 @@ MAILBOX: Final = (
         "What a job asks to be deleted is deleted at once, without a check of the metadata.",
         (
             Edit(
-                f"{_KEEPER}._mark_for_deletion",
+                "storagewriter.orphan_requests:OrphanRequests.mark",
                 "names = list(dict.fromkeys(request.names))",
                 "names = list(dict.fromkeys(request.names))\nfor name in names:\n    "
                 "await self._storage.delete(name)",
