@@ -8,6 +8,8 @@ Rules of this file:
   the boot;
 - a signal goes only to a process that is the recorded one, by a descriptor that cannot come to mean
   another. An id that was reused meanwhile is never signalled;
+- a server works in its folder. So the record in a copy of that folder means no process: the copy's
+  servers are none of the original's;
 - it is nobody's child here, in a session of its own: neither Ctrl-C nor the end of a terminal
   reaches it.
 """
@@ -181,7 +183,18 @@ class ServiceProcess:
             seen = _parsed(Path(f"/proc/{wanted.process}/stat").read_text(encoding="utf-8"))
         except (OSError, ValueError, IndexError):
             return None
-        return seen if seen.began == wanted.began and not seen.ended else None
+        if seen.began != wanted.began or seen.ended or self._works_elsewhere(seen.process):
+            return None
+        return seen
+
+    def _works_elsewhere(self, process_id: int) -> bool:
+        """Whether a process is certainly not the one of this folder, but of what this is a copy
+        of.
+        """
+        try:
+            return not self.folder.samefile(Path(f"/proc/{process_id}/cwd"))
+        except OSError:
+            return False  # of another user, or its first thread has ended: the record counts
 
     @contextmanager
     def _held(self) -> Iterator[int | None]:

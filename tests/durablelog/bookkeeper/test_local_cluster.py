@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -249,28 +250,41 @@ def test_a_process_is_alive_until_its_last_thread_has_ended(tmp_path: Path) -> N
 
 
 def test_a_process_that_got_a_recorded_id_later_is_never_signalled(
-    sleeper: ServiceProcess, tmp_path: Path
+    sleeper: ServiceProcess,
 ) -> None:
     record = sleeper.folder / "process"
-    told, boot = record.read_text().splitlines()
+    true_record, process_id = record.read_text(), sleeper.process_id
+    told, boot = true_record.splitlines()
     name, _, numbers = told.rpartition(")")
     words = numbers.split()
     began_earlier = [*words[:19], str(int(words[19]) - 1), *words[20:]]
-    other = ServiceProcess("other", tmp_path / "other")
-    other.folder.mkdir()
     for stale in (
         f"{name}) {' '.join(began_earlier)}\n{boot}\n",
         f"{told}\nanother-boot\n",
         "",
         "damaged\n",
     ):
-        (other.folder / "process").write_text(stale)
-        assert other.process_id is None
-        assert not other.send(signal.SIGKILL)
-        other.end(signal.SIGKILL)
-        assert sleeper.process_id is not None
-    (other.folder / "process").write_text(f"{told}\n{boot}\n")
-    assert other.process_id == sleeper.process_id
+        record.write_text(stale)
+        assert sleeper.process_id is None
+        assert not sleeper.send(signal.SIGKILL)
+        sleeper.end(signal.SIGKILL)
+        record.write_text(true_record)
+        assert sleeper.process_id == process_id is not None
+
+
+def test_a_copy_of_the_folder_of_a_process_has_no_process(
+    sleeper: ServiceProcess, tmp_path: Path
+) -> None:
+    process_id = sleeper.process_id
+    assert process_id is not None
+    shutil.copytree(sleeper.folder, tmp_path / "copy")
+    copied = ServiceProcess("copy", tmp_path / "copy")
+    assert copied.process_id is None
+    assert not copied.send(signal.SIGKILL)
+    copied.end(signal.SIGKILL)
+    sleeper.folder.rename(tmp_path / "moved")
+    assert ServiceProcess("moved", tmp_path / "moved").process_id == process_id
+    (tmp_path / "moved").rename(sleeper.folder)
 
 
 def test_a_process_with_a_full_disk_can_write_nothing_more(tmp_path: Path) -> None:
