@@ -20,6 +20,7 @@ Rules of this file:
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import signal
 import subprocess
@@ -45,7 +46,13 @@ from durablelog.bookkeeper.cluster.registrations import (
 )
 from durablelog.bookkeeper.cluster.service_process import ServiceProcess, wait_for_any_end
 from durablelog.bookkeeper.cluster.settings import HOST, ClusterExtras
-from durablelog.bookkeeper.installation import JavaProgram, archive_options, cluster_classpath, java
+from durablelog.bookkeeper.installation import (
+    JAVA_ENVIRONMENT,
+    JavaProgram,
+    archive_options,
+    cluster_classpath,
+    java,
+)
 from segmentstore.contracts.errors import ConfigError, SegmentStoreError
 
 BOOKIES: Final = 3
@@ -167,6 +174,7 @@ class LocalCluster:
 
         Raises LocalClusterError, ConfigError, GatewayMissingError.
         """
+        settings.require_nameable(self.folder)
         cluster_classpath()
         java()
         with self._alone():
@@ -265,6 +273,7 @@ class LocalCluster:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            env={**os.environ, **JAVA_ENVIRONMENT},
             timeout=_FORMAT_S,
             check=False,
         )
@@ -370,7 +379,7 @@ class LocalCluster:
 
 def _launch(process: ServiceProcess, command: Sequence[str]) -> None:
     try:
-        process.launch(command)
+        process.launch(command, JAVA_ENVIRONMENT)
     except OSError as error:
         raise LocalClusterError(str(error)) from error
 

@@ -8,18 +8,25 @@ it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from durablelog.bookkeeper.installation.programs import LATE_OPTIMIZATION
+from segmentstore.contracts.errors import ConfigError
 
 HOST: Final = "127.0.0.1"
 LEDGERS_ROOT: Final = "/ledgers"
 AVAILABLE: Final = f"{LEDGERS_ROOT}/available"
 READ_ONLY: Final = f"{AVAILABLE}/readonly"
 COOKIES: Final = f"{LEDGERS_ROOT}/cookies"
+_UNNAMEABLE: Final = re.compile(r"[\\,\x00-\x1f\x7f\ud800-\udfff\U00010000-\U0010ffff]|\$\{")
+"""What separates, escapes or stands for other text there, bytes that are no UTF-8, and what RocksDB
+does not find again: characters beyond 16 bits.
+"""
+_NOT_ASCII: Final = re.compile(r"[^\x00-\x7f]")
 LOGGING: Final = Path(__file__).resolve().parent / "log4j2.properties"
 
 
@@ -152,11 +159,29 @@ def format_command(java: str, classpath: str, folder: Path, *more: str) -> Seque
     ]
 
 
+def require_nameable(folder: Path) -> None:
+    """Raises ConfigError for a folder whose name a value of these files cannot hold: they would
+    keep their data in others.
+    """
+    name = str(folder)
+    found = _UNNAMEABLE.search(name)
+    if found is not None:
+        raise ConfigError(
+            "cluster",
+            f"the name of {name!r} has {found[0]!r}, which BookKeeper's configuration cannot hold: "
+            "use another folder",
+        )
+
+
 def write_settings(path: Path, settings: Mapping[str, str]) -> None:
     """A file of `name=value` lines."""
-    path.write_text(
-        "".join(f"{name}={value}\n" for name, value in settings.items()), encoding="utf-8"
-    )
+    lines = "".join(f"{name}={value}\n" for name, value in settings.items())
+    # Java takes these files for Latin-1.
+    path.write_text(_NOT_ASCII.sub(_escape, lines), encoding="ascii")
+
+
+def _escape(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def _options(folder: Path, *more: str) -> Sequence[str]:

@@ -25,6 +25,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     TOKEN_VARIABLE,
 )
 from durablelog.bookkeeper.installation import (
+    JAVA_ENVIRONMENT,
     LATE_OPTIMIZATION,
     JavaProgram,
     archive_options,
@@ -105,7 +106,7 @@ class GatewayProcess:
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=errors,
-                    env={**os.environ, TOKEN_VARIABLE: token},
+                    env={**os.environ, **JAVA_ENVIRONMENT, TOKEN_VARIABLE: token},
                     process_group=0 if apart else None,
                 )
                 # A forked child that kept the other end of its input would keep it alive.

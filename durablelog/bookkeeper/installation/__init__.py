@@ -23,6 +23,7 @@ from durablelog.bookkeeper.installation.jars import (
 )
 from durablelog.bookkeeper.installation.programs import (
     INSTALL_COMMAND,
+    JAVA_ENVIRONMENT,
     JAVA_VERSION_MIN,
     LATE_OPTIMIZATION,
     GatewayMissingError,
@@ -35,6 +36,7 @@ from durablelog.bookkeeper.installation.programs import (
 __all__ = [
     "FOLDER_VARIABLE",
     "INSTALL_COMMAND",
+    "JAVA_ENVIRONMENT",
     "JAVA_VERSION_MIN",
     "LATE_OPTIMIZATION",
     "SOURCES_FOLDER",

@@ -336,3 +336,22 @@ def test_a_folder_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "cluster.json").write_text('{"version": 7}')
     with pytest.raises(ConfigError, match="version 7"):
         LocalCluster(tmp_path)
+
+
+@slow(6)
+def test_all_data_are_in_the_folder_whatever_its_name_and_the_locale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java takes settings for Latin-1, and arguments for what the locale says."""
+    monkeypatch.setenv("LC_ALL", "C")
+    folder = tmp_path / "b\u00fccher \u65e5\u672c"
+    with BookKeeperCluster(folder, 1) as running:
+        assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+        assert (running.bookie_folder(0) / "journal" / "current").is_dir()
+
+
+@pytest.mark.parametrize("name", ["a,b", "a\\b", "a\nb", "${b}", "\U0001f600", "\udcff"])
+def test_a_folder_that_settings_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="use another folder"):
+        BookKeeperCluster(tmp_path / name).start()
+    assert not list(tmp_path.iterdir())
