@@ -12,7 +12,7 @@ import signal
 import sys
 
 from durablelog.bookkeeper.gateway.gateway_process import HOST, GatewayProcess
-from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE
+from durablelog.bookkeeper.gateway.gateway_settings import TOKEN_VARIABLE, check_token
 from durablelog.bookkeeper.ledger_store import LedgerError
 from segmentstore.contracts.errors import ConfigError
 
@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        gateway = GatewayProcess(token, int(arguments[0]) if arguments else 0)
+        gateway = GatewayProcess(check_token(token), int(arguments[0]) if arguments else 0)
     except (ConfigError, LedgerError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 2

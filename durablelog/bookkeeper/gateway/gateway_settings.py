@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from durablelog.bookkeeper.client_settings import NONE, ClientSettings
+from segmentstore.contracts.errors import ConfigError
 
 # Where the secret is, not the secret.
 TOKEN_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_TOKEN"  # noqa: S105
@@ -20,6 +21,9 @@ LOG_VARIABLE: Final = "SEGMENTSTORE_GATEWAY_LOG"
 """The environment variable with a folder where gateways leave their logs; without it they go with
 the gateway.
 """
+
+TOKEN_BYTES_MAX: Final = 1024
+"""Of that secret: a gateway ends the handshake of a longer one."""
 
 GATEWAY_CLOSED: Final = -19
 """BookKeeper's ClientClosed: the gateway, or the way to it, is lost.
@@ -88,6 +92,22 @@ class GatewaySettings:
     def system_properties(self) -> str:
         """For the gateway's Java, in the same way."""
         return _lines(self.given.system)
+
+
+def check_token(token: str) -> str:
+    """The secret of a gateway, given by its variable.
+
+    Raises ConfigError if no handshake can have it.
+    """
+    try:
+        size = len(token.encode())
+    except UnicodeEncodeError:
+        raise ConfigError("tier1", f"{TOKEN_VARIABLE} is not UTF-8") from None
+    if not 1 <= size <= TOKEN_BYTES_MAX:
+        raise ConfigError(
+            "tier1", f"{TOKEN_VARIABLE} has {size} bytes, and must have 1 to {TOKEN_BYTES_MAX}"
+        )
+    return token
 
 
 def _lines(settings: Mapping[str, str]) -> str:

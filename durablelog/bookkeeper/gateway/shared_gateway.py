@@ -15,7 +15,11 @@ from typing import Final, Protocol
 
 from durablelog.bookkeeper.gateway.gateway_control import GatewayControl
 from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
-from durablelog.bookkeeper.gateway.gateway_settings import GATEWAY_CLOSED, TOKEN_VARIABLE
+from durablelog.bookkeeper.gateway.gateway_settings import (
+    GATEWAY_CLOSED,
+    TOKEN_VARIABLE,
+    check_token,
+)
 from durablelog.bookkeeper.ledger_store import LedgerError
 from segmentstore.contracts import forks
 from segmentstore.contracts.errors import ConfigError
@@ -58,6 +62,7 @@ class AttachedGateway:
             raise ConfigError(
                 "tier1", f"a gateway at an address needs its token in {TOKEN_VARIABLE}"
             )
+        check_token(self.token)
         self.control = GatewayControl(host, int(port), self.token)
         try:
             (self.data_socket,) = self.control.call("dataSocket")

@@ -1,8 +1,12 @@
-"""A gateway that somebody else started is of our release, or the opening says so at once."""
+"""A gateway that somebody else started is of our release, and has a secret that a handshake can
+have, or the opening says so at once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +43,26 @@ def test_one_of_another_release_is_not_tried_again(
             assert told in str(caught.value)
         assert open_sockets() <= before
         assert gateway.alive
+
+
+@pytest.mark.parametrize(
+    ("token", "wrong"),
+    [("x" * 1025, "1025 bytes"), ("\u00e9" * 513, "1026 bytes"), ("x\udcff", "is not UTF-8")],
+)
+def test_a_token_that_no_handshake_can_have_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str, wrong: str
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, token)
+    nobody = f"127.0.0.1:{choose_addresses(tmp_path, 1, None).zookeeper}"
+    location = BookKeeperLocation.parse(f"bookkeeper://{nobody}/store?gateway={nobody}")
+    with pytest.raises(ConfigError, match=wrong):
+        asyncio.run(open_clients(location, {}, Runtime()))
+    started = subprocess.run(
+        [sys.executable, "-m", "durablelog.bookkeeper.gateway"],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert started.returncode == 2
+    assert wrong in started.stderr
