@@ -83,6 +83,8 @@ class GatewayProcess:
         if archive is None:
             archive = archive_options(JavaProgram.GATEWAY)
         self._timeout_s = timeout_s
+        self.died = False
+        """Once it was stopped: it had ended by itself, or was killed."""
         # A short path: a Unix socket's name has room for 107 characters.
         self._folder = make_folder()
         try:
@@ -198,7 +200,8 @@ class GatewayProcess:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(self._timeout_s)
+            # Its orderly end is 0 (Parent.java).
+            self.died = self._process.wait(self._timeout_s) != 0
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

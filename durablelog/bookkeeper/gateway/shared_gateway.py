@@ -98,8 +98,8 @@ class OwnGateway:
         with _LOCK:
             self.users -= 1
             if self.users == 0:
-                _state.forget(self)
                 self.process.stop()
+                _state.forget(self, died=self._killed or self.process.died)
 
     def kill(self) -> None:
         # A process that was killed may take its time to go.
@@ -131,11 +131,15 @@ class GatewayDeaths:
 class _Shared:
     def __init__(self) -> None:
         self.gateway: OwnGateway | None = None
+        self.died = False
+        """The one before did, and that is not counted yet."""
         self.deaths = GatewayDeaths()
 
-    def forget(self, gateway: OwnGateway) -> None:
+    def forget(self, gateway: OwnGateway, *, died: bool) -> None:
+        """Nobody gets it any more."""
         if self.gateway is gateway:
             self.gateway = None
+            self.died = died
 
 
 _LOCK = threading.Lock()
@@ -149,6 +153,7 @@ def _begin_child(state: _Shared) -> None:
     global _LOCK  # noqa: PLW0603
     _LOCK = threading.Lock()
     state.gateway = None
+    state.died = False
 
 
 forks.in_child(_state, _begin_child)
@@ -165,9 +170,12 @@ def acquire_own(now: float, random: Random) -> OwnGateway:
     with _LOCK:
         gateway = _state.gateway
         if gateway is None or not gateway.alive:
-            # A start after an orderly end is none that failed: only those that died are counted.
             if gateway is not None:
+                _state.forget(gateway, died=True)
+            # A start after an orderly end is none that failed: only those that died are counted.
+            if _state.died:
                 _state.deaths.add(now)
+                _state.died = False
             token = f"{random.getrandbits(256):064x}"
             try:
                 _state.gateway = gateway = OwnGateway(GatewayProcess(token), token)

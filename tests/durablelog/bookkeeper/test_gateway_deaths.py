@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from durablelog.bookkeeper.gateway import gateway_ledger_store
+from durablelog.bookkeeper.gateway import gateway_ledger_store, shared_gateway
 from durablelog.bookkeeper.gateway.gateway_ledger_store import GatewayLedgerStore
 from durablelog.bookkeeper.gateway.gateway_process import GatewayProcess
 from durablelog.bookkeeper.gateway.gateway_protocol import HANDSHAKE_REPLY, hello
@@ -53,6 +54,7 @@ from tests.durablelog.bookkeeper.gateway_world import (
 )
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
 from tests.store.harness import until
+from tests.support.suites import slow
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -268,6 +270,23 @@ def test_one_that_dies_again_and_again_is_left_alone_for_a_while() -> None:
             deaths.add(now)
         assert failure.value.code == GATEWAY_CLOSED
     deaths.add(100.0 + DEATHS_WITHIN_S)
+
+
+@slow(8)
+def test_a_death_counts_also_if_the_last_store_has_left_the_gateway(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As it has when the next one is started: it leaves with its connection."""
+    monkeypatch.setattr(shared_gateway, "_state", type(shared_gateway._state)())
+    rng = random.SystemRandom()
+    shared_gateway.acquire_own(0.0, rng).release()
+    for number in range(DEATHS_MAX + 1):
+        gateway = shared_gateway.acquire_own(float(number), rng)
+        gateway.process.kill()
+        gateway.release()
+    with pytest.raises(LedgerError, match="died"):
+        shared_gateway.acquire_own(DEATHS_WITHIN_S, rng)
+    shared_gateway.acquire_own(1 + DEATHS_WITHIN_S, rng).release()
 
 
 def test_a_gateway_elsewhere_is_attached_to_and_outlives_the_store(
