@@ -28,6 +28,7 @@ from segmentstore.contracts import forks
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from tier2.spark.common.archive import ARCHIVE_NAME, build_archive
+from tier2.spark.common.masters import check_master
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python process it starts: code is sent by its --py-files."""
@@ -43,12 +44,15 @@ def spark_session(app_name: str) -> SparkSession:
     says so.
 
     Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises
-    JavaMissingError, and what pyspark raises when there is no master or no server.
+    JavaMissingError, SparkUnreachableError if nothing answers where the environment says that Spark
+    is, and what pyspark raises.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     was_there = _is_any()
     if not was_there and _starts_java():
         check_java()
+    if not was_there and _SUBMITTED not in os.environ:
+        check_master(os.environ)
     spark = SparkSession.builder.appName(app_name).getOrCreate()
     if spark not in _sessions:
         _sessions[:] = [spark]
