@@ -29,7 +29,12 @@ from tier2.spark.reconcile.inventory import (
     read_inventory_rest,
     rows_read,
 )
-from tier2.spark.reconcile.inventory_rows import InventoryError, conform_listing, key_rules
+from tier2.spark.reconcile.inventory_rows import (
+    InventoryError,
+    conform_listing,
+    conform_sorted,
+    key_rules,
+)
 from tier2.spark.reconcile.listing import SHARDS
 from tier2.spark.reconcile.listing_table import LISTING
 
@@ -434,6 +439,17 @@ def test_a_listing_that_cannot_be_understood_is_refused_by_name(
     with pytest.raises(InventoryError) as caught:
         conform_listing(pa.table(columns), key_rules("memory://x"))
     assert said in str(caught.value)
+
+
+def test_a_key_that_is_no_utf8_is_refused_by_name() -> None:
+    """Text of Spark and of Parquet holds any bytes."""
+    keys = pa.array([b"ab/x", b"ab/\xff"]).view(pa.string())
+    table = pa.table({"key": keys, "size": [1, 1], "modified_ms": [1, 1]})
+    rules = key_rules("memory://x", prefix="")
+    with pytest.raises(InventoryError, match="key cannot be read as string: Invalid UTF8"):
+        conform_listing(table, rules)
+    with pytest.raises(InventoryError, match="key cannot be read as string: Invalid UTF8"):
+        conform_sorted(table, rules, ["ab/"])
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,16 @@ def test_a_name_that_can_name_no_segment_is_refused() -> None:
         list(pieces(layout, batch))
 
 
+def test_a_name_that_is_no_utf8_is_named() -> None:
+    """Spark's strings hold any bytes: `CAST(X'61FF' AS STRING)`."""
+    names = pa.array([b"a", b"a\xff"]).view(pa.string())
+    batch = pa.record_batch([names, pa.array([b"1", b"2"])], names=["segment", "payload"])
+    layout = row_layout([("payload", "binary"), ("segment", "string")], {})
+    with pytest.raises(InvalidNameError, match="UTF-8") as refused:
+        list(pieces(layout, batch))
+    assert refused.value.name == b"a\xff"
+
+
 @pytest.mark.parametrize(
     ("columns", "options", "what"),
     [

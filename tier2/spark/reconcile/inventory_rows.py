@@ -133,7 +133,7 @@ def conform_sorted(table: pa.Table, rules: KeyRules, tops: Sequence[str]) -> pa.
         return None
     columns = {name: _whole(table.column(place)) for name, place in places.items()}
     keys = columns["key"]
-    if keys.type != pa.string() or keys.null_count or not _ascend(keys):
+    if keys.type != pa.string() or keys.null_count or not _ascend(_text(keys, "key")):
         return None
     found = []
     for start, end, head in _stretches(
@@ -327,7 +327,8 @@ def _whole(column: pa.ChunkedArray[Any]) -> _Column:
 
 
 def _text(column: _Column, name: str) -> _Column:
-    return _read(column, pa.string(), name)
+    # By way of bytes, or pyarrow does not check that text is UTF-8: Spark's and Parquet's need not.
+    return _read(_read(column, pa.string(), name).cast(pa.binary()), pa.string(), name)
 
 
 def _read(column: _Column, kind: pa.DataType, name: str) -> _Column:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from segmentstore.contracts.errors import ConfigError, InvalidArgumentError
+from segmentstore.contracts.errors import ConfigError, InvalidArgumentError, InvalidNameError
 from segmentstore.contracts.events import EVENT_BYTES_MAX
 from segmentstore.contracts.segments import check_segment_name
 
@@ -103,7 +103,7 @@ def _raw(value: str | bytes | bytearray | None) -> bytes | None:
 def pieces(layout: RowLayout, batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
     """The batch's bytes for each segment, framed.
 
-    Raises InvalidArgumentError for rows that cannot be written.
+    Raises InvalidArgumentError for rows that cannot be written, and InvalidNameError.
     """
     if not batch.num_rows:
         return
@@ -121,10 +121,22 @@ def pieces(layout: RowLayout, batch: pa.RecordBatch) -> Iterator[tuple[str, byte
     framed = _framed(rows.take(pa.array(order, pa.int64())), layout)
     ends = np.cumsum(np.bincount(codes, minlength=len(names.dictionary)))
     start = 0
-    for name, end in zip(names.dictionary.to_pylist(), ends.tolist(), strict=True):
+    for name, end in zip(_given(names.dictionary), ends.tolist(), strict=True):
         if end > start:
-            yield check_segment_name(name), _bytes(framed, start, end)
+            yield _checked(name), _bytes(framed, start, end)
         start = end
+
+
+def _given(names: Any) -> list[bytes]:
+    # As bytes: Spark's strings hold any bytes, and pyarrow's own error would name no value.
+    return list(names.cast(pa.binary()).to_pylist())
+
+
+def _checked(name: bytes) -> str:
+    try:
+        return check_segment_name(name.decode())
+    except UnicodeDecodeError:
+        raise InvalidNameError(name, "a name of a segment is UTF-8") from None
 
 
 def _names(column: Any, layout: RowLayout) -> Any:
