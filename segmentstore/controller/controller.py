@@ -18,7 +18,7 @@ from segmentstore.controller.scopes import PENDING_SCOPE, Scopes
 from segmentstore.controller.segment_actions import SegmentActions
 from segmentstore.controller.stream_model import StreamSegment
 from segmentstore.controller.stream_retention import PERIOD_S, RetentionTask
-from segmentstore.controller.streams import PENDING_STREAM, Streams
+from segmentstore.controller.streams import FINISH_REPEATED_S, PENDING_STREAM, Streams
 from segmentstore.controller.transactions import Transactions
 
 
@@ -113,4 +113,8 @@ class Controller:
     async def _finish_after_s(self, kind: str, name: ScopedName) -> float:
         if kind == PENDING_STREAM:
             return await self.streams.finish_after_s(name)
-        return await self.key_value_tables.finish_after_s(name) if kind == PENDING_TABLE else 0
+        if kind == PENDING_GROUP:
+            return await self.groups.finish_after_s(name)
+        if kind == PENDING_TABLE:
+            return await self.key_value_tables.finish_after_s(name)
+        return FINISH_REPEATED_S  # What is left of a scope is its deletion.

@@ -26,7 +26,7 @@ from segmentstore.controller.segment_actions import (
     run_steps,
 )
 from segmentstore.controller.stream_model import SEGMENTS_MAX, StreamSegment, even_segments
-from segmentstore.controller.streams import FINISH_NEW_S, FINISH_S, Streams
+from segmentstore.controller.streams import FINISH_REPEATED_S, Streams
 
 PENDING_TABLE: Final = "table"
 _KEY_LENGTH_MAX: Final = 256
@@ -100,9 +100,16 @@ class KeyValueTables:
             await self._carry_out(table, _CREATING)
 
     async def delete(self, table: ScopedName) -> None:
-        """With all its keys. Raises RefusedRequestError: no table."""
-        async with self._held(table) as row:
-            if row is None:
+        """With all its keys. Raises RefusedRequestError: no table.
+
+        A deletion that failed half-way is carried on by the same call once more.
+        """
+        async with self._locks.hold((PENDING_TABLE, table)):
+            row = await self._rows.get(table_key(table))
+            if row is not None and row.value["state"] == _DELETING:
+                await self._carry_out(table, _DELETING)
+                return
+            if row is None or (row := await self._settle(table, row)) is None:
                 raise _not_found(table)
             configuration, first = _configuration(row.value), _first(row.value)
             await self._begin(table, configuration, first, _DELETING)
@@ -138,7 +145,7 @@ class KeyValueTables:
     async def finish_after_s(self, table: ScopedName) -> float:
         """As `Streams.finish_after_s`."""
         row = await self._rows.get(table_key(table))
-        return FINISH_NEW_S if row is not None and row.value["state"] == _CREATING else 0
+        return FINISH_REPEATED_S if row is not None and row.value["state"] != _ACTIVE else 0
 
     @asynccontextmanager
     async def _held(self, table: ScopedName) -> AsyncIterator[FoundRow | None]:
@@ -170,10 +177,8 @@ class KeyValueTables:
         try:
             await self._carry_out_once(table)
         except BaseException:
-            key, after_s = (PENDING_TABLE, table), FINISH_S
-            if state == _CREATING:
-                key, after_s = ("create table", table), FINISH_NEW_S
-            self._deadlines.ensure(key, after_s, lambda: self.finish(table))
+            key = (f"{state} table", table)
+            self._deadlines.ensure(key, FINISH_REPEATED_S, lambda: self.finish(table))
             raise
 
     async def _carry_out_once(self, table: ScopedName) -> None:

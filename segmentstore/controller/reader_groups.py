@@ -31,7 +31,7 @@ from segmentstore.controller.stream_model import (
     cut_from_row,
     cut_to_row,
 )
-from segmentstore.controller.streams import Streams
+from segmentstore.controller.streams import FINISH_REPEATED_S, FINISH_S, Streams
 
 PENDING_GROUP: Final = "group"
 _ACTIVE: Final = "active"
@@ -64,7 +64,7 @@ class ReaderGroups:
                 return _configuration(row)
             async with self._streams.scope_held(group.scope):
                 await self._begin(group, configuration, _CREATING)
-            await self._carry_out(group)
+            await self._carry_out(group, _CREATING)
             return configuration
 
     async def configuration(self, group: ScopedName) -> GroupConfiguration:
@@ -91,24 +91,34 @@ class ReaderGroups:
             kept = updated.subscribed
             dropped = [stream for stream in former.subscribed if stream not in kept]
             await self._begin(group, updated, _UPDATING, dropped)
-            await self._carry_out(group)
+            await self._carry_out(group, _UPDATING)
             return updated.generation
 
     async def delete(self, group: ScopedName, uuid: str) -> None:
         """Delete the group of that creation, or with an empty uuid whichever there is.
 
-        Raises RefusedRequestError: no group.
+        A deletion that failed half-way is carried on by the same call once more. Raises
+        RefusedRequestError: no group.
         """
-        async with self._held(group) as row:
+        async with self._locks.hold((PENDING_GROUP, group)):
+            row = await self._rows.get(group_key(group))
             if row is None or uuid not in ("", (former := _configuration(row)).uuid):
                 raise _not_found(group)
-            await self._begin(group, former, _DELETING, list(former.subscribed))
-            await self._carry_out(group)
+            if (state := row.value["state"]) != _ACTIVE:
+                await self._carry_out(group, state)
+            if state != _DELETING:
+                await self._begin(group, former, _DELETING, list(former.subscribed))
+                await self._carry_out(group, _DELETING)
 
     async def finish(self, group: ScopedName) -> None:
         """Finish a change that was left."""
         async with self._held(group):
             await self._rows.remove([pending_key(PENDING_GROUP, group)])
+
+    async def finish_after_s(self, group: ScopedName) -> float:
+        """As `Streams.finish_after_s`. A creation that is done has the same answer once more."""
+        row = await self._rows.get(group_key(group))
+        return FINISH_REPEATED_S if row is not None and row.value["state"] == _DELETING else 0
 
     # --- subscribers ------------------------------------------------------------------------------
 
@@ -168,8 +178,8 @@ class ReaderGroups:
     async def _held(self, group: ScopedName) -> AsyncIterator[FoundRow | None]:
         async with self._locks.hold((PENDING_GROUP, group)):
             row = await self._rows.get(group_key(group))
-            if row is not None and row.value["state"] != _ACTIVE:
-                await self._carry_out(group)
+            if row is not None and (state := row.value["state"]) != _ACTIVE:
+                await self._carry_out(group, state)
                 row = await self._rows.get(group_key(group))
             yield row
 
@@ -189,11 +199,14 @@ class ReaderGroups:
             RowPut(group_key(group), value), RowPut(pending_key(PENDING_GROUP, group), {})
         )
 
-    async def _carry_out(self, group: ScopedName) -> None:
+    async def _carry_out(self, group: ScopedName, state: str) -> None:
         try:
             await self._carry_out_once(group)
         except BaseException:
-            self._deadlines.ensure((PENDING_GROUP, group), 1, lambda: self.finish(group))
+            key, after_s = (PENDING_GROUP, group), FINISH_S
+            if state == _DELETING:
+                key, after_s = ("delete group", group), FINISH_REPEATED_S
+            self._deadlines.ensure(key, after_s, lambda: self.finish(group))
             raise
 
     async def _carry_out_once(self, group: ScopedName) -> None:

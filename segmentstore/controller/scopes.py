@@ -17,7 +17,7 @@ from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName, check_scope_name
 from segmentstore.controller.reader_groups import ReaderGroups
 from segmentstore.controller.refusals import Reason, RefusedRequestError
-from segmentstore.controller.streams import Streams
+from segmentstore.controller.streams import FINISH_REPEATED_S, Streams
 
 PENDING_SCOPE: Final = "scope"
 _MEMBERS: Final = ("group", "table", "stream")
@@ -74,20 +74,32 @@ class Scopes:
             await self._rows.remove([scope_key(scope)])
 
     async def delete_recursively(self, scope: str) -> None:
-        """With all that it holds. Raises RefusedRequestError: no scope."""
-        async with self._streams.scope_held(scope):
-            await self._rows.put(
-                RowPut(scope_key(scope), {"deleting": True}),
-                RowPut(_pending(scope), {}),
-            )
+        """With all that it holds. Raises RefusedRequestError: no scope.
+
+        A deletion that failed half-way is carried on by the same call once more.
+        """
+        async with self._locks.hold(scope):
+            row = await self._rows.get(scope_key(scope))
+            if row is None or not row.value["deleting"]:
+                await self._streams.check_scope(scope)
+                await self._rows.put(
+                    RowPut(scope_key(scope), {"deleting": True}),
+                    RowPut(_pending(scope), {}),
+                )
         try:
             await self.finish(scope)
         except BaseException:
-            self._deadlines.ensure((PENDING_SCOPE, scope), 1, lambda: self.finish(scope))
+            key = (PENDING_SCOPE, scope)
+            self._deadlines.ensure(key, FINISH_REPEATED_S, lambda: self.finish(scope))
             raise
 
     async def finish(self, scope: str) -> None:
         """Finish a deletion that was left. Does not hold the scope: nothing new comes into it."""
+        # One at a time: behind another one's end there may be a new scope of the name.
+        async with self._locks.hold((PENDING_SCOPE, scope)):
+            await self._finish_held(scope)
+
+    async def _finish_held(self, scope: str) -> None:
         row = await self._rows.get(scope_key(scope))
         if row is None or not row.value["deleting"]:
             # It was finished; there may be another scope of the name by now.

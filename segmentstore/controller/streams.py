@@ -62,10 +62,11 @@ from segmentstore.controller.stream_model import (
 PENDING_STREAM = "stream"
 FINISH_S: Final = 1
 """After so long a change that failed is carried on."""
-FINISH_NEW_S: Final = 60
-"""The same of a creation. Pravega's clients call again after 1, 10, 100 ms, 1, 10 and 20 s. If
-the stream were there by then, the answer would be that it exists.
+FINISH_REPEATED_S: Final = 60
+"""The same of a creation or a deletion. Pravega's clients call again after 1, 10, 100 ms, 1, 10 and
+20 s. If it were done by then, the answer would be that the stream exists, or that there is none.
 """
+_REPEATED: Final = (ChangeKind.CREATE, ChangeKind.DELETE)
 
 
 class TransactionEnds(Protocol):
@@ -119,9 +120,10 @@ class Streams:
             await self._rows.remove([pending_key(PENDING_STREAM, name)])
 
     async def finish_after_s(self, name: ScopedName) -> float:
-        """How long what an earlier Controller left may wait: a creation for its client's call."""
+        """How long what an earlier Controller left may wait: for the call of its client."""
         stream = await self._rows.stream(name)
-        return FINISH_NEW_S if stream is not None and _is_new(stream.record) else 0
+        repeated = stream is not None and _kind(stream.record) in _REPEATED
+        return FINISH_REPEATED_S if repeated else 0
 
     async def create(self, name: ScopedName, configuration: StreamConfiguration) -> None:
         """Raises RefusedRequestError: bad name, bad configuration, no scope, exists.
@@ -198,9 +200,17 @@ class Streams:
         await self._change(stream, begin_seal(stream.record))
 
     async def delete(self, name: ScopedName) -> None:
-        """Raises RefusedRequestError: no stream, not sealed."""
-        async with self.existing(name) as stream:
-            await self.delete_held(stream)
+        """Raises RefusedRequestError: no stream, not sealed.
+
+        A deletion that failed half-way is carried on by the same call once more.
+        """
+        async with self._locks.hold(name):
+            stream = await self._rows.stream(name)
+            if stream is not None and _kind(stream.record) is ChangeKind.DELETE:
+                await self._carry_out(stream)
+                return
+            settled = None if stream is None else await self._settle(stream)
+            await self.delete_held(settled or await self._missing(name))
 
     async def delete_held(self, stream: LoadedStream) -> None:
         """As `delete`, by a caller that holds the stream."""
@@ -234,12 +244,13 @@ class Streams:
         try:
             return await self._carry_out_once(stream)
         except BaseException:
-            name = stream.name
-            # Not one key for both: a change behind the creation would wait as long.
-            if _is_new(stream.record):
-                self._deadlines.ensure(("create", name), FINISH_NEW_S, lambda: self.finish(name))
+            name, kind = stream.name, _kind(stream.record)
+            # Not one key for all: a change behind the creation would wait as long.
+            if kind in _REPEATED:
+                key, after_s = (kind.value, name), FINISH_REPEATED_S
             else:
-                self._deadlines.ensure(("finish", name), FINISH_S, lambda: self.finish(name))
+                key, after_s = ("finish", name), FINISH_S
+            self._deadlines.ensure(key, after_s, lambda: self.finish(name))
             raise
 
     async def _carry_out_once(self, stream: LoadedStream) -> LoadedStream | None:
@@ -393,11 +404,12 @@ class Streams:
 
 def _creates(record: StreamRecord, configuration: StreamConfiguration) -> bool:
     """Whether the stream is being created, and so."""
-    return _is_new(record) and record.configuration == configuration
+    return _kind(record) is ChangeKind.CREATE and record.configuration == configuration
 
 
-def _is_new(record: StreamRecord) -> bool:
-    return record.change is not None and record.change.kind is ChangeKind.CREATE
+def _kind(record: StreamRecord) -> ChangeKind | None:
+    """Of the change that a stream is in."""
+    return record.change.kind if record.change is not None else None
 
 
 def _retention_rows(stream: ScopedName, record: StreamRecord) -> list[RowPut]:

@@ -155,7 +155,7 @@ def test_a_stream_is_finished_when_the_other_process_is_back(
 ) -> None:
     """Though its creator does not call again."""
     of = ports()
-    monkeypatch.setattr(streams, "FINISH_NEW_S", 0.5)
+    monkeypatch.setattr(streams, "FINISH_REPEATED_S", 0.5)
 
     async def main() -> None:
         async with here(tmp_path, of) as first, client(of) as controller:

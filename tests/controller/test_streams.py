@@ -23,7 +23,7 @@ from segmentstore.controller.stream_model import (
     StreamRetention,
     StreamSegment,
 )
-from segmentstore.controller.streams import FINISH_NEW_S, FINISH_S
+from segmentstore.controller.streams import FINISH_REPEATED_S, FINISH_S
 from tests.controller.controller_world import (
     ONE,
     STREAM,
@@ -110,7 +110,7 @@ def test_a_creation_that_failed_half_way_waits_for_its_client_behind_a_restart()
             await asyncio.sleep(20)
             await controller.streams.create(STREAM, TWO)
             await controller.key_value_tables.create(TABLE, PARTITIONS)
-            await asyncio.sleep(FINISH_NEW_S)
+            await asyncio.sleep(FINISH_REPEATED_S)
             async with refused(Reason.STREAM_EXISTS):
                 await controller.streams.create(STREAM, TWO)
             async with refused(Reason.TABLE_EXISTS):
@@ -123,7 +123,7 @@ def test_a_creation_that_failed_half_way_waits_for_its_client_behind_a_restart()
 def test_a_creation_that_nobody_carries_on_is_carried_on_after_a_minute(restarts: bool) -> None:
     async def carried_on(controller: Controller) -> None:
         assert not await controller.streams.exists(STREAM)
-        await asyncio.sleep(FINISH_NEW_S + 1)
+        await asyncio.sleep(FINISH_REPEATED_S + 1)
         assert len(await controller.streams.current(STREAM)) == 2
         assert len(await controller.key_value_tables.segments(TABLE)) == 2
 
