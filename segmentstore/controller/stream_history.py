@@ -28,6 +28,12 @@ class StreamHistory:
             )
         return found
 
+    def reaches(self, epoch: int, active: Iterable[StreamSegment]) -> bool:
+        """Whether it has an epoch, all before it, and those segments."""
+        return epoch < len(self._epochs) and all(
+            each.segment_id in self.segments for each in active
+        )
+
     def active_in(self, epoch: int) -> tuple[StreamSegment, ...]:
         """The segments of an epoch by key.
 

@@ -189,8 +189,9 @@ class StreamRecord:
 
     @property
     def exists(self) -> bool:
-        """Whether clients see it: it is there from the end of its creation on."""
-        return self.change is None or self.change.kind is not ChangeKind.CREATE
+        """Whether clients see it: from the end of its creation to the beginning of its deletion."""
+        kinds = (ChangeKind.CREATE, ChangeKind.DELETE)
+        return self.change is None or self.change.kind not in kinds
 
     @property
     def head_cut(self) -> StreamCut:

@@ -308,15 +308,18 @@ class Streams:
 
     async def epoch(self, name: ScopedName, epoch: int) -> tuple[StreamSegment, ...]:
         """Segments of an epoch by key. Raises RefusedRequestError for one that has not begun."""
-        await self.record(name)
-        return (await self._rows.history(name)).active_in(epoch)
+        _, history = await self._described(name)
+        return history.active_in(epoch)
 
     async def head(self, name: ScopedName) -> StreamCut:
         """Where the stream begins. Clients truncate some segments by themselves: such a segment
         begins where it says.
         """
         record = await self.record(name)
-        head = head_cut(record, await self._rows.history(name, epochs=1))
+        history = await self._rows.history(name, epochs=1)
+        if not history.reaches(0, ()):
+            await self._missing(name)
+        head = head_cut(record, history)
         states = await self.states(name, head)
         return {
             segment_id: max(offset, state.start_offset if (state := states[segment_id]) else 0)
@@ -327,8 +330,8 @@ class Streams:
         self, name: ScopedName, segment_id: int
     ) -> list[tuple[StreamSegment, list[int]]]:
         """Segments that follow one, each with all that it follows."""
-        await self.record(name)
-        return (await self._rows.history(name)).successors(segment_id)
+        _, history = await self._described(name)
+        return history.successors(segment_id)
 
     async def between(
         self, name: ScopedName, first: StreamCut, last: StreamCut
@@ -337,8 +340,7 @@ class Streams:
 
         Raises RefusedRequestError for a cut that is not valid.
         """
-        record = await self.record(name)
-        history = await self._rows.history(name)
+        record, history = await self._described(name)
         begin = check_cut(history, first) if first else head_cut(record, history)
         end = check_cut(history, last) if last else tail_cut(record.active)
         return between(history, begin, end)
@@ -396,6 +398,17 @@ class Streams:
         async with self._locks.hold(scope):
             await self.check_scope(scope)
             yield
+
+    async def _described(self, name: ScopedName) -> tuple[StreamRecord, StreamHistory]:
+        """The record and, read behind it, the history that it needs.
+
+        Raises RefusedRequestError: no stream, also if it is deleted meanwhile.
+        """
+        record = await self.record(name)
+        history = await self._rows.history(name)
+        if not history.reaches(record.epoch, record.active):
+            await self._missing(name)
+        return record, history
 
     async def _missing(self, name: ScopedName) -> LoadedStream:
         await self.check_scope(name.scope)

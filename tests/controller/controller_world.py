@@ -26,15 +26,19 @@ ONE: Final = StreamConfiguration()
 LEASE_MS: Final = 10_000
 
 
-def make_controller(process: FakeProcess, seed: int = 1) -> Controller:
+def make_controller(
+    process: FakeProcess, seed: int = 1, tables: FakeTables | None = None
+) -> Controller:
     runtime = Runtime(clock=LoopClock(), random=random.Random(seed))
     hosts = HostsByContainer({0: ADDRESS}, [ADDRESS])
-    return Controller(FakeTables(process), FakeActions(process), hosts, runtime)
+    return Controller(tables or FakeTables(process), FakeActions(process), hosts, runtime)
 
 
 @asynccontextmanager
-async def running(process: FakeProcess) -> AsyncIterator[Controller]:
-    controller = make_controller(process)
+async def running(
+    process: FakeProcess, tables: FakeTables | None = None
+) -> AsyncIterator[Controller]:
+    controller = make_controller(process, tables=tables)
     await controller.start()
     try:
         yield controller

@@ -1,5 +1,5 @@
 """A deletion that failed half-way, called once more as clients do: it has the answer of one that
-did not fail, for a minute and behind a restart.
+did not fail, for a minute and behind a restart. Meanwhile there is no such stream.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.key_value_tables import KeyValueTableConfiguration
+from segmentstore.controller.metadata_tables import MetadataRow
 from segmentstore.controller.names import ScopedName
-from segmentstore.controller.refusals import Reason
+from segmentstore.controller.refusals import Reason, RefusedRequestError
 from segmentstore.controller.streams import FINISH_REPEATED_S
 from tests.controller.controller_world import STREAM, TWO, refused, running
-from tests.controller.fake_store import FakeDisk, FakeProcess
+from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
 
 GROUP: Final = ScopedName("s", "g")
 TABLE: Final = ScopedName("s", "t")
@@ -106,6 +107,71 @@ def test_without_its_client_it_ends_after_a_minute(name: str) -> None:
                 await deletion.delete(controller)
 
     run_virtual(main())
+
+
+QUESTIONS: Final[tuple[Callable[[Controller], Awaitable[object]], ...]] = (
+    lambda c: c.streams.current(STREAM),
+    lambda c: c.streams.epoch(STREAM, 0),
+    lambda c: c.streams.head(STREAM),
+    lambda c: c.streams.successors(STREAM, 0),
+    lambda c: c.streams.between(STREAM, {}, {}),
+)
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_stream_that_is_being_deleted_is_none(
+    question: Callable[[Controller], Awaitable[object]],
+) -> None:
+    deletion = DELETIONS["stream"]
+
+    async def main(at: int) -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await fail(controller, process, deletion, at)
+            assert not await controller.streams.exists(STREAM)
+            assert STREAM not in await controller.streams.page(STREAM.scope, "", 10)
+            async with refused(Reason.STREAM_NOT_FOUND):
+                await question(controller)
+
+    for at in range(2, run_virtual(writes_of(deletion)) + 1):
+        run_virtual(main(at))
+
+
+class SlowTables(FakeTables):
+    """The next scan takes so many turns."""
+
+    turns = 0
+
+    async def scan(self, table: str, after: bytes, limit: int) -> list[MetadataRow]:
+        turns, self.turns = self.turns, 0
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await super().scan(table, after, limit)
+
+
+@pytest.mark.parametrize("question", QUESTIONS[1:])
+def test_a_question_beside_a_deletion_has_an_answer(
+    question: Callable[[Controller], Awaitable[object]],
+) -> None:
+    async def main(turns: int) -> bool:
+        process = FakeProcess(FakeDisk())
+        tables = SlowTables(process)
+        async with running(process, tables) as controller:
+            await prepare(controller)
+
+            async def ask() -> bool:
+                tables.turns = turns
+                try:
+                    await question(controller)
+                except RefusedRequestError as error:
+                    assert error.reason is Reason.STREAM_NOT_FOUND  # noqa: PT017
+                    return False
+                return True
+
+            asked, _ = await asyncio.gather(ask(), controller.streams.delete(STREAM))
+            return asked
+
+    assert {run_virtual(main(turns)) for turns in range(100)} == {False, True}
 
 
 @pytest.mark.parametrize("turns", range(0, 80, 5))
