@@ -94,17 +94,18 @@ class Scopes:
             raise
 
     async def finish(self, scope: str) -> None:
-        """Finish a deletion that was left. Does not hold the scope: nothing new comes into it."""
+        """Finish a deletion that was left. Nothing new comes into a scope that is being deleted."""
         # One at a time: behind another one's end there may be a new scope of the name.
         async with self._locks.hold((PENDING_SCOPE, scope)):
             await self._finish_held(scope)
 
     async def _finish_held(self, scope: str) -> None:
-        row = await self._rows.get(scope_key(scope))
-        if row is None or not row.value["deleting"]:
-            # It was finished; there may be another scope of the name by now.
-            await self._rows.remove([_pending(scope)])
-            return
+        async with self._locks.hold(scope):
+            row = await self._rows.get(scope_key(scope))
+            if row is None or not row.value["deleting"]:
+                # It was finished; there may be another scope of the name by now.
+                await self._rows.remove([_pending(scope)])
+                return
         async for row in self._rows.scan(f"group/{scope}/"):
             await self._delete_group(ScopedName(scope, row.last))
         async for row in self._rows.scan(f"table/{scope}/"):

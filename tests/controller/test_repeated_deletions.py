@@ -191,3 +191,34 @@ def test_two_that_end_one_deletion_leave_a_new_scope_of_the_name_alone(turns: in
             assert len(await controller.streams.current(STREAM)) == 2
 
     run_virtual(main())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_late_end_of_one_deletion_leaves_the_next_one_pending(turns: int) -> None:
+    """So that a process which crashes in it leaves it to the next."""
+
+    async def main(crash: int) -> None:
+        async def after(count: int) -> None:
+            for _ in range(count):
+                await asyncio.sleep(0)
+
+        async def end(controller: Controller) -> None:
+            await after(turns)
+            await controller.scopes.finish("s")
+
+        async def die(process: FakeProcess) -> None:
+            await after(crash)
+            process.dead = True
+
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await prepare(controller)
+            deletion = controller.scopes.delete_recursively("s")
+            tasks = (deletion, end(controller), die(process))
+            await asyncio.gather(*tasks, return_exceptions=True)
+        async with running(FakeProcess(process.disk)) as controller:
+            await asyncio.sleep(FINISH_REPEATED_S + 1)
+            assert await controller.scopes.exists("s") or b"scope/s" not in process.disk.rows
+
+    for crash in range(1, 40):
+        run_virtual(main(crash))
