@@ -330,7 +330,9 @@ class ObjectStorage(ABC):
             raise ObjectNotFoundError(name, "no such object")
         if there.size > bytes_max:
             raise InvalidRangeError(name, f"{there.size} bytes are more than {bytes_max}")
-        return WholeObject(await self.get_range(name, 0, there.size), there.metadata)
+        # None of ours is empty, but a foreign hand may have left one.
+        data = await self.get_range(name, 0, there.size) if there.size else b""
+        return WholeObject(data, there.metadata)
 
     @abstractmethod
     async def head(self, name: str) -> StoredObject | None:

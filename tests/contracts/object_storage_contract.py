@@ -112,6 +112,10 @@ class ObjectStorageContract(ABC):
         """
         return False
 
+    def put_empty(self, storage: ObjectStorage, name: str) -> bool:
+        """Store an object without bytes around the storage; False where the test has no way to."""
+        return False
+
     def run(self, folder: Path, case: Callable[[ObjectStorage], Awaitable[None]]) -> None:
         async def body() -> None:
             storage = self.make(folder)
@@ -438,6 +442,20 @@ class ObjectStorageContract(ABC):
             await storage.delete("a/described")
             await storage.put("a/described", [b"new"], unique_id(3))
             assert await storage.get_whole("a/described", 3) == (b"new", {})
+
+        self.run(tmp_path, case)
+
+    def test_an_empty_object_of_a_foreign_hand_is_read_as_such(self, tmp_path: Path) -> None:
+        async def case(storage: ObjectStorage) -> None:
+            await storage.put("a/x", [b"1"], unique_id(1))
+            if self.put_empty(storage, "a/empty"):
+                assert await storage.get_whole("a/empty", 100) == (b"", {})
+                with pytest.raises(InvalidRangeError):
+                    await storage.get_range("a/empty", 0, 1)
+                there = await storage.head("a/empty")
+                assert there is not None
+                assert there.size == 0
+                assert storage.statistics().errors == 0
 
         self.run(tmp_path, case)
 

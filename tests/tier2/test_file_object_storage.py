@@ -57,6 +57,10 @@ class TestFileObjectStorage(ObjectStorageContract):
         assert staged_in(self.root) == []
         return objects_in(self.root)
 
+    def put_empty(self, storage: ObjectStorage, name: str) -> bool:
+        (self.root / name).touch()
+        return True
+
     def lose_next_put_reply(self, storage: ObjectStorage) -> None:
         def trap(call: str, path: str) -> OSError | None:
             if call != "sync_directory" or not (self.root / "a/x").exists():

@@ -90,6 +90,10 @@ class TestFsspecMemory(FsspecContract):
             if not path.startswith(f"{below}~")
         }
 
+    def put_empty(self, storage: ObjectStorage, name: str) -> bool:
+        MemoryFileSystem().touch(f"{self.root}/{name}")
+        return True
+
 
 class TestFsspecSftp(FsspecContract):
     # More than one window of what is written, and asked for, ahead of the answers.
@@ -106,6 +110,10 @@ class TestFsspecSftp(FsspecContract):
 
     def raw(self, storage: ObjectStorage) -> dict[str, bytes]:
         return files_in(self.root)
+
+    def put_empty(self, storage: ObjectStorage, name: str) -> bool:
+        (self.root / name).touch()
+        return True
 
 
 def files_in(root: Path) -> dict[str, bytes]:

@@ -117,6 +117,10 @@ class S3Contract(ObjectStorageContract):
         assert self.proxy is not None
         self.proxy.fault(DropReply(), "put")
 
+    def put_empty(self, storage: ObjectStorage, name: str) -> bool:
+        self.client.put_object(Bucket=BUCKET, Key=f"{self.prefix}/{name}", Body=b"")
+        return True
+
     def begin_upload(self, storage: ObjectStorage, name: str) -> bool:
         key = f"{self.prefix}/{name}"
         upload = self.client.create_multipart_upload(Bucket=BUCKET, Key=key)["UploadId"]
