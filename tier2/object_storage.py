@@ -351,9 +351,9 @@ class ObjectStorage(ABC):
         """
 
     async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
-        """Uploads in parts that nobody finished, of names beginning with `prefix`: at most 1,000.
+        """All uploads in parts that nobody finished, of names beginning with `prefix`.
 
-        None where there are no parts.
+        None where there are no parts. One request for 1,000 of them.
         """
         del prefix
         return ()

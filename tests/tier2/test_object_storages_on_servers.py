@@ -58,7 +58,10 @@ QUIRKS: Final[Mapping[type[S3Server], Mapping[str, Any]]] = {
         "checks_secrets": False,
         "one_of_racing_puts_wins": False,
     },
-    VersityGateway: {},
+    VersityGateway: {
+        # It does not know the marker that it gives.
+        "uploads_of_one_name_have_pages": False,
+    },
 }
 
 

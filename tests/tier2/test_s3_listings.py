@@ -65,6 +65,40 @@ def test_a_listing_that_would_leave_out_objects_or_never_end_is_an_error(
     run_case(case)
 
 
+def uploads(*keys: str, following: tuple[str, str]) -> bytes:
+    shown = "".join(
+        f"<Upload><Key>some/prefix/{key}</Key><UploadId>{number}</UploadId>"
+        "<Initiated>2026-01-01T00:00:00.000Z</Initiated></Upload>"
+        for number, key in enumerate(keys)
+    )
+    key, upload_id = following
+    return (
+        f"<ListMultipartUploadsResult><IsTruncated>true</IsTruncated><NextKeyMarker>{key}"
+        f"</NextKeyMarker><NextUploadIdMarker>{upload_id}</NextUploadIdMarker>{shown}"
+        "</ListMultipartUploadsResult>"
+    ).encode()
+
+
+@pytest.mark.parametrize(
+    "pages",
+    [
+        [uploads(following=("", ""))],
+        [uploads("a", "b", "c", following=("c", "2"))] * 2,
+        [uploads("a", "a", following=("some/prefix/a", "1"))] * 2,
+        [uploads("b", "a", "c", following=("c", "2"))],
+    ],
+)
+def test_a_listing_of_uploads_that_would_never_end_is_an_error(pages: list[bytes]) -> None:
+    async def case(world: S3World) -> None:
+        world.transport.fail("list_uploads", *(answers(200, page) for page in pages))
+        with pytest.raises(StorageUnavailableError) as caught:
+            await world.storage.list_unfinished()
+        assert caught.value.kind == "odd-listing"
+        assert list(await world.storage.list_unfinished()) == []
+
+    run_case(case)
+
+
 def test_pages_without_a_key_do_not_end_a_listing() -> None:
     async def case(world: S3World) -> None:
         empty = [listing(more=True, token=token) for token in "xy"]

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 UNIQUE_ID_KEY: Final = "unique-id"
 """Of the object's metadata (header x-amz-meta-unique-id): 32 hex digits."""
 
-UPLOADS_PAGE: Final = 1000
-
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,20})-([0-9]{1,20})/([0-9]{1,20}|\*)")
 
 
@@ -403,20 +401,51 @@ def abort_upload(where: Where, upload_id: str) -> Callable[[S3Client], None]:
     return work
 
 
-def list_uploads(bucket: str, prefix: str) -> Callable[[S3Client], Sequence[UnfinishedUpload]]:
-    """Uploads in parts under way, of keys that begin with `prefix`; `name` is the key.
+class UploadsPage(NamedTuple):
+    """A page of a listing of uploads in parts; `name` of each is its key."""
 
-    The first page.
-    """
+    uploads: Sequence[UnfinishedUpload]
+    following: tuple[str, str] | None
+    """Key and id of the upload behind which the next page begins; None: there is none."""
 
-    def work(client: S3Client) -> Sequence[UnfinishedUpload]:
-        reply = client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, MaxUploads=UPLOADS_PAGE)
-        return [
+
+def list_uploads(
+    bucket: str, prefix: str, after: tuple[str, str], count: int
+) -> Callable[[S3Client], UploadsPage]:
+    """Uploads in parts under way, of keys that begin with `prefix`, behind `after`."""
+
+    def work(client: S3Client) -> UploadsPage:
+        named = zip(("KeyMarker", "UploadIdMarker"), after, strict=True)
+        markers: Any = {name: marker for name, marker in named if marker}
+        reply = client.list_multipart_uploads(
+            Bucket=bucket, Prefix=prefix, MaxUploads=count, **markers
+        )
+        uploads = [
             UnfinishedUpload(each["Key"], each["UploadId"], milliseconds(each["Initiated"]))
             for each in reply.get("Uploads", ())
         ]
+        if not reply.get("IsTruncated"):
+            return UploadsPage(uploads, None)
+        # The last key comes again as a whole: not every server finds the place of an upload's id.
+        before = [each for each in uploads if each.name < uploads[-1].name]
+        if before:
+            page = UploadsPage(before, (before[-1].name, ""))
+        else:
+            following = reply.get("NextKeyMarker", ""), reply.get("NextUploadIdMarker", "")
+            page = UploadsPage(uploads, following)
+        _check_uploads(prefix, after, page)
+        return page
 
     return work
+
+
+def _check_uploads(prefix: str, after: tuple[str, str], page: UploadsPage) -> None:
+    assert page.following is not None
+    keys = [after[0], *(each.name for each in page.uploads), page.following[0]]
+    if keys != sorted(keys) or page.following == after:
+        raise StorageUnavailableError(
+            prefix, "ListMultipartUploads: what is said to follow does not", "odd-listing"
+        )
 
 
 def milliseconds(moment: datetime) -> int:

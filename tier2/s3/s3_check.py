@@ -96,7 +96,8 @@ class _Check:
             raise self._refused(
                 "ListObjectsV2", "does not show what was just put: the store cannot be used"
             )
-        await self._send("list_uploads", s3_calls.list_uploads(self._where.bucket, self._where.key))
+        work = s3_calls.list_uploads(self._where.bucket, self._where.key, ("", ""), 10)
+        await self._send("list_uploads", work)
 
     async def _upload_in_parts(self) -> None:
         where = self._where

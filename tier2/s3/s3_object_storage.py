@@ -206,12 +206,15 @@ class S3ObjectStorage(ObjectStorage):
 
     async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
         bucket, under = self.location.bucket, self.location.prefix
-        try:
-            found = await self._requests.send(
-                "list_uploads", prefix, s3_calls.list_uploads(bucket, under + prefix)
-            )
-        except S3AnswerError as answer:
-            raise unexpected(answer) from answer
+        found: list[UnfinishedUpload] = []
+        after: tuple[str, str] | None = ("", "")
+        while after is not None:
+            work = s3_calls.list_uploads(bucket, under + prefix, after, self._page_objects)
+            try:
+                page, after = await self._requests.send("list_uploads", prefix, work)
+            except S3AnswerError as answer:
+                raise unexpected(answer) from answer
+            found += page
         cut = [
             upload._replace(name=upload.name[len(under) :])
             for upload in found
