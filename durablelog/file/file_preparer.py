@@ -197,8 +197,8 @@ class FilePreparer:
         self._post(self._done, prepared, shortage)
 
     def _has_enough_zeros(self) -> bool:
-        # An append that waits for the file would wait for all of them.
-        return bool(self._stopping or self.needed == "file")
+        # An append that waits, for the file or for room, would wait for all of them.
+        return bool(self._stopping or self.needed)
 
     def _post(self, callback: Callable[..., None], *arguments: object) -> None:
         assert self._loop is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from durablelog.file.file_preparer import FilePreparer
+from durablelog.file.file_preparer import FilePreparer, Need
 from durablelog.file.group_writer import ZERO_PIECE_BYTES, PreparedFile, prepare_file
 from durablelog.file.log_folder import LogFolder
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
@@ -121,7 +121,10 @@ class UrgentFile(OsFile):
 
 
 @pytest.mark.parametrize("waits_from_the_start", [False, True])
-def test_an_append_does_not_wait_for_zeros(tmp_path: Path, *, waits_from_the_start: bool) -> None:
+@pytest.mark.parametrize("needed", ["file", "room"])
+def test_an_append_does_not_wait_for_zeros(
+    tmp_path: Path, needed: Need, *, waits_from_the_start: bool
+) -> None:
     disk, length = UrgentDisk(), 4 * ZERO_PIECE_BYTES
     ready: list[bool] = []
 
@@ -136,9 +139,9 @@ def test_an_append_does_not_wait_for_zeros(tmp_path: Path, *, waits_from_the_sta
             on_room=lambda: None,
         )
         preparer.begin(asyncio.get_running_loop(), inline_executor("files", 1), short=False)
-        disk.on_write = lambda: preparer.need("file")
+        disk.on_write = lambda: preparer.need(needed)
         if waits_from_the_start:
-            preparer.need("file")
+            preparer.need(needed)
         else:
             preparer.want()
         await asyncio.sleep(1)
