@@ -16,7 +16,6 @@ from typing import Final
 
 from segmentstore.service import SegmentStore
 from segmentstore.tables.segment_records import record_slices
-from segmentstore.tables.table_batch import TableBatch
 from segmentstore.tables.table_pipeline import TablePipeline
 from segmentstore.tables.table_records import REMOVAL, TableRecord, copy_length
 
@@ -51,7 +50,7 @@ async def compact(
     position = start_offset
     async for records, data in record_slices(store, table.name, start_offset, end):
         for part in parts_of(records, store.config.append_bytes_max):
-            await _copy(pipeline, part, data)
+            await pipeline.copy(part, data)
         position = records[-1].location.offset + records[-1].location.length
         index = table.index
         dead_bytes = index.end - position - index.live_bytes
@@ -82,12 +81,3 @@ def parts_of(records: Sequence[TableRecord], bytes_max: int) -> Iterator[list[Ta
         room -= length
     if part:
         yield part
-
-
-async def _copy(pipeline: TablePipeline, records: Sequence[TableRecord], data: bytes) -> None:
-    async def plan() -> TableBatch:
-        table = pipeline.table
-        committed = await table.index.locate([record.key for record in records])
-        return table.plan_copies(records, data, committed)
-
-    await pipeline.copy(plan)

@@ -12,7 +12,7 @@ others append just as many bytes as those that failed have. Rules of this file:
 - when a batch has failed, nothing is appended until no batch is in flight. Then the batches are
   forgotten, if the failure says what is in the segment; else the table is dropped, and its segment
   is read again at the next use;
-- changes wait for room in the container's queue, as appends to streams do.
+- changes and copies wait for room in the container's queue, as appends to streams do.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.service import SegmentStore
 from segmentstore.tables.pending_table import PendingTable
 from segmentstore.tables.table_batch import TableBatch
-from segmentstore.tables.table_records import KeyLocation, put_length, removal_length
+from segmentstore.tables.table_records import (
+    KeyLocation,
+    TableRecord,
+    copy_length,
+    put_length,
+    removal_length,
+)
 from segmentstore.tables.table_types import TableEntry, VersionedKey
 
 _NOT_APPENDED: Final = (TierUnavailableError, AppendTooLargeError, SegmentSealedError)
@@ -138,11 +144,14 @@ class TablePipeline:
         else:
             await self.settled()
 
-    async def copy(self, plan: Callable[[], Awaitable[TableBatch]]) -> None:
-        """Append what `plan` gives, if it has records. Raises StaleTableError."""
-        await self._enter()
-        batch = await plan()
-        self._check()
+    async def copy(self, records: Sequence[TableRecord], data: bytes) -> None:
+        """Append copies of those of the records that are the newest of their keys.
+
+        Their values are in `data`. Raises StaleTableError.
+        """
+        sizes = (copy_length(each.key, each.value_end - each.value_start) for each in records)
+        committed = await self._admitted([each.key for each in records], sum(sizes))
+        batch = self.table.plan_copies(records, data, committed)
         if batch.length:
             await self.append(batch)
         else:

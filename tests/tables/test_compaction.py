@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -281,6 +282,39 @@ def test_a_first_record_that_is_large_is_copied_alone() -> None:
         assert PUT in await kinds(store)
 
     with_tables(work, append_bytes_max=600)
+
+
+@BOTH
+def test_copies_wait_for_room_as_changes_do(
+    monkeypatch: pytest.MonkeyPatch, limits: TableLimits
+) -> None:
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        await store.create_segment("s")
+        keys = [b"%02d" % number for number in range(20)]
+        versions = await tables.update("t", [(key, NO_VERSION, b"v" * 100) for key in keys])
+        for _ in range(3):
+            await tables.update("t", [(b"dead", NO_VERSION, b"v" * 900)])
+        appends: list[Awaitable[int]] = []
+
+        async def slices(*arguments: Any) -> AsyncIterator[tuple[Sequence[TableRecord], bytes]]:
+            async for records, data in record_slices(*arguments):
+                while (room := store.room("s", 100)) is None:
+                    appends.append(store.append("s", bytes(100)))
+                room.cancel()
+                yield records, data
+
+        monkeypatch.setattr(compaction, "record_slices", slices)
+        assert await compaction.compact(store, tables._tables._tables["t"].pipeline, 0, 200) > 0
+        assert appends
+        await asyncio.gather(*appends)
+        assert await tables.get("t", keys) == [
+            TableEntry(key, version, b"v" * 100)
+            for key, version in zip(keys, versions, strict=True)
+        ]
+
+    never = replace(limits, dead_bytes_min=1 << 30)
+    with_tables(work, never, queue_bytes_max=4096, append_bytes_max=4096)
 
 
 def test_a_key_whose_new_value_is_refused_beside_it_keeps_the_old_one(
