@@ -232,12 +232,14 @@ class TablePipeline:
         committed = await self._located(keys)
         room = self._store.room(self._name, size)
         while room is not None:
+            end = self.table.index.end
             await room
             turns: list[None] = []
             self._loop.call_soon(turns.append, None)
             # What was committed meanwhile counts. An index on disk takes other turns of the loop,
-            # and in these the room may go to others.
-            committed = await self._located(keys)
+            # and in these the room may go to others: it is read only if there is anything new.
+            if self.table.index.end != end or self._is_shut:
+                committed = await self._located(keys)
             room = self._store.room(self._name, size) if turns else None
         return committed
 
@@ -246,12 +248,16 @@ class TablePipeline:
         await self._enter()
         while True:
             committed = await self.table.index.locate(keys)
-            if not (self._failed or self._closed_by is not None or self.dropped):
+            if not self._is_shut:
                 return committed
             await self._enter()
 
+    @property
+    def _is_shut(self) -> bool:
+        return self._failed or self._closed_by is not None or self.dropped
+
     def _check(self) -> None:
-        if self._failed or self._closed_by is not None or self.dropped:
+        if self._is_shut:
             raise self.stale()
 
     def stale(self) -> StaleTableError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -255,6 +256,31 @@ async def append_in_turn(store: SegmentStore, data: bytes) -> None:
     if room is not None:
         await room
     await store.append("s", data)
+
+
+@pytest.mark.parametrize("limits", [TINY_LIMITS, ON_DISK], ids=["in memory", "on disk"])
+def test_a_change_has_its_turn_though_others_always_want_the_room(limits: TableLimits) -> None:
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        await store.create_segment("s")
+        keys = [b"%02d" % number for number in range(10)]
+        await tables.update("t", [(key, NO_VERSION, b"first") for key in keys])
+        count = 0
+
+        async def fill() -> None:
+            nonlocal count
+            for _ in range(12):
+                await append_in_turn(store, bytes(3000))
+                count += 1
+
+        others = [asyncio.ensure_future(fill()) for _ in range(3)]
+        await asyncio.sleep(0)
+        await tables.update("t", [(keys[0], NO_VERSION, b"v" * 2000)])
+        assert count < 18
+        await asyncio.gather(*others)
+
+    never = replace(limits, dead_bytes_min=1 << 30)
+    with_tables(work, never, queue_bytes_max=4096, append_bytes_max=4096)
 
 
 def test_a_caller_that_is_cancelled_takes_nothing_back() -> None:
