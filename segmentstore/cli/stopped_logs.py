@@ -13,6 +13,7 @@ from durablelog.file.frame_reports import FrameReport, read_only_frames
 from durablelog.file.log_state import lock_log, read_state
 from segmentstore.cli.bookkeeper_store import BookKeeperStore
 from segmentstore.cli.exit_codes import CommandError
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.store_folder import log_directory
 from segmentstore.tier1 import make_log_factory
@@ -60,7 +61,7 @@ class StoppedFileLogs:
     def __enter__(self) -> Self:
         try:
             for folder in self._folders.values():
-                if self._disk.is_directory(folder):
+                if self._is_there(folder):
                     self._locks.callback(lock_log(folder, self._disk).close)
         except BaseException:
             self._locks.close()
@@ -72,12 +73,12 @@ class StoppedFileLogs:
 
     def frames(self, container_id: int, start: LogAddress | None = None) -> Iterator[FrameReport]:
         folder = self._folders[container_id]
-        if self._disk.is_directory(folder) and read_state(folder, self._disk) is not None:
+        if self._is_there(folder) and read_state(folder, self._disk) is not None:
             yield from read_only_frames(folder, self._disk, start=start)
 
     def last_epoch(self, container_id: int) -> int | None:
         folder = self._folders[container_id]
-        state = read_state(folder, self._disk) if self._disk.is_directory(folder) else None
+        state = read_state(folder, self._disk) if self._is_there(folder) else None
         return state.epoch if state is not None else None
 
     def stored_logs(self) -> StoredLogs:
@@ -88,6 +89,13 @@ class StoppedFileLogs:
 
     def check_undisturbed(self) -> None:
         """No owner can: the logs are locked."""
+
+    def _is_there(self, folder: str) -> bool:
+        """False: the container has no log yet."""
+        try:
+            return self._disk.is_directory(folder)
+        except OSError as error:
+            raise TierUnavailableError("tier1", str(error)) from error
 
 
 def open_stopped_logs(

@@ -131,10 +131,10 @@ class Disk(Protocol):
         """Names in a directory, sorted; FileNotFoundError if absent."""
 
     def exists(self, path: str) -> bool:
-        """True if something has this name."""
+        """True if something has this name. Raises OSError where that cannot be found out."""
 
     def is_directory(self, path: str) -> bool:
-        """True if the name is a directory."""
+        """True if the name is a directory. Raises OSError where that cannot be found out."""
 
     def size(self, path: str) -> int:
         """Length in bytes; FileNotFoundError if absent."""
@@ -229,6 +229,14 @@ def make_directories(disk: Disk, path: str) -> None:
         if not disk.is_directory(path):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path) from None
     disk.sync_directory(parent)
+
+
+def _status(path: str) -> os.stat_result | None:
+    """None: nothing has the name. What cannot be seen may be there."""
+    try:
+        return os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _take_away(pending: list[Buffer], written: int) -> None:
@@ -437,10 +445,11 @@ class OsDisk:
         return sorted(os.listdir(path))
 
     def exists(self, path: str) -> bool:
-        return os.path.exists(path)
+        return _status(path) is not None
 
     def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
+        status = _status(path)
+        return status is not None and stat.S_ISDIR(status.st_mode)
 
     def size(self, path: str) -> int:
         return os.stat(path).st_size

@@ -147,6 +147,15 @@ def test_a_store_that_is_missing_can_be_forgotten(
     assert segmentstore("cat", tmp_path / "one", "a").out == b"one"
 
 
+def test_a_log_that_cannot_be_seen_is_not_taken_for_one_that_was_never_opened(store: Path) -> None:
+    log = store / "log" / "0"
+    log.rename(store / "log" / "moved")
+    log.symlink_to("0")
+    done = segmentstore("gc", store, "--dry-run")
+    assert done.code == ExitCode.UNAVAILABLE
+    assert "tier1 is not available" in done.err
+
+
 def test_what_is_no_store(tmp_path: Path) -> None:
     assert segmentstore("gc", tmp_path).code == ExitCode.REFUSED
     assert segmentstore("gc", tmp_path, "--dry-run").code == ExitCode.REFUSED

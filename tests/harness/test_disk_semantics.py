@@ -248,3 +248,16 @@ def test_a_lock_is_one_handle_s_until_that_is_closed(place: tuple[Disk, str]) ->
     assert not again.is_at(f"{root}/lock")
     again.close()
     other.close()
+
+
+def test_what_cannot_be_seen_is_not_taken_for_absent(tmp_path: Path) -> None:
+    """As with EACCES, EIO and ESTALE: something may be there."""
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("absent")
+    disk = OsDisk()
+    for name in ("loop", "loop/below"):
+        for seen in (disk.exists, disk.is_directory):
+            with pytest.raises(OSError, match="symbolic links"):
+                seen(str(tmp_path / name))
+    assert not disk.exists(str(tmp_path / "nowhere"))
+    assert not disk.is_directory(str(tmp_path / "nowhere"))

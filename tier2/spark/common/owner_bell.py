@@ -39,11 +39,11 @@ async def wake_owner(folder: str, runtime: Runtime) -> bool:
 
     Never raises for what the owner does or does not do. At most TIMEOUT_S, and one connection.
     """
-    if not runtime.disk.exists(os.path.join(folder, STORE_SOCKET_NAME)):
-        return False
     try:
+        if not runtime.disk.exists(os.path.join(folder, STORE_SOCKET_NAME)):
+            return False
         async with asyncio.timeout(TIMEOUT_S), connect(folder) as store:
             store.wake_mailbox()
-    except (SegmentStoreError, TimeoutError):
+    except (SegmentStoreError, OSError):
         return False
     return True
