@@ -199,6 +199,28 @@ class ArchivedHistory:
         # Of parts that are deleted only the highest time is known, and only if it is none of ours.
         return index > 0 and await self._highest_ms(index, part) < part.last_ms
 
+    async def time_of(self, sequence_number: int) -> int:
+        """The time of an operation by the rule: the highest time stamp of all up to it.
+
+        Reads what the log has before it, or the part that it ends in. Raises as `operations`.
+        """
+        found = await self._parts.find_sequence(sequence_number)
+        if found is None:
+            highest = self._parts.last_ms
+            first = await self._first_of_log()
+            begin = sequence_number if first is None else first.sequence_number
+            async with aclosing(self.operations(begin, sequence_number)) as batches:
+                async for operations in batches:
+                    highest = max(highest, *(past.operation.timestamp_ms for past in operations))
+            return highest
+        index, part = found
+        highest = await self._highest_ms(index, part, sequence_number + 1)
+        if index > self._parts.kept.start:
+            return max(highest, (await self._parts.at(index - 1)).last_ms)
+        if index > 0 and await self._highest_ms(index, part) < part.last_ms:
+            return part.last_ms  # Of a part that is deleted.
+        return highest
+
     async def _highest_ms(self, index: int, part: ArchivedPart, end: int | None = None) -> int:
         """The highest time stamp of the part's operations, of those before `end` if it is given."""
         highest = 0

@@ -7,7 +7,8 @@ What came of it becomes the metadata of the new container by the rules of every 
 
 - the store that it is taken from is only read, and may run on;
 - nothing of the new store refers to anything of the old one: each may be deleted without the other;
-- of an operation or a checkpoint of one container, the others are as of its time stamp;
+- of an operation or a checkpoint of one container, the others are as of its time, which is the
+  highest time stamp up to it: a clock that was set back makes nothing earlier;
 - what cannot be had is in the report, with the reason. Nothing is made up.
 """
 
@@ -216,10 +217,13 @@ async def _states_at(
         raise InvalidArgumentError(
             "container", number, f"the store has containers 0 to {count - 1}"
         )
-    named = await source.containers[number].history.state_at(moment)
-    then = AtTime(named.timestamp_ms)
+    history = source.containers[number].history
+    named = await history.state_at(moment)
+    if count == 1:
+        return [named]
+    then = AtTime(await history.time_of(named.sequence_number))
     return [
-        named if each.history.container_id == number else await each.history.state_at(then)
+        named if each.history is history else await each.history.state_at(then)
         for each in source.containers
     ]
 

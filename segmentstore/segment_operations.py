@@ -34,10 +34,11 @@ class NamelessOperations:
 
     def __init__(self, known: set[int], end: int, begin_ms: int) -> None:
         """`known` are the ids whose names are. From the operation `end` on all are; operations
-        before `begin_ms` are not counted.
+        before the first one of `begin_ms` or later are not counted.
         """
         self._known = known
         self._begin_ms = begin_ms
+        self._is_begun = False
         self._segments: set[int] = set()
         self._first = self._last = 0
         self.end: Final = end
@@ -45,11 +46,12 @@ class NamelessOperations:
 
     def meet(self, operation: Operation) -> None:
         """The next one."""
+        self._is_begun = self._is_begun or operation.timestamp_ms >= self._begin_ms
         if isinstance(operation, CreateOperation):
             self._known.add(operation.sequence_number)
             return
         nameless = [each for each in segments_of(operation) if each not in self._known]
-        if not nameless or operation.timestamp_ms < self._begin_ms:
+        if not nameless or not self._is_begun:
             return
         self._segments.update(nameless)
         self._first = self._first or operation.sequence_number

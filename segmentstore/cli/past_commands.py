@@ -257,11 +257,15 @@ async def operations_between(
     last: Moment | None,
     chosen: SegmentFilter | None = None,
 ) -> AsyncGenerator[list[PastOperation], None]:
-    """The operations from one moment to another, both included; of them those `chosen` gives."""
+    """The operations from one moment to another, both included; of them those `chosen` gives.
+
+    A clock that was set back makes no operation earlier than those before it.
+    """
     from recovery.moments import AtTime  # noqa: PLC0415
 
     begin = await _begin(history, first)
     end = _LAST if last is None or isinstance(last, AtTime) else last.sequence_number
+    wanted_from = _LAST + 1 if isinstance(first, AtTime) else begin
     async with aclosing(history.operations(begin, end)) as batches:
         async for operations in batches:
             kept = operations
@@ -271,7 +275,14 @@ async def operations_between(
                 )
             wanted = list(kept if chosen is None else chosen.wanted(kept))
             if isinstance(first, AtTime):
-                wanted = [past for past in wanted if past.operation.timestamp_ms >= first.time_ms]
+                # What follows is not earlier, whatever its own time stamp says.
+                begun = (
+                    past.operation.sequence_number
+                    for past in kept
+                    if past.operation.timestamp_ms >= first.time_ms
+                )
+                wanted_from = min(wanted_from, next(begun, _LAST + 1))
+                wanted = [past for past in wanted if past.operation.sequence_number >= wanted_from]
             yield wanted
             if len(kept) < len(operations):
                 return

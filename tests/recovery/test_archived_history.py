@@ -11,6 +11,7 @@ from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.operations import SnapshotCheckpointOperation
 from recovery.archived_history import ArchivedHistory
 from recovery.moments import AtCheckpoint, AtSequence, AtTime, MomentNotKeptError, parse_moment
+from segmentstore.cli.past_commands import operations_between
 from segmentstore.contracts.errors import DataCorruptionError, InvalidArgumentError
 from segmentstore.contracts.metadata import ContainerMetadata
 from tests.recovery.archived_logs import STEP_MS, ArchivedLog, ListedParts, on_a_loop
@@ -109,6 +110,35 @@ async def test_a_time_is_the_same_operation_wherever_the_log_begins(seed: int) -
             state = await log.history(tail).state_at(AtTime(time_ms))
             assert state.sequence_number == expected
             assert encode_checkpoint(state.metadata) == log.states[expected]
+
+
+@pytest.mark.parametrize("seed", range(12))
+@on_a_loop
+async def test_the_time_of_an_operation_is_the_highest_up_to_it(seed: int) -> None:
+    log = log_of_a_clock_that_is_set(seed)
+    for checkpoint in log.checkpoints:
+        history = log.history(log.tail(checkpoint))
+        for number in range(1, log.sequence + 1):
+            assert await history.time_of(number) == highest_up_to(log, number)
+
+
+def highest_up_to(log: ArchivedLog, number: int) -> int:
+    return max(time for each, time in log.times.items() if each <= number)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@on_a_loop
+async def test_what_is_printed_between_two_times_is_so_wherever_the_log_begins(seed: int) -> None:
+    log = log_of_a_clock_that_is_set(seed)
+    times = sorted(set(log.times.values()))
+    for checkpoint in log.checkpoints:
+        for begin, end in zip(times, times[3:], strict=False):
+            history = log.history(log.tail(checkpoint))
+            between = operations_between(history, AtTime(begin), AtTime(end))
+            found = [past.operation.sequence_number async for batch in between for past in batch]
+            assert found == [
+                number for number in log.times if begin <= highest_up_to(log, number) <= end
+            ]
 
 
 @on_a_loop

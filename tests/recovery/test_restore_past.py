@@ -256,6 +256,26 @@ async def test_the_other_containers_are_as_of_the_time_wherever_their_logs_begin
 
 
 @on_a_loop
+async def test_an_operation_behind_a_clock_that_was_set_back_is_not_earlier(tmp_path: Path) -> None:
+    """What the other container did before it is there."""
+    logs = [ArchivedLog(number) for number in range(2)]
+    for log in logs:
+        log.shift_clock(1 << 20)
+        log.checkpoint()
+        log.end_part()
+        log.shift_clock(-(1 << 20))
+        log.checkpoint()
+        log.end_part()
+    containers = [PastContainer(log.history(), log.model) for log in logs]
+    storage = MemoryObjectStorage(Runtime())
+    source = PastSource(store_id=STORE_ID, containers=containers, storage=storage)
+    report = await restore_past(
+        source, AtSequence(3), str(tmp_path / "new"), Runtime(), container_id=0, dry_run=True
+    )
+    assert [each.sequence_number for each in report.containers] == [3, 3]
+
+
+@on_a_loop
 async def test_a_place_that_is_not_empty_is_refused(tmp_path: Path) -> None:
     log = busy_log(1)
     world = World(log)
