@@ -197,7 +197,7 @@ class _Planner:
             owner, target = placement.owners.get(number), placement.pinned_to(number)
             if owner is None or target is None or target == owner or number in self._moves:
                 continue
-            if target not in placement.damped and self._is_movable(number, owner):
+            if placement.is_target(number, target) and self._is_movable(number, owner):
                 is_done &= self._move(number, target)
         return is_done
 

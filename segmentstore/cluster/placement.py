@@ -120,10 +120,17 @@ class Placement:
         return [host_id for host_id in host_ids if host_id not in self.damped]
 
     def is_target(self, container_id: int, host_id: str) -> bool:
-        """Whether a host that is open may have it by a planned move."""
+        """Whether a host that is open may have it by a planned move.
+
+        Not one that has it in hand while another host owns it: such a host was cut off, and has not
+        seen yet that it was fenced. What it reports of that would be taken for a failed start.
+        """
         pair = (container_id, host_id)
         return (
-            host_id not in self.damped and pair not in self.forbidden and pair not in self._not_now
+            host_id not in self.damped
+            and pair not in self.forbidden
+            and pair not in self._not_now
+            and not self.has(host_id, container_id)
         )
 
     def pinned_to(self, container_id: int) -> str | None:

@@ -350,6 +350,33 @@ def test_a_host_that_was_fenced_is_not_passed_over_once_it_has_dropped_what_it_h
     assert counts(assign(NOW + 2, 4, records, after)) == {"h00": 2, "h01": 2}
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_host_that_was_cut_off_does_not_get_what_it_still_has(pinned: bool) -> None:
+    """It reports what it served before, until it has seen that other hosts have fenced it."""
+    current, records = settled(6, hosts(3))
+    lost = {number for number, owner in current.owners.items() if owner == "h02"}
+    returned = records.pop("h02")
+    current = assign(NOW, 6, records, current)
+    records = reports(records, current)
+    for number in lost:
+        # They have run for the shortest time, and so would be the first to move.
+        owner = current.owners[number]
+        records[owner] = with_state(records[owner], number, ReportedState.RUNNING, NOW)
+        if pinned:
+            current = map_edits.pin(current, 6, number, "h02")
+    records["h02"] = returned
+    after = assign(NOW + 1, 6, records, current)
+    assert not moved(current, after) & lost
+    for number in lost:
+        failed(records, "h02", number, NOW + 2)
+    after = assign(NOW + 2, 6, records, after)
+    assert after.passed_over == {}
+    records["h02"] = host("h02")
+    records = reports(records, after)
+    after = assign(NOW + 3, 6, records, after)
+    assert counts(after) == {"h00": 2, "h01": 2, "h02": 2}
+
+
 def test_a_container_that_fails_on_several_hosts_neither_causes_nor_stops_planned_moves() -> None:
     current, records = settled(9, hosts(3))
     for host_id in ("h00", "h01", "h02"):
