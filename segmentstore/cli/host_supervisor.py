@@ -9,8 +9,8 @@ Rules of this file:
   act. Later ones are started again, after an ever longer pause;
 - what it says itself, and what hosts say, waits for no reader of stdout and stderr: one that is
   stopped would stop them all. Hosts write to pipes, which are read here at all times;
-- SIGINT and SIGTERM are passed on, once. Hosts have a session of their own, so that a terminal's
-  Ctrl-C does not reach them as well;
+- a signal that asks for the end (end_signals.py) is passed on, once, as SIGTERM. Hosts have a
+  session of their own, so that a terminal's Ctrl-C, or its end, does not reach them as well;
 - the gateway is kept until the last host has ended, for hosts close their logs through it;
 - when this process is killed, the system kills the hosts, and the gateway ends by itself.
 """
@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Protocol
 
+from segmentstore.cli.end_signals import asked_to_end
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.host_plans import HostPlan
 from segmentstore.cli.line_relay import LineRelay, RelayedPipe
@@ -36,7 +37,6 @@ _AGAIN_S_MIN: Final = 1.0
 _AGAIN_S_MAX: Final = 30.0
 _STEADY_S: Final = 60.0
 """A host that served for so long is started again as after its first end."""
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _KILLED: Final = 128
 """As shells report it: this and the signal's number."""
 
@@ -80,27 +80,23 @@ class HostSupervisor:
 
         Raises what the start of the gateway raises.
         """
-        loop = asyncio.get_running_loop()
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, self.end)
-        self._out, self._err = LineRelay(sys.stdout.fileno()), LineRelay(sys.stderr.fileno())
-        self._errors = RelayedPipe(self._err)
-        try:
-            await self._gateway.start()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._gateway.keep())
-                hosts = [group.create_task(self._keep(plan)) for plan in self._plans]
-                await asyncio.wait(hosts)
-                self._gateway.end()
-            codes = (self._failure, *(host.result() for host in hosts))
-            return next(filter(None, codes), ExitCode.DONE)
-        finally:
-            self._errors.close()
-            self._err.close()
-            self._out.close()
-            self._err = self._errors = self._out = None
-            for number in _SIGNALS:
-                loop.remove_signal_handler(number)
+        with asked_to_end(self.end):
+            self._out, self._err = LineRelay(sys.stdout.fileno()), LineRelay(sys.stderr.fileno())
+            self._errors = RelayedPipe(self._err)
+            try:
+                await self._gateway.start()
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._gateway.keep())
+                    hosts = [group.create_task(self._keep(plan)) for plan in self._plans]
+                    await asyncio.wait(hosts)
+                    self._gateway.end()
+                codes = (self._failure, *(host.result() for host in hosts))
+                return next(filter(None, codes), ExitCode.DONE)
+            finally:
+                self._errors.close()
+                self._err.close()
+                self._out.close()
+                self._err = self._errors = self._out = None
 
     def say(self, message: str) -> None:
         """One sentence on stderr, while it runs."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from segmentstore.cli import output
+from segmentstore.cli.end_signals import asked_to_end
 from segmentstore.cli.host_plans import SETTING, HostsWanted, host_folder, host_plans, ports_of
 from segmentstore.cli.host_supervisor import HostSupervisor
 from segmentstore.cli.stores import logs_of, refuse_cluster, with_own_store
@@ -91,8 +91,8 @@ def serve_command(
     """Open a store and let other processes of this machine append through a socket in its folder,
     and Pravega's clients use its segments over TCP.
 
-    Says so in one line when it is ready, runs until SIGINT or SIGTERM, and closes the store in
-    order. Ends with an error when a container stops by itself, or another process has taken over
+    Says so in one line when it is ready, runs until SIGINT, SIGTERM or SIGHUP, and closes the store
+    in order. Ends with an error when a container stops by itself, or another process has taken over
     the last one: start it again. A host of a cluster goes on, for its containers are assigned to
     others; on a signal it lets others have them first. Settings come from the environment and
     store.toml, as for every command.
@@ -209,12 +209,9 @@ def _address(host: str, port: int) -> str | None:
 
 async def _until_reported(store: SegmentStore) -> None:
     """Wait for a signal. Raises what stopped a container, or took the last one away."""
-    loop = asyncio.get_running_loop()
     asked = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, asked.set)
     names = _name_in_each(store)
-    try:
+    with asked_to_end(asked.set):
         while not asked.is_set():
             try:
                 async with asyncio.timeout(CHECK_S):
@@ -223,9 +220,6 @@ async def _until_reported(store: SegmentStore) -> None:
                 await _require_running(store, names)
                 # So that it knows since when a part is as it is, whenever somebody asks.
                 store.health()
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.remove_signal_handler(number)
 
 
 async def _require_running(store: SegmentStore, names: dict[int, str]) -> None:

@@ -66,8 +66,9 @@ async def until_said(path: Path, text: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_hosts_run_until_a_signal_and_drain(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals
 ) -> None:
     async def main() -> None:
         gateway = StandInGateway()
@@ -76,13 +77,29 @@ def test_hosts_run_until_a_signal_and_drain(
         for name in ("a-1", "a-2"):
             await until_said(tmp_path / name, f"x {name}\n")
         assert gateway.calls == ["start"]
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
         assert await running == ExitCode.DONE
         assert gateway.calls == ["start", "end"]
         assert all(said(tmp_path / name).endswith("drained\n") for name in ("a-1", "a-2"))
 
     asyncio.run(main())
     assert capfd.readouterr().out == "serving\n" * 2
+
+
+def test_the_end_of_a_terminal_is_ignored_behind_nohup(tmp_path: Path) -> None:
+    async def main() -> None:
+        supervisor = HostSupervisor([plan(tmp_path, "a-1", DRAINS)], StandInGateway(), Runtime())
+        running = asyncio.ensure_future(supervisor.run())
+        await until_said(tmp_path / "a-1", "x a-1\n")
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        supervisor.end()
+        assert await running == ExitCode.DONE
+
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        asyncio.run(main())
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_host_that_served_is_started_again(tmp_path: Path) -> None:
