@@ -37,6 +37,7 @@ _AGAIN_S_MIN: Final = 1.0
 _AGAIN_S_MAX: Final = 30.0
 _STEADY_S: Final = 60.0
 """A host that served for so long is started again as after its first end."""
+_READ_BYTES: Final = 64 << 10
 _KILLED: Final = 128
 """As shells report it: this and the signal's number."""
 
@@ -177,9 +178,10 @@ async def _relay(process: asyncio.subprocess.Process, relay: LineRelay) -> bool:
     """
     assert process.stdout is not None
     has_printed = False
-    while line := await process.stdout.readline():
+    # Not by line: a reader of lines fails over a long one.
+    while data := await process.stdout.read(_READ_BYTES):
         has_printed = True
-        relay.put(line)
+        relay.put(data)
     return has_printed
 
 

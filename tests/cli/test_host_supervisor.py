@@ -102,6 +102,24 @@ def test_the_end_of_a_terminal_is_ignored_behind_nohup(tmp_path: Path) -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_a_long_line_of_a_host_is_passed_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        long = DRAINS.replace("echo serving", "printf '%0200000d\\n' 7")
+        supervisor = HostSupervisor([plan(tmp_path, "a-1", long)], StandInGateway(), Runtime())
+        running = asyncio.ensure_future(supervisor.run())
+        printed = ""
+        while not printed.endswith("7\n"):
+            await asyncio.sleep(0.01)
+            printed += capfd.readouterr().out
+        assert printed == "0" * 199_999 + "7\n"
+        supervisor.end()
+        assert await running == ExitCode.DONE
+
+    asyncio.run(main())
+
+
 def test_a_host_that_served_is_started_again(tmp_path: Path) -> None:
     async def main() -> None:
         plans = [
