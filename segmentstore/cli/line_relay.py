@@ -8,11 +8,13 @@ a time. Lines wait up to KEPT_MAX; then the oldest are dropped, for a reader is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import select
+import sys
 from collections import deque
 from contextlib import suppress
-from typing import Final
+from typing import Final, TextIO
 
 KEPT_MAX: Final = 1000
 """Pieces of lines."""
@@ -33,6 +35,11 @@ class LineRelay:
         size = select.PIPE_BUF
         self._pieces.extend(line[begin : begin + size] for begin in range(0, len(line), size))
         self._write()
+
+    def put_from_thread(self, line: bytes) -> None:
+        """As `put`, soon, from any thread; nothing once the loop is closed."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self.put, line)
 
     def close(self) -> None:
         """Wait for no more room. Idempotent."""
@@ -88,3 +95,30 @@ class RelayedPipe:
             return False
         self._relay.put(data)
         return True
+
+
+class RelayedLog(logging.StreamHandler[TextIO]):
+    """The log of this process on stderr. From the first line on that the loop has logged, none
+    waits for a reader.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._relay: LineRelay | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, or have the loop do so."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            if self._relay is None:
+                super().emit(record)
+            else:
+                self._relay.put_from_thread(self._encoded(record))
+            return
+        if self._relay is None:
+            self._relay = LineRelay(sys.stderr.fileno())
+        self._relay.put(self._encoded(record))
+
+    def _encoded(self, record: logging.LogRecord) -> bytes:
+        return (self.format(record) + self.terminator).encode(errors="backslashreplace")

@@ -17,6 +17,7 @@ from segmentstore.cli import output
 from segmentstore.cli.end_signals import asked_to_end
 from segmentstore.cli.host_plans import SETTING, HostsWanted, host_folder, host_plans, ports_of
 from segmentstore.cli.host_supervisor import HostSupervisor
+from segmentstore.cli.line_relay import RelayedLog
 from segmentstore.cli.stores import logs_of, refuse_cluster, with_own_store
 from segmentstore.cli.stores import run as run_command
 from segmentstore.config import CLUSTER
@@ -137,8 +138,8 @@ def serve_command(
         sys.stdout.flush()
         await _until_reported(opened)
 
+    _log_as(host)
     if host:
-        _log_as(host)
         options |= {"serve": CLUSTER, "host_id": host}
     with_own_store(store, run, create=create, local_server=True, take_over=take_over, **options)
 
@@ -183,9 +184,17 @@ def _supervise(wanted: HostsWanted) -> None:
 
 
 def _log_as(host: str) -> None:
-    """Have each line of the log name the host; what concerns a container names that itself."""
+    """Have no line of the log wait for a reader; and each name the host, if there is one. What
+    concerns a container names that itself.
+    """
+    if not host:
+        logging.basicConfig(handlers=[RelayedLog()], format="%(message)s")
+        return
     shown = host.replace("%", "%%")
-    logging.basicConfig(format=f"%(asctime)s %(levelname)s host {shown} %(name)s: %(message)s")
+    logging.basicConfig(
+        handlers=[RelayedLog()],
+        format=f"%(asctime)s %(levelname)s host {shown} %(name)s: %(message)s",
+    )
     # Who leads, and which container begins or ends where.
     for name in ("segmentstore", "durablelog"):
         logging.getLogger(name).setLevel(logging.INFO)

@@ -10,11 +10,13 @@ import os
 import random
 import re
 import resource
+import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -46,6 +48,17 @@ def ready(process: subprocess.Popen[bytes]) -> bytes:
     line = process.stdout.readline()
     assert line, process.communicate()[1]
     return line
+
+
+def full_pipe() -> tuple[int, int]:
+    """A pipe that nobody reads and that takes no byte more: its two ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"x" * select.PIPE_BUF)
+    os.set_blocking(writing, True)
+    return reading, writing
 
 
 @contextmanager
@@ -89,6 +102,35 @@ def test_serves_the_ports_it_is_given_and_stops_in_order(tmp_path: Path) -> None
     finally:
         process.kill()
         process.communicate()
+
+
+def test_the_log_waits_for_no_reader_of_stderr(tmp_path: Path) -> None:
+    port = free_port()
+    reading, writing = full_pipe()
+    command = ("serve", str(tmp_path / "s"), "--create", "--wire", f"127.0.0.1:{port}")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "segmentstore", *command],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=writing,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        for number in range(3):
+            with socket.create_connection(("127.0.0.1", port)) as other:
+                # No frame; it logs that, and closes the connection.
+                other.sendall(bytes([0, 0, 0, 200 + number]) * 4)
+                assert other.recv(1) == b""
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=120) == ExitCode.DONE
+        os.set_blocking(reading, False)
+        assert os.read(reading, select.PIPE_BUF) == b"x" * select.PIPE_BUF
+    finally:
+        process.kill()
+        process.communicate()
+        os.close(reading)
+        os.close(writing)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ":1", "127.0.0.1:0", "127.0.0.1:65536", "a:b"])
