@@ -423,7 +423,9 @@ class GatewayLedgerStore(LedgerStore):
             if isinstance(error, LedgerError) and error.code != GATEWAY_CLOSED:
                 # Whatever the client calls it, it may pass: no code of a connection ends a log.
                 code = GATEWAY_CLOSED if isinstance(error, GatewayHangsError) else METADATA_SERVICE
-                raise LedgerError(code, "connect", f"code {error.code}: {error.detail}") from error
+                if error.code != code:
+                    detail = f"code {error.code}: {error.detail}"
+                    raise LedgerError(code, "connect", detail) from error
             raise
         return link
 
