@@ -7,8 +7,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -42,6 +44,7 @@ from segmentstore.contracts.runtime import Runtime, thread_executor
 from tests.contracts.ledger_store_contract import Results, append_all, read_all
 from tests.durablelog.bookkeeper.gateway_world import ReportingExecutor, Watched, opened, run
 from tests.durablelog.bookkeeper.kept_gateway import kept_gateway
+from tests.store.harness import until
 from tests.support.suites import slow
 
 
@@ -316,6 +319,37 @@ def test_a_ledger_that_was_created_too_late_is_deleted_by_the_gateway(
             assert pid_of_gateway() == pid
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+def ledgers_open_to_read(process: int) -> int:
+    """How many of them are in the memory of a gateway behind a full collection."""
+    listed = subprocess.run(
+        ["jmap", "-histo:live", str(process)], capture_output=True, text=True, check=True
+    ).stdout
+    (count,) = re.findall(r"(\d+) +\d+ +org\S+\.ReadOnlyLedgerHandle\b", listed) or ["0"]
+    return int(count)
+
+
+@slow(30)
+def test_a_ledger_that_is_open_too_late_for_its_reading_is_closed(
+    cluster: BookKeeperCluster,
+) -> None:
+    async def scenario(store: GatewayLedgerStore, gateway: OwnGateway) -> None:
+        writer = await store.create(Replication(), {})
+        await append_all(writer, Results(writer), [[b"x"]])
+        await writer.close()
+        pid = gateway.process.pid
+        cluster.pause_zookeeper()
+        try:
+            with pytest.raises(LedgerError):
+                await read_all(store, writer.ledger_id, 0, 0)
+        finally:
+            cluster.resume_zookeeper()
+        # Behind the answer to the late opening, which comes in the order of the questions.
+        assert await read_all(store, writer.ledger_id, 0, 0) == [b"x"]
+        await until(lambda: ledgers_open_to_read(pid) == 0)
+
+    run(cluster, scenario)
 
 
 WINDOW_BYTES = 64 << 20

@@ -7,6 +7,7 @@ import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
 import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
@@ -39,10 +40,7 @@ final class ReadConnection {
     void run(long ledger, long first, long last) throws IOException, InterruptedException {
         session.readings.acquire();
         try {
-            ReadHandle reader = session.client().newOpenLedgerOp()
-                    .withLedgerId(ledger).withRecovery(false)
-                    .withDigestType(DigestType.CRC32C).withPassword(session.password).execute()
-                    .get(ANSWER_SECONDS, TimeUnit.SECONDS);
+            ReadHandle reader = opened(ledger);
             try {
                 stream(reader, first, last);
             } finally {
@@ -55,6 +53,19 @@ final class ReadConnection {
             end(Codes.of(failure));
         } finally {
             session.readings.release();
+        }
+    }
+
+    /** One that comes when nothing waits for it any more is closed: it watches its ledger. */
+    private ReadHandle opened(long ledger) throws Exception {
+        CompletableFuture<ReadHandle> opening = session.client().newOpenLedgerOp()
+                .withLedgerId(ledger).withRecovery(false)
+                .withDigestType(DigestType.CRC32C).withPassword(session.password).execute();
+        try {
+            return opening.get(ANSWER_SECONDS, TimeUnit.SECONDS);
+        } catch (InterruptedException | TimeoutException late) {
+            opening.thenAccept(ReadHandle::closeAsync);
+            throw late;
         }
     }
 
