@@ -57,6 +57,7 @@ class HostConnections:
         self._birth = forks.Birth()
         self._connected: dict[StoreAddress, _Connected] = {}
         self._connecting: dict[StoreAddress, asyncio.Task[RemoteStore]] = {}
+        self._given_up: set[StoreAddress] = set()
         self._checking: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -64,6 +65,12 @@ class HostConnections:
         """The host, if there is a connection that has not ended."""
         there = self._connected.get(address)
         return None if there is None or there.store.connection.has_ended else there.store
+
+    def is_given_up(self, address: StoreAddress) -> bool:
+        """Whether the host was silent for too long, and has not answered since. It may take a
+        connection all the same, and never say which store it is.
+        """
+        return address in self._given_up
 
     async def store(self, address: StoreAddress) -> RemoteStore:
         """The host, connected. Raises what `Reach` raises, StoreClosedError."""
@@ -89,6 +96,7 @@ class HostConnections:
             raise StoreUnreachableError(str(address), detail)
         self._store_id = store.store_id
         self._connected[address] = _Connected(store)
+        self._given_up.discard(address)
         self._check_later()
         return store
 
@@ -114,6 +122,7 @@ class HostConnections:
             else:
                 there.silent += 1
                 if there.silent == _CHECKS:
+                    self._given_up.add(address)
                     connection.give_up(f"the host has sent nothing for {SILENT_S:g} s")
                 elif there.silent == _CHECKS // 2:
                     there.store.probe()

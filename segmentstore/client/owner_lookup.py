@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from segmentstore.client.host_connections import HostConnections
@@ -81,6 +82,11 @@ class OwnerLookup:
         Raises ContainerNotServedError if there is none, and as `HostConnections.store`.
         """
         address = self.map.owners.get(container)
+        if address is not None and self._hosts.is_given_up(address):
+            # Others have taken over from it long ago, and it would be waited for again.
+            with suppress(StoreUnreachableError):
+                await self.renew(self.generation)
+            address = self.map.owners.get(container)
         if address is None:
             raise ContainerNotServedError(container, "no host of the cluster is assigned to it")
         return await self._hosts.store(address)
@@ -172,14 +178,16 @@ class OwnerLookup:
         return True
 
     def _in_turn(self, first: StoreAddress | None) -> list[StoreAddress]:
-        """All hosts: `first`, then the connected ones, and the one that was asked last behind."""
+        """All hosts: `first`, unless it is silent, then the connected ones, and the one that was
+        asked last behind.
+        """
         known = self._map.hosts if self._map is not None else ()
         hosts = list(dict.fromkeys((*known, *self._seeds)))
         self._rng.shuffle(hosts)
         return sorted(
             hosts,
             key=lambda each: (
-                each != first,
+                each != first or self._hosts.is_given_up(each),
                 each == self._asked,
                 self._hosts.connected(each) is None,
             ),

@@ -32,7 +32,7 @@ from recovery.harness.simulation.virtual_loop import inline_executor, run_virtua
 from segmentstore import ClusterStore, RemoteStore, SegmentStore, StoreUnreachableError
 from segmentstore.client.client_connection import ClientConnection
 from segmentstore.client.cluster_store import cluster_store
-from segmentstore.client.connecting import store_behind
+from segmentstore.client.connecting import CONNECT_S, store_behind
 from segmentstore.client.store_addresses import StoreAddress
 from segmentstore.cluster.administration import edit_map
 from segmentstore.cluster.assignment_map import AssignmentMap
@@ -257,6 +257,10 @@ class ClusterWorld:
         host = next((host for host in self.hosts.values() if host.address == address), None)
         if host is None or host.is_down:
             raise StoreUnreachableError(address, "nobody listens there")
+        if host.process.stopped:
+            # Its system takes the connection, and nothing comes.
+            await asyncio.sleep(CONNECT_S)
+            raise StoreUnreachableError(address, f"there was no answer for {CONNECT_S:g} s")
         connection = ClientConnection(str(address))
         host.links.append(MemoryLink(connection, host.server.accept(), delay_s=0.0005))
         return await store_behind(connection)

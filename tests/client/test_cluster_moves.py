@@ -24,6 +24,7 @@ from segmentstore import (
     StoreClosedError,
     StoreUnreachableError,
 )
+from segmentstore.client.connecting import CONNECT_S
 from segmentstore.client.host_connections import SILENT_S
 from segmentstore.server import store_requests
 from tests.client.cluster_world import ClusterWorld, run_cluster
@@ -293,6 +294,27 @@ def test_a_silent_host_is_given_up(tmp_path: Path) -> None:
         assert SILENT_S * 0.75 < loop.time() - begun_s < SILENT_S * 1.5
         # What else the old connection was asked, ended with it.
         assert (await store.get_info(name)).length == 2
+
+    check(tmp_path, body)
+
+
+def test_what_comes_behind_a_silent_host_goes_to_the_next_owner_at_once(tmp_path: Path) -> None:
+    async def body(world: ClusterWorld, store: ClusterStore) -> None:
+        loop = asyncio.get_running_loop()
+        name = name_in(0, world.containers)
+        await store.create_segment(name)
+        assert await store.append(name, b"a") == 0
+        name_of_silent = world.owner(0)
+        silent = world.hosts[name_of_silent]
+        silent.process.sleep()
+        for link in silent.links:
+            link._to_server.is_paused = True
+        with pytest.raises(AppendOutcomeUnknownError):
+            await store.append(name, b"b")
+        given_up_s = loop.time()
+        assert await store.append(name, b"c") == 1
+        assert loop.time() - given_up_s < CONNECT_S / 2, "it is not connected to once more"
+        world.kill(name_of_silent)
 
     check(tmp_path, body)
 
