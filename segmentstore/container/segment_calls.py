@@ -7,8 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    nullcontext,
+    suppress,
+)
 from typing import TYPE_CHECKING, Final, cast
 
 from durablelog import chunk_slices
@@ -36,9 +50,12 @@ from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     SegmentNotFoundError,
+    SegmentStoreError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.contracts.segments import Merged
+from segmentstore.contracts.waiting import outlast
 
 if TYPE_CHECKING:
     from segmentstore.contracts.reports import BlockEntry
@@ -70,6 +87,9 @@ class SegmentCalls(ABC):
     _read_index: ReadIndex
     _updater: MetadataUpdater
     _catalog: MetadataCatalog
+    container_id: int
+    _check_primary: Callable[[], Awaitable[object]]
+    """Raises NotPrimaryError once another owner has opened the log."""
     _confirming: asyncio.Task[None] | None
     """While it is not known whether another owner has opened the log."""
 
@@ -111,6 +131,27 @@ class SegmentCalls(ABC):
         await self._confirmed()
         async with self._active.found(key) as segment:
             yield segment
+
+    def confirm_owner(self) -> None:
+        """Have it checked now that no other owner has opened the log. Reads wait for that: another
+        one may have appended more.
+
+        One that has been fenced stops. While nobody can know, the container goes on as before.
+        """
+        if self._confirming is None and self.state is ContainerState.RUNNING:
+            self._confirming = own_task(self._confirm(), name=f"confirm-{self.container_id}")
+
+    async def _confirm(self) -> None:
+        try:
+            with suppress(SegmentStoreError):
+                await self._check_primary()
+        finally:
+            self._confirming = None
+
+    async def _stop_confirming(self) -> None:
+        if (confirming := self._confirming) is not None:
+            confirming.cancel()
+            await outlast(confirming)
 
     async def _confirmed(self) -> None:
         """Return when it is known that no other owner has opened the log. Raises as

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 from durablelog.operation_processor import OperationProcessor
@@ -29,6 +29,7 @@ from segmentstore.contracts.errors import (
     describe,
 )
 from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.undo_stack import UndoStack
 from segmentstore.contracts.waiting import outlast
 
 if TYPE_CHECKING:
@@ -151,22 +152,6 @@ class SegmentContainer(ContainerParts):
             self._hold.start()
         self._truncation.begin()
 
-    def confirm_owner(self) -> None:
-        """Have it checked now that no other owner has opened the log. Reads wait for that: another
-        one may have appended more.
-
-        One that has been fenced stops. While nobody can know, the container goes on as before.
-        """
-        if self._confirming is None and self.state is ContainerState.RUNNING:
-            self._confirming = own_task(self._confirm(), name=f"confirm-{self.container_id}")
-
-    async def _confirm(self) -> None:
-        try:
-            with suppress(SegmentStoreError):
-                await self._check_primary()
-        finally:
-            self._confirming = None
-
     def announce_stop(self, cause: BaseException) -> None:
         """It will be stopped, and nobody has called `close`: calls get `cause` from then on."""
         self._stop_cause = cause
@@ -215,21 +200,24 @@ class SegmentContainer(ContainerParts):
     async def _stop_parts(self) -> None:
         self.state = ContainerState.STOPPED
         self._truncation.end()
-        await self._stop_archiver()
-        if (confirming := self._confirming) is not None:
-            confirming.cancel()
-            await outlast(confirming)
-        await self._active.stop(self._stopped_error)
-        await self._writer.stop(self._stop_cause)
-        await self._checkpoints.stop()
-        await self._truncation.wait_idle()
+        # One that fails leaves none of the others running.
+        parts = UndoStack()
+        parts.push(self._log.close)
+        parts.push(self._reader.close)
+        parts.push(self._read_index.close)
+        parts.push(self._fail_processor)
+        parts.push(self._truncation.wait_idle)
+        parts.push(self._checkpoints.stop)
+        parts.push(partial(self._writer.stop, self._stop_cause))
+        parts.push(partial(self._active.stop, self._stopped_error))
+        parts.push(self._stop_confirming)
+        parts.push(self._stop_archiver)
+        await parts.unwind()
+
+    async def _fail_processor(self) -> None:
         if self._processor is not None:
-            self._processor.fail(
-                self.failure or self._stop_cause or ContainerStoppedError(self.container_id)
-            )
-        await self._read_index.close()
-        await self._reader.close()
-        await self._log.close()
+            cause = self.failure or self._stop_cause
+            self._processor.fail(cause or ContainerStoppedError(self.container_id))
 
     async def _stop_archiver(self) -> None:
         if self._archiver is not None:
