@@ -118,7 +118,7 @@ class ControllerCalls:
         call = own_task(self._answer(method, data, metadata), name=f"controller-{method.name}")
         self.calls.add(call)
         self._counts.begun += 1
-        call.add_done_callback(self.calls.discard)
+        call.add_done_callback(self._ended)
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -126,6 +126,11 @@ class ControllerCalls:
                 # Ours, not the caller's.
                 raise CallEnd(grpc.StatusCode.UNAVAILABLE, "the Controller stops here") from None
             raise
+
+    def _ended(self, call: asyncio.Task[bytes]) -> None:
+        self.calls.discard(call)
+        if not call.cancelled():
+            call.exception()  # of the caller, if it is there still
 
     async def stop(self) -> None:
         """Wait up to `STOP_S` for calls on their way. Idempotent.

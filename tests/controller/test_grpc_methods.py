@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,8 +30,8 @@ CODE = grpc.StatusCode
 
 
 @asynccontextmanager
-async def with_stream() -> AsyncIterator[Served]:
-    async with served() as service:
+async def with_stream(process: FakeProcess | None = None) -> AsyncIterator[Served]:
+    async with served(process=process) as service:
         await service.call("createScope", scope="s")
         await service.call("createStream", **ONE)
         yield service
@@ -425,3 +426,30 @@ def test_a_call_whose_client_hangs_up_is_carried_out() -> None:
             assert (await streams.record(STREAM)).epoch == 1
 
     asyncio.run(main())
+
+
+def test_a_call_that_fails_when_its_client_has_hung_up_is_no_fault_of_the_program() -> None:
+    reported: list[dict[str, Any]] = []
+
+    async def main() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, fault: reported.append(fault))
+        process = Unreachable(FakeDisk())
+        async with with_stream(process) as service:
+            calls = service.calls.calls
+            async with service.controller.streams.locked(STREAM):
+                method = next(each for each in METHODS if each.name == "sealStream")
+                data = MESSAGES[method.request](**INFO).SerializeToString()
+                call = asyncio.ensure_future(service.calls.answer(method, data, ()))
+                await turns_until(lambda: len(calls) == 1)
+                (running,) = calls
+                call.cancel()
+                await turns_until(call.done)
+                process.error = TierUnavailableError("tier1", "away")
+            await turns_until(running.done)
+            process.error = None
+            assert "exception=CallEnd" in repr(running)  # asked for, it would count as seen
+            del running
+
+    asyncio.run(main())
+    gc.collect()
+    assert reported == []
