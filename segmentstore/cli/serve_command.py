@@ -127,16 +127,19 @@ def serve_command(
         }
         # A host of a cluster is given its containers later.
         count = None if config.joins_cluster else config.served_count
-        if as_json:
-            said = {"store": store, "socket": STORE_SOCKET_NAME, "containers": count}
-            output.print_json({**said, **listening})
-        else:
-            ports = [f", {name} at {address}" for name, address in listening.items() if address]
-            where = f"{visible(store)} at {STORE_SOCKET_NAME}"
-            what = "containers of its cluster" if count is None else f"{count} containers"
-            print(f"serving {where}, {what}{''.join(ports)}")
-        sys.stdout.flush()
-        await _until_reported(opened)
+        asked = asyncio.Event()
+        # Before it is said that it serves: on that a signal may come.
+        with asked_to_end(asked.set):
+            if as_json:
+                said = {"store": store, "socket": STORE_SOCKET_NAME, "containers": count}
+                output.print_json({**said, **listening})
+            else:
+                ports = [f", {name} at {address}" for name, address in listening.items() if address]
+                where = f"{visible(store)} at {STORE_SOCKET_NAME}"
+                what = "containers of its cluster" if count is None else f"{count} containers"
+                print(f"serving {where}, {what}{''.join(ports)}")
+            sys.stdout.flush()
+            await _until_asked(opened, asked)
 
     _log_as(host)
     if host:
@@ -216,19 +219,17 @@ def _address(host: str, port: int) -> str | None:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-async def _until_reported(store: SegmentStore) -> None:
+async def _until_asked(store: SegmentStore, asked: asyncio.Event) -> None:
     """Wait for a signal. Raises what stopped a container, or took the last one away."""
-    asked = asyncio.Event()
     names = _name_in_each(store)
-    with asked_to_end(asked.set):
-        while not asked.is_set():
-            try:
-                async with asyncio.timeout(CHECK_S):
-                    await asked.wait()
-            except TimeoutError:
-                await _require_running(store, names)
-                # So that it knows since when a part is as it is, whenever somebody asks.
-                store.health()
+    while not asked.is_set():
+        try:
+            async with asyncio.timeout(CHECK_S):
+                await asked.wait()
+        except TimeoutError:
+            await _require_running(store, names)
+            # So that it knows since when a part is as it is, whenever somebody asks.
+            store.health()
 
 
 async def _require_running(store: SegmentStore, names: dict[int, str]) -> None:

@@ -104,6 +104,19 @@ def test_serves_the_ports_it_is_given_and_stops_in_order(tmp_path: Path) -> None
         process.communicate()
 
 
+def test_a_signal_that_comes_with_its_first_line_is_heeded(tmp_path: Path) -> None:
+    for _ in range(3):
+        process = start("serve", tmp_path / "s", "--create")
+        try:
+            ready(process)
+            process.send_signal(signal.SIGTERM)
+            _, err = process.communicate(timeout=120)
+            assert (process.returncode, err) == (ExitCode.DONE, b"")
+        finally:
+            process.kill()
+            process.communicate()
+
+
 def test_the_log_waits_for_no_reader_of_stderr(tmp_path: Path) -> None:
     port = free_port()
     reading, writing = full_pipe()
