@@ -7,8 +7,8 @@ What came of it becomes the metadata of the new container by the rules of every 
 
 - the store that it is taken from is only read, and may run on;
 - nothing of the new store refers to anything of the old one: each may be deleted without the other;
-- of an operation or a checkpoint of one container, the others are as of its time, which is the
-  highest time stamp up to it: a clock that was set back makes nothing earlier;
+- of an operation or a checkpoint of one container, the others are as of its time;
+- the time of an operation is the highest stamp up to it: a clock set back makes nothing earlier;
 - what cannot be had is in the report, with the reason. Nothing is made up.
 """
 
