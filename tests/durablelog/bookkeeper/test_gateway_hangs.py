@@ -35,7 +35,7 @@ from durablelog.bookkeeper.gateway.gateway_settings import (
     GatewaySettings,
 )
 from durablelog.bookkeeper.gateway.shared_gateway import GatewayDeaths, OwnGateway
-from durablelog.bookkeeper.ledger_store import LedgerError, Replication
+from durablelog.bookkeeper.ledger_store import OK, LedgerError, Replication
 from recovery.harness.services.bookkeeper_cluster import BookKeeperCluster
 from recovery.harness.services.pausing import pause_process
 from recovery.harness.services.server import free_port
@@ -391,5 +391,40 @@ def test_entries_for_bookies_that_take_nothing_fill_the_gateway_no_further_than_
         # half a window behind when they go on (the entry and its copy), and each thread has chunks
         # of its own.
         assert most <= 7 * WINDOW_BYTES < sent * 4 * ENTRY_BYTES
+
+    run(cluster, scenario)
+
+
+@slow(15)
+def test_entries_of_many_stores_fit_the_memory_of_their_gateway_together(
+    cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their windows do not, with the client's copies for each bookie."""
+    for name in ("addEntryTimeoutSec", "addEntryQuorumTimeoutSec"):
+        monkeypatch.setitem(cast("dict[str, str]", gateway_settings.CLIENT_SETTINGS), name, "120")
+    sent = 70
+    fit = (768 << 20) // 8 // (ENTRY_BYTES + 1024)
+
+    async def scenario(store: GatewayLedgerStore, _gateway: OwnGateway) -> None:
+        async with opened(cluster) as second, opened(cluster) as third:
+            writers = [await each.create(Replication(), {}) for each in (store, second, third)]
+            all_results = [Results(writer) for writer in writers]
+            held = 0
+            for bookie in range(cluster.bookies):
+                cluster.pause_bookie(bookie)
+            try:
+                for _ in range(sent):
+                    for writer in writers:
+                        writer.append([bytes(ENTRY_BYTES)])
+                while held < fit:
+                    _, _, held = await store.gateway_usage()
+                    assert held <= fit
+            finally:
+                for bookie in range(cluster.bookies):
+                    cluster.resume_bookie(bookie)
+            while any(len(results.got) < sent for results in all_results):
+                _, _, held = await store.gateway_usage()
+                assert held <= fit
+        assert {code for results in all_results for code, *_ in results.got} == {OK}
 
     run(cluster, scenario)

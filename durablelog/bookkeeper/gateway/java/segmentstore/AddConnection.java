@@ -26,7 +26,7 @@ final class AddConnection implements AddCallback {
     private static final int ACK_COUNT_AT = 8;
     private static final int ENTRY_BYTES_MAX = 5 << 20;
     private static final int INPUT_BYTES = 128 << 10;
-    private static final int WINDOW_BYTES = 64 << 20;
+    static final int WINDOW_BYTES = 64 << 20;
     /** What an entry costs besides its bytes, about: small ones must not fill the heap. */
     static final int ENTRY_OVERHEAD = 1 << 10;
     /** So often a message is sent, whatever there is to say. */
@@ -99,6 +99,7 @@ final class AddConnection implements AddCallback {
         }
         int cost = length + ENTRY_OVERHEAD;
         window.acquire(cost);
+        session.hold(cost);
         server.entriesHeld.incrementAndGet();
         ByteBuf entry = PooledByteBufAllocator.DEFAULT.directBuffer(Math.max(length, 1));
         try {
@@ -142,6 +143,7 @@ final class AddConnection implements AddCallback {
         Add add = (Add) context;
         server.entriesHeld.decrementAndGet();
         session.unacknowledged.addAndGet(-add.cost);
+        session.release(add.cost);
         synchronized (lock) {
             boolean first = acks.position() == 0;
             acknowledge(add, code, code == Codes.OK ? entry : -1);

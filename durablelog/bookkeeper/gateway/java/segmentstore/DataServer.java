@@ -1,5 +1,6 @@
 package segmentstore;
 
+import io.netty.util.internal.PlatformDependent;
 import java.io.EOFException;
 import java.io.IOException;
 import java.net.StandardProtocolFamily;
@@ -34,6 +35,12 @@ final class DataServer {
     private static final long HANDSHAKE_MILLIS =
             Long.getLong("segmentstore.gateway.handshake.millis", 10_000);
 
+    /**
+     * An entry of some 1 MiB takes five times its size for three bookies, with the pool's rounding.
+     * The rest is for readings.
+     */
+    private static final int MEMORY_PER_ENTRY_BYTE = 8;
+
     private final Path path;
     private final byte[] token;
     private final ServerSocketChannel server;
@@ -47,6 +54,13 @@ final class DataServer {
         return thread;
     });
     final AtomicLong entriesHeld = new AtomicLong();
+    /**
+     * Bytes of entries of all sessions that the client has. Fair: none waits for others without an
+     * end.
+     */
+    private final Semaphore room = new Semaphore((int) Math.min(Integer.MAX_VALUE, Math.max(
+            AddConnection.WINDOW_BYTES,
+            PlatformDependent.maxDirectMemory() / MEMORY_PER_ENTRY_BYTE)), true);
 
     DataServer(Path path, byte[] token) throws IOException {
         this.path = path;
@@ -134,7 +148,7 @@ final class DataServer {
     }
 
     private void adds(SocketChannel channel) throws IOException {
-        Session session = new Session(numbers.incrementAndGet());
+        Session session = new Session(numbers.incrementAndGet(), room);
         sessions.put(session.id, session);
         try {
             ByteBuffer reply = ByteBuffer.allocate(8).putInt(Codes.OK).putInt(session.id).flip();
