@@ -66,6 +66,7 @@ async def until_said(path: Path, text: str) -> None:
             await asyncio.sleep(0.02)
 
 
+@pytest.mark.usefixtures("_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_hosts_run_until_a_signal_and_drain(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], number: signal.Signals

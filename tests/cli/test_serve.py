@@ -154,6 +154,7 @@ def test_an_address_that_is_none_is_a_usage_error(tmp_path: Path, address: str) 
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.usefixtures("_terminal")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_serves_until_stopped_and_closes_in_order(tmp_path: Path, number: signal.Signals) -> None:
     process = start("serve", tmp_path / "s", "--create", "--json")
