@@ -135,11 +135,13 @@ class Tier2Start:
                 await asyncio.wait((self._task,), timeout=TIMEOUT_S)
 
     def health(self) -> list[str]:
-        """What the last check found; nothing once one has passed, or the provider that did not
-        answer has answered others.
+        """What requests wait for, and what the last check found. Of that nothing once one has
+        passed, or the provider that did not answer has answered others.
         """
+        waiting = [f"tier2 {self._storage.url} waits: {each}" for each in self._storage.health()]
         found = self._finding and not self._outlived()
-        return [f"tier2 failed its check at the start: {self._finding}"] if found else []
+        failed = f"tier2 failed its check at the start: {self._finding}"
+        return [*waiting, failed] if found else waiting
 
     async def _keep_trying(self) -> None:
         pause, again = LATER_S, AGAIN_MIN_S

@@ -376,6 +376,13 @@ class ObjectStorage(ABC):
     async def close(self) -> None:
         """Let what runs end, release threads. Idempotent."""
 
+    def health(self) -> Sequence[str]:
+        """What requests wait for that may never come, and is no failure yet: a sentence each.
+
+        What fails is reported by its caller.
+        """
+        return ()
+
     @abstractmethod
     def statistics(self) -> ObjectStorageStatistics:
         """Numbers as of now. O(1)."""

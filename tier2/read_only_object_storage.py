@@ -104,6 +104,9 @@ class ReadOnlyObjectStorage(ObjectStorage):
     async def close(self) -> None:
         await self._storage.close()
 
+    def health(self) -> Sequence[str]:
+        return self._storage.health()
+
     def statistics(self) -> ObjectStorageStatistics:
         return self._storage.statistics()
 

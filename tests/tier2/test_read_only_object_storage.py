@@ -23,6 +23,7 @@ READS = {
     "get_range",
     "get_whole",
     "head",
+    "health",
     "list",
     "list_unfinished",
     "statistics",

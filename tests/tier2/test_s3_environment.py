@@ -14,12 +14,14 @@ from pathlib import Path
 
 import pytest
 
+import segmentstore
 from recovery.harness.services.s3_servers import ACCESS_KEY, SECRET_KEY, Moto
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.object_storage_contract import unique_id
 from tier2.locations import open_object_storage
 from tier2.object_storage import StorageRefusedError, StorageUnavailableError
+from tier2.s3 import s3_requests
 from tier2.s3.s3_client import make_client
 from tier2.s3.s3_location import parse_s3_url
 
@@ -163,5 +165,42 @@ def test_a_program_that_gives_expired_credentials_is_named_and_asked_again(
             await storage.delete("x")
         finally:
             await storage.close()
+
+    asyncio.run(body())
+
+
+def test_a_program_that_hangs_is_said_until_it_gives_credentials(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    config, program, hangs = tmp_path / "config", tmp_path / "program", tmp_path / "hangs"
+    keys = {"Version": 1, "AccessKeyId": ACCESS_KEY, "SecretAccessKey": SECRET_KEY}
+    program.write_text(
+        f"#!/bin/sh\nwhile [ -e {hangs} ]; do sleep 0.05; done\necho '{json.dumps(keys)}'\n"
+    )
+    program.chmod(0o700)
+    config.write_text(f"[default]\ncredential_process = {program}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setattr(s3_requests, "CREDENTIALS_S", 0.2)
+    url = f"{BARE}&endpoint_url={shared_server(Moto).url}"
+
+    async def body() -> None:
+        async with segmentstore.open(tmp_path / "store", tier2=url):
+            pass
+        hangs.touch()
+        async with segmentstore.open(tmp_path / "store") as store, asyncio.timeout(60):
+            try:
+                while not (found := store.stats()["health"]):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                (node,) = store.health()["hosts"]
+                (tier2,) = [part for part in node["parts"] if part["name"] == "tier2"]
+            finally:
+                hangs.unlink()
+            assert len(found) == 1
+            assert found[0].startswith("tier2 s3://environment/some")
+            assert "requests have had no credentials for" in found[0]
+            assert tier2["state"] == "impaired"
+            while store.stats()["health"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     asyncio.run(body())

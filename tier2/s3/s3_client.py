@@ -11,6 +11,7 @@ Rules of this file, the only one but s3_connections.py that touches boto3 and bo
 from __future__ import annotations
 
 import base64
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import cache
@@ -58,7 +59,11 @@ class S3Reply:
     can end that early.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked_s: float = 0.0) -> None:
+        """`asked_s` is when a thread got its request, by the clock of the loop."""
+        self.asked_s = asked_s
+        self.sent = False
+        """The request is on its way: what is needed for that, as credentials, is there."""
         self.begun = False
         self.lost = False
         """Nobody waits for it any more: another one had the answer, or its reader was cancelled."""
@@ -92,20 +97,28 @@ class ClientHolder:
         self._location = location
         self._clock = runtime.clock
         self._lock = runtime.lock()
+        self._thread = threading.local()
         self._maker: ClientMaker | None = None
         self._clients: dict[int, S3Client] = {}
         self._created_ms = 0
         self.clients_created = 0
 
     def call(
-        self, name: str, call: str, work: Callable[[S3Client], _T], timeout_s: int = READ_TIMEOUT_S
+        self,
+        name: str,
+        call: str,
+        work: Callable[[S3Client], _T],
+        timeout_s: int = READ_TIMEOUT_S,
+        reply: S3Reply | None = None,
     ) -> _T:
         """Run `work`, which makes the one request `call` about `name`; what it raises is an
         ObjectStorageError.
 
-        Its connection is given up when nothing came for `timeout_s`.
+        Its connection is given up when nothing came for `timeout_s`. `reply` is notified when it is
+        sent.
         """
         client: S3Client | None = None
+        self._thread.reply = reply
         try:
             client = self._get(timeout_s)
             return work(client)
@@ -131,11 +144,19 @@ class ClientHolder:
                         # One for all clients: credentials are searched for once.
                         self._maker = ClientMaker(self._location)
                         self._created_ms = self._clock.time_ms()
-                    client = self._clients[timeout_s] = self._maker.make(timeout_s)
+                    client = self._maker.make(timeout_s)
+                    client.meta.events.register("before-send.s3", self._sends)
+                    self._clients[timeout_s] = client
                 except ValueError as error:
                     raise boto.InvalidConfigError(error_msg=str(error)) from error
                 self.clients_created += 1
             return client
+
+    def _sends(self, **_: object) -> None:
+        """Called by botocore in the thread, behind the search for credentials."""
+        reply: S3Reply | None = self._thread.reply
+        if reply is not None:
+            reply.sent = True
 
     def _drop(self, client: S3Client) -> None:
         with self._lock:

@@ -242,6 +242,9 @@ class S3ObjectStorage(ObjectStorage):
                 upload.cancel()
         await self._requests.close()
 
+    def health(self) -> Sequence[str]:
+        return self._requests.health()
+
     def statistics(self) -> ObjectStorageStatistics:
         return self._requests.statistics()
 

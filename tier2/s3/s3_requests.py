@@ -51,6 +51,8 @@ CALL_NAMES: dict[Operation, str] = {
 
 CUT_AGAIN_S = 1.0
 """While closing, between two searches for replies that nobody waits for."""
+CREDENTIALS_S = 30.0
+"""From here on requests that wait for credentials are reported."""
 CLOSE_S_MAX = 150.0
 """How long a close waits for threads, which are left to themselves behind it.
 
@@ -92,6 +94,7 @@ class S3Requests:
         self._bytes = WeightedGate(location.bytes_in_flight)
         self._meter = RequestMeter()
         self._running: dict[asyncio.Future[Any], S3Reply] = {}
+        self._now: Callable[[], float] = float
         self._closing = False
         self._closed = False
 
@@ -219,6 +222,16 @@ class S3Requests:
         self._closing = True
         self.rate_gate.stop()
 
+    def health(self) -> list[str]:
+        """What requests wait for before they are sent: that has no timeout. O(connections)."""
+        asked_s = [reply.asked_s for reply in self._running.values() if not reply.sent]
+        waited_s = self._now() - min(asked_s) if asked_s else 0.0
+        if waited_s < CREDENTIALS_S:
+            return []
+        since = f"{len(asked_s)} requests have had no credentials for {waited_s:.0f} s"
+        move = "end the program or server that botocore asks for them, and it is asked again"
+        return [f"{since}: {move}"]
+
     def statistics(self) -> ObjectStorageStatistics:
         """Numbers as of now."""
         return self._meter.snapshot()
@@ -256,10 +269,12 @@ class S3Requests:
         hedge: bool = False,
     ) -> Sent[_T]:
         timeout_s = self.read_timeouts.dead_after_s(name) if operation in _READS else READ_TIMEOUT_S
-        reply = S3Reply()
+        loop = asyncio.get_running_loop()
+        self._now = loop.time
+        reply = S3Reply(loop.time())
         try:
             submitted = self._executor.submit(
-                self._client.call, name, CALL_NAMES[operation], work(reply), timeout_s
+                self._client.call, name, CALL_NAMES[operation], work(reply), timeout_s, reply
             )
         except BaseException:
             leave()
