@@ -84,6 +84,7 @@ class BlockWriter:
             or not self._loop.is_running()
         ):
             check_loop(self._loop, self._birth)
+            self._thread = get_ident()
         if len(data) > self._append_bytes_max:
             return failed_future(AppendTooLargeError(len(data), self._append_bytes_max))
         updates = (

@@ -141,6 +141,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         # for the process's id before it says which. A forked child remembers no name (`_home`).
         if get_ident() != self._thread or not self._loop.is_running():
             self._check_loop()
+            self._thread = get_ident()  # A program may go on with its loop in another thread.
         try:
             home = self._homes.get(name) if type(name) is str else None
             home = home or self._home(name)

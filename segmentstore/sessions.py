@@ -251,6 +251,7 @@ class SegmentWriter:
             or not self._loop.is_running()
         ):
             check_loop(self._loop, self._birth)
+            self._thread = get_ident()
         last = self._last
         if last is None:
             raise WriterNotOpenError

@@ -5,7 +5,9 @@ once.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,49 @@ def test_a_loop_that_does_not_run_is_refused(tmp_path: Path) -> None:
             with pytest.raises(WrongEventLoopError):
                 call()
         assert runner.run(read_all(store, "x")) == b""
+        runner.run(store.close())
+
+
+def test_the_thread_that_a_loop_has_left_is_refused(tmp_path: Path) -> None:
+    """A call there would change the store beside its loop."""
+    used, go_on = threading.Event(), asyncio.Event()
+
+    async def opened() -> SegmentStore:
+        store = await open_tiny(tmp_path / "s")
+        await store.create_segment("x")
+        return store
+
+    async def use(number: int) -> None:
+        await store.append("x", b"s")
+        await writer.append(b"w", number)
+        await blocks.append(b"b", number, ATTRIBUTE_UNSET if number == 1 else number - 1, 1)
+
+    async def use_elsewhere() -> None:
+        await use(2)
+        used.set()
+        await go_on.wait()
+
+    with asyncio.Runner() as runner, ThreadPoolExecutor(1) as pool:
+        store = runner.run(opened())
+        writer, blocks = runner.run(writers_of(store))
+        runner.run(writer.open())
+        runner.run(use(1))
+        loop = runner.get_loop()
+        elsewhere = pool.submit(loop.run_until_complete, use_elsewhere())
+        try:
+            assert used.wait(60)
+            for call in (
+                lambda: store.append("x", b"never"),
+                lambda: writer.append(b"never"),
+                lambda: blocks.append(b"never", 3, 2, 1),
+            ):
+                with pytest.raises(WrongEventLoopError):
+                    call()
+        finally:
+            loop.call_soon_threadsafe(go_on.set)
+            elsewhere.result()
+        runner.run(use(3))
+        assert runner.run(read_all(store, "x")) == b"swb" * 3
         runner.run(store.close())
 
 
