@@ -166,4 +166,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         output.abandon_stdout()
         sys.exit(ExitCode.DONE)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        # Of a path that the command line itself went to; the engine's have a tier.
+        output.print_error(sentence(error))
+        sys.exit(ExitCode.UNAVAILABLE)
     sys.exit(ExitCode.DONE)

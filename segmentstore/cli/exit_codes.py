@@ -34,7 +34,9 @@ class ExitCode(enum.IntEnum):
     IN_USE = 4
     """Another process has the store, or took it over."""
     UNAVAILABLE = 5
-    """A tier does not answer, no process serves the store, or a container stopped: try again."""
+    """A tier does not answer, no process serves the store, a container stopped, or a path cannot be
+    reached: try again.
+    """
     LOSS = 6
     """`restore` did what it could, and Tier 2 has lost bytes that it held: they are named."""
     INTERRUPTED = 130

@@ -6,6 +6,7 @@ import pytest
 
 from segmentstore.cli.exit_codes import CommandError, ExitCode, exit_code_for, sentence
 from segmentstore.contracts import errors
+from tests.cli.shell import segmentstore
 
 CASES: list[tuple[errors.SegmentStoreError, ExitCode]] = [
     (errors.SegmentNotFoundError("a"), ExitCode.REFUSED),
@@ -43,3 +44,11 @@ def test_an_error_is_one_line() -> None:
         == "corrupt data at here: one two"
     )
     assert sentence(KeyError()) == "KeyError"
+
+
+def test_a_path_that_cannot_be_reached_is_one_line() -> None:
+    for command in (["ls"], ["archive", "verify"], ["doctor"]):
+        done = segmentstore(*command, "x" * 5000)
+        assert done.code == ExitCode.UNAVAILABLE
+        assert done.err.startswith("segmentstore: [Errno 36] File name too long: ")
+        assert done.err.count("\n") == 1
