@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from segmentstore.contracts.errors import InvalidArgumentError, SegmentStoreError
@@ -18,7 +18,10 @@ from segmentstore.contracts.errors import InvalidArgumentError, SegmentStoreErro
 _CHECKPOINT: Final = "checkpoint:"
 _NUMBER: Final = re.compile(r"[0-9]+")
 _SEQUENCE_MAX: Final = 2**64 - 1
-_SHOWN_MAX_MS: Final = int(datetime.max.replace(tzinfo=UTC).timestamp() * 1000)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND: Final = timedelta(milliseconds=1)
+_SHOWN_MIN_MS: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
+_SHOWN_MAX_MS: Final = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // _MILLISECOND
 
 
 class MomentNotKeptError(SegmentStoreError):
@@ -92,7 +95,7 @@ def parse_moment(text: str) -> Moment:
             pass
         else:
             time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-            return AtTime(int(time.timestamp() * 1000))
+            return AtTime((time - _EPOCH) // _MILLISECOND)
     raise InvalidArgumentError(
         "at",
         text,
@@ -109,7 +112,11 @@ def _number(text: str, digits: str) -> int:
 
 
 def shown_time(time_ms: int) -> str:
-    """A time for people, e.g. `2026-01-31T12:00:00.250+00:00`; "the end" for the last ones."""
+    """A time for people, e.g. `2026-01-31T12:00:00.250+00:00`; "the end" for those behind the year
+    9999, "the beginning" for those before the year 1.
+    """
     if time_ms > _SHOWN_MAX_MS:
         return "the end"
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    if time_ms < _SHOWN_MIN_MS:
+        return "the beginning"
+    return (_EPOCH + time_ms * _MILLISECOND).isoformat(timespec="milliseconds")

@@ -385,6 +385,19 @@ def test_moments_are_read(text: str, moment: object) -> None:
     assert parse_moment(text) == moment
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("9999-12-31T23:59:59.999999", "9999-12-31T23:59:59.999+00:00"),
+        ("9999-12-31T23:59:59-12:00", "the end"),
+        ("0001-01-01", "0001-01-01T00:00:00.000+00:00"),
+        ("0001-01-01T00:00:00+12:00", "the beginning"),
+    ],
+)
+def test_the_first_and_the_last_times_are_shown(text: str, shown: str) -> None:
+    assert str(parse_moment(text)) == shown
+
+
 @pytest.mark.parametrize("text", ["", "checkpoint:", "yesterday", "-3", "checkpoint:x", str(2**64)])
 def test_what_is_no_moment_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="at="):
