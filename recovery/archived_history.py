@@ -33,7 +33,14 @@ from durablelog.operations import (
 )
 from durablelog.part_frames import PartFrames
 from recovery.archived_parts_listing import PartListing, backward
-from recovery.moments import AtCheckpoint, AtTime, Moment, MomentNotKeptError, is_behind
+from recovery.moments import (
+    AtCheckpoint,
+    AtTime,
+    Moment,
+    MomentNotKeptError,
+    is_behind,
+    shown_time,
+)
 from recovery.recovery_processor import SnapshotLoad
 from recovery.replay import Replay
 from segmentstore.contracts.archived_parts import ArchivedPart
@@ -157,6 +164,9 @@ class ArchivedHistory:
                 reasons.append(_later_before(first.sequence_number))
             else:
                 yield _Start(None)
+        elif first is not None:
+            time = shown_time(first.timestamp_ms)
+            reasons.append(f"the log begins with operation {first.sequence_number} of {time}")
         if isinstance(moment, AtTime):
             found = await self._parts.find_time(moment.time_ms + 1)
         else:

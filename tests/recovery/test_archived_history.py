@@ -233,6 +233,12 @@ async def test_moments_outside_of_the_history_are_refused_with_its_ends() -> Non
         await log.history().state_at(AtTime(0))
     late = await log.history().state_at(AtTime(log.times[log.sequence] + 10_000))
     assert late.sequence_number == log.sequence
+    log = ArchivedLog()
+    log.create("x")
+    tail = log.tail(log.checkpoint())
+    for moment in (AtSequence(1), AtTime(log.times[1])):
+        with pytest.raises(MomentNotKeptError, match="the log begins with operation 3 of 1970"):
+            await log.history(tail).state_at(moment)
 
 
 @on_a_loop
