@@ -11,6 +11,8 @@ from typing import Final
 
 from tier2.object_storage import StorageUnavailableError, check_metadata
 
+UNREADABLE: Final = "metadata"
+"""The kind of the failure to read what is no text of ours."""
 METADATA_FOLDER: Final = "~metadata"
 METADATA_TEXT_MAX: Final = 64 * 1024
 """More than any text of ours."""
@@ -27,11 +29,11 @@ def metadata_text(metadata: Mapping[str, str]) -> bytes:
 
 
 def parse_metadata_text(name: str, text: bytes) -> Mapping[str, str]:
-    """What metadata_text made. Raises StorageUnavailableError of kind `metadata` for other text."""
+    """What metadata_text made. Raises StorageUnavailableError of kind UNREADABLE for other text."""
     try:
         found = json.loads(text)
         return check_metadata(found)
     except (ValueError, AttributeError, TypeError) as error:
         raise StorageUnavailableError(
-            name, f"its metadata cannot be read: {error}", "metadata"
+            name, f"its metadata cannot be read: {error}", UNREADABLE
         ) from None

@@ -11,6 +11,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.ledgers import LedgerNotFoundError
+from tier2.metadata_files import UNREADABLE
 from tier2.object_storage import (
     InvalidRangeError,
     ObjectExistsError,
@@ -36,3 +37,17 @@ def archive_errors(ledger_id: int, place: str) -> Iterator[None]:
         ) from error
     except StorageUnavailableError as error:
         raise TierUnavailableError(ARCHIVE_TIER, str(error)) from error
+
+
+@contextmanager
+def reading_errors(ledger_id: int, place: str) -> Iterator[None]:
+    """As `archive_errors`, of a ledger that is archived: metadata that cannot be read are damage,
+    which does not pass.
+    """
+    with archive_errors(ledger_id, place):
+        try:
+            yield
+        except StorageUnavailableError as error:
+            if error.kind != UNREADABLE:
+                raise
+            raise DataCorruptionError(place, str(error)) from error

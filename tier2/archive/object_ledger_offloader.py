@@ -26,7 +26,7 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.ledgers import LedgerNotFoundError, ReadHandle
 from tier2.archive.archive_config import BLOCK_BYTES_DEFAULT, BLOCK_BYTES_MAX
-from tier2.archive.archive_errors import ARCHIVE_TIER, archive_errors
+from tier2.archive.archive_errors import ARCHIVE_TIER, archive_errors, reading_errors
 from tier2.archive.archive_format_error import ArchiveFormatError
 from tier2.archive.archive_names import (
     DATA_ROLE,
@@ -114,7 +114,7 @@ class ObjectLedgerOffloader(LedgerOffloader):
         data_name, index_name = _names(ledger_id, uid)
         index = self._indices.get(index_name)
         if index is None:
-            with archive_errors(ledger_id, index_name):
+            with reading_errors(ledger_id, index_name):
                 index = await self._read_index(index_name)
                 await self._check_data(ledger_id, data_name, index)
             self._keep(index_name, index)

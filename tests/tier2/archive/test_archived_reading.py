@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,7 @@ from tier2.archive.archive_names import archived_data_name, archived_index_name
 from tier2.archive.entry_reading import FETCHES_MAX
 from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.archive.range_reads import RANGES_MAX
+from tier2.file_object_storage import FileObjectStorage
 from tier2.memory_object_storage import MemoryObjectStorage
 
 ENTRY_BYTES = 1000
@@ -208,3 +210,34 @@ def test_an_index_whose_data_are_missing_or_cut_is_said_to_be() -> None:
             await other.read_offloaded(LEDGER, UID)
 
     run(case)
+
+
+@pytest.mark.parametrize(
+    "name", [archived_data_name(LEDGER, UID), archived_index_name(LEDGER, UID)]
+)
+def test_metadata_that_cannot_be_read_are_damage_and_not_an_outage(
+    tmp_path: Path, name: str
+) -> None:
+    async def body() -> None:
+        place = FileObjectStorage(str(tmp_path), Runtime())
+        offloader = ObjectLedgerOffloader(place, block_bytes=BLOCK_BYTES)
+        await offloader.offload(FakeLedger([b"1"], LEDGER), UID)
+        (tmp_path / "~metadata" / name).write_bytes(b"")
+        with pytest.raises(DataCorruptionError, match="its metadata cannot be read"):
+            await offloader.read_offloaded(LEDGER, UID)
+        await offloader.close()
+
+    asyncio.run(body())
+
+
+def test_an_index_without_bytes_is_damage(tmp_path: Path) -> None:
+    async def body() -> None:
+        place = FileObjectStorage(str(tmp_path), Runtime())
+        offloader = ObjectLedgerOffloader(place, block_bytes=BLOCK_BYTES)
+        await offloader.offload(FakeLedger([b"1"], LEDGER), UID)
+        (tmp_path / archived_index_name(LEDGER, UID)).write_bytes(b"")
+        with pytest.raises(DataCorruptionError):
+            await offloader.read_offloaded(LEDGER, UID)
+        await offloader.close()
+
+    asyncio.run(body())
