@@ -122,14 +122,15 @@ CLUSTERS: Final = (
                 "return",
             ),
         ),
+        # The other host loses its session as well before the first has seen that it lost its own.
         ClusterHunt(
-            faults=("host.session-lost",) * 10,
+            faults=("host.session-lost",) * 30,
             hosts=2,
-            containers=6,
-            pause_s=30,
-            rates={"node.watch.late": 0.3},
+            containers=8,
+            pause_s=2,
+            rates={"node.watch.late": 0.8},
             settings={PAUSE_S: 60.0},
-            seeds_max=30,
+            seeds_max=80,
         ),
     ),
     Mutant(
