@@ -8,6 +8,7 @@ closes. It comes before anything else of the store is closed.
 from __future__ import annotations
 
 import asyncio
+import socket
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,15 @@ if TYPE_CHECKING:
 _BACKLOG: Final = 1024
 LOCAL_CONNECTIONS_MAX: Final = 1_024
 """Of the Unix socket."""
+KEEP_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 60),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 6),
+)
+"""How the system finds out, within two minutes, that a silent client's machine is not there any
+more. Its reads that wait would keep its place for ever.
+"""
 
 
 class WireServer:
@@ -86,6 +96,10 @@ class WireServer:
             self._port = await loop.create_server(self.accept, host, port, backlog=_BACKLOG)
         except OSError as error:
             raise ConfigError("wire", f"cannot listen on {host}:{port}: {error}") from error
+        for listener in self._port.sockets:
+            for option in KEEP_ALIVE:
+                # The connections that it accepts have it, too.
+                listener.setsockopt(*option)
         forks.in_child(self, WireServer._leave_to_parent)
         # Not for the Unix socket alone: clients that make such segments use a port. Spark's tasks
         # make some, too, and want them after a crash of the store.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import struct
 from pathlib import Path
 
@@ -186,6 +187,23 @@ class TestBounds:
 
         monkeypatch.setattr(connection, "REPLY_BYTES_MAX", 1 << 16)
         monkeypatch.setattr(connection, "REQUESTS_MAX", 50)
+        run(main())
+
+
+class TestClientsThatVanish:
+    def test_the_system_asks_for_silent_ones(self, tmp_path: Path) -> None:
+        async def main() -> None:
+            async with served(tmp_path) as (_, server), connected(server.port):
+                (accepted,) = server._connections
+                assert accepted._transport is not None
+                found = accepted._transport.get_extra_info("socket")
+                assert found.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+                idle_s, interval_s, count = (
+                    found.getsockopt(socket.IPPROTO_TCP, option)
+                    for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+                )
+                assert idle_s + interval_s * count <= 120
+
         run(main())
 
 
