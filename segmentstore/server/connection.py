@@ -8,7 +8,8 @@ Rules:
   answered so that the client does the right thing;
 - it is not read while too many bytes of appends are on their way, too many requests are served, or
   the client does not read its replies;
-- reads that wait are dropped with it. Other requests that were begun are finished.
+- reads that wait, and those of tables, are dropped with it. Other requests that were begun are
+  finished.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from segmentstore.server.reply_turns import ReplyTurns
 from segmentstore.server.request_handlers import begin
 from segmentstore.server.server_context import HELLO_S, STOP_S, ServerContext
 from segmentstore.server.store_connection import STORE_APPENDS, STORE_KINDS, StoreCommands
+from segmentstore.server.table_read_room import TABLE_READS, TableReadRoom
 from segmentstore.server.transient_segments import TransientSegments
 from segmentstore.wire.append_blocks import Append, AppendBlocks
 from segmentstore.wire.codec import encode_parts
@@ -43,10 +45,6 @@ from segmentstore.wire.commands import (
     OperationUnsupported,
     Padding,
     ReadSegment,
-    ReadTable,
-    ReadTableEntries,
-    ReadTableEntriesDelta,
-    ReadTableKeys,
     RemoveTableKeys,
     SetupAppend,
     UpdateTableEntries,
@@ -80,20 +78,10 @@ REPLY_BYTES_MAX: Final = 4 << 20
 LEAVE_S: Final = 1.0
 """Longest that a client is waited for that was asked to close."""
 _APPENDS: Final = frozenset({Append, ConditionalAppend, ConditionalBlockEnd})
-_READS: Final = (ReadSegment, ReadBytes, BeginListing, ContinueListing)
+_READS: Final = frozenset({ReadSegment, ReadBytes, BeginListing, ContinueListing, *TABLE_READS})
 """Nobody waits for them once the connection has ended."""
 _REPEATABLE: Final = frozenset(
-    {
-        ListAttributes,
-        ListSegments,
-        ReadAttributes,
-        ReadBytes,
-        ReadSegment,
-        ReadTable,
-        ReadTableEntries,
-        ReadTableEntriesDelta,
-        ReadTableKeys,
-    }
+    {ListAttributes, ListSegments, ReadAttributes, ReadBytes, ReadSegment, *TABLE_READS}
 )
 """Reads whose replies may be large, and that change nothing: they can be carried out again."""
 _ALL_REQUESTS: Final = {**REQUESTS, **STORE_REQUESTS}
@@ -133,6 +121,7 @@ class WireConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._hello: asyncio.TimerHandle | None = None
         self._turns = ReplyTurns()
+        self._table_reads = TableReadRoom()
         self._is_paused = False
         self._ending = False
         self._is_announced = False
@@ -183,7 +172,7 @@ class WireConnection(asyncio.Protocol):
         self._resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Drop waiting reads; what was begun is finished without a reply."""
+        """Drop reads; changes that were begun are finished without a reply."""
         del exc
         self._ending = True
         self._lost.set()
@@ -193,7 +182,7 @@ class WireConnection(asyncio.Protocol):
         if self._hello is not None:
             self._hello.cancel()
         for task, command in self._requests.items():
-            if isinstance(command, _READS):
+            if type(command) in _READS:
                 task.cancel()
         self._store_commands.close()
         if self._room is not None:
@@ -310,8 +299,11 @@ class WireConnection(asyncio.Protocol):
         """Answer a request, also its errors."""
         try:
             await self._turns.wait()
-            if type(command) in _REPEATABLE:
-                reply = await self._turns.of_read(await work, partial(self._read_again, command))
+            if type(command) in TABLE_READS:
+                async with self._table_reads.of(command):
+                    reply = await self._read(command, work)
+            elif type(command) in _REPEATABLE:
+                reply = await self._read(command, work)
             else:
                 reply = await work
         except WireError as error:
@@ -323,6 +315,11 @@ class WireConnection(asyncio.Protocol):
             is_allowed = not isinstance(command, ReadSegment) or self._is_allowed(command)
             if reply is not None and is_allowed:
                 self._send(reply)
+
+    async def _read(
+        self, command: Any, work: Coroutine[Any, Any, Command | None]
+    ) -> Command | None:
+        return await self._turns.of_read(await work, partial(self._read_again, command))
 
     def _read_again(self, command: Any) -> Coroutine[Any, Any, Command | None]:
         if type(command) in STORE_KINDS:
@@ -416,9 +413,7 @@ class WireConnection(asyncio.Protocol):
             transport.pause_reading()
         await self._appends.quiet()
         await self._store_commands.quiet()
-        changes = [
-            task for task, command in self._requests.items() if not isinstance(command, _READS)
-        ]
+        changes = [task for task, command in self._requests.items() if type(command) not in _READS]
         if changes:
             await asyncio.wait(changes)
         # Their reports are written in the next turn of the loop.
