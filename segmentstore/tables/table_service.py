@@ -8,13 +8,17 @@ a caller that needs one waits for the answer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from durablelog.catalog.key_store import KeyStore
 from segmentstore.arguments import checked_offset
 from segmentstore.contracts.attributes import AttributeUpdate, UpdateType
-from segmentstore.contracts.errors import InvalidArgumentError
+from segmentstore.contracts.errors import (
+    BadOffsetError,
+    DataCorruptionError,
+    InvalidArgumentError,
+)
 from segmentstore.service import SegmentStore
 from segmentstore.stats_types import TableStats
 from segmentstore.tables.errors import UnsupportedTableOperationError
@@ -43,6 +47,8 @@ from segmentstore.tables.table_types import (
     TableEntry,
     TableInfo,
 )
+
+T = TypeVar("T")
 
 
 class TableService:
@@ -205,7 +211,7 @@ class TableService:
         async def work(table: Table) -> list[TableEntry | None]:
             check_key_lengths(name, lengths, table.key_length)
             await self._tables.current(table)
-            return await table.reads.get(checked)
+            return await self._read(table, table.reads.get(checked))
 
         return await self._tables.run(name, work)
 
@@ -251,7 +257,8 @@ class TableService:
 
         async def work(table: Table) -> EntryPage:
             page_range = await self._range(table, token, from_key, to_key)
-            entries = await table.reads.entries(page_range.start, page_range.end, limit)
+            reading = table.reads.entries(page_range.start, page_range.end, limit)
+            entries = await self._read(table, reading)
             last = entries[-1].key if entries else b""
             return EntryPage(entries, page_range.next_token(last))
 
@@ -269,9 +276,22 @@ class TableService:
         async def work(table: Table) -> DeltaPage:
             if table.key_length:
                 raise _unsupported(name, "delta", table.key_length)
-            return await table.reads.delta(position, limit)
+            page = await self._read(table, table.reads.delta(position, limit))
+            # A part of it may be another table's that has the name by now.
+            await self._tables.current(table)
+            return page
 
         return await self._tables.run(name, work)
+
+    async def _read(self, table: Table, reading: Awaitable[T]) -> T:
+        """What a read of the table's segment gives. Raises StaleTableError if it failed for another
+        segment has the name by now.
+        """
+        try:
+            return await reading
+        except (BadOffsetError, DataCorruptionError, InvalidArgumentError):
+            await self._tables.current(table)
+            raise
 
     async def _range(
         self, table: Table, token: bytes, from_key: bytes, to_key: bytes
