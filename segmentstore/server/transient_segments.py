@@ -9,6 +9,7 @@ import re
 from typing import Final
 
 from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.contracts.segments import check_segment_name
 from segmentstore.server.server_context import ServerContext
 from segmentstore.wire.commands import Command, CreateTransientSegment, SegmentCreated
 
@@ -32,6 +33,7 @@ class TransientSegments:
         """CreateTransientSegment: the reply has the name."""
         random = self._context.random.randbytes(_ID_BYTES)
         name = f"{request.segment}{MARK}{request.writer_id.hex()}.{random.hex()}"
+        check_segment_name(name)
         self._names.append(name)
         self._context.transients.add(name)
         await self._context.store.create_segment(name)

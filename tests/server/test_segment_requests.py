@@ -291,6 +291,19 @@ class TestTransientSegments:
 
         run(main())
 
+    @pytest.mark.parametrize("parent", ["x" * 60_000, "a\0b"], ids=["long", "control"])
+    def test_nothing_is_left_of_a_refused_one(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, parent: str
+    ) -> None:
+        async def main() -> None:
+            async with served(tmp_path) as (_, server), connected(server.port) as client:
+                request = CreateTransientSegment(7, WRITER, parent, "")
+                assert (await client.ask(request, ErrorMessage)).code == ILLEGAL_ARGUMENT
+                assert server.context.transients == set()
+
+        run(main())
+        assert caplog.text == ""
+
     def test_those_of_a_crash_are_deleted_at_the_start(self, tmp_path: Path) -> None:
         name = "a/b/0.#epoch.0#transient." + "0" * 32 + "." + "1" * 32
 
