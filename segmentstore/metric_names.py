@@ -72,7 +72,7 @@ STORE_METRICS = [
             Corruption found in the last whole pass.
         wire.connections | wire_connections | Open connections of the wire protocol.
         wire.outstanding_bytes | wire_outstanding_bytes | \
-            Of appends over the wire that have no reply yet.
+            Of appends and keyed requests over the wire that have no reply yet.
         wire.reads_waiting | wire_reads_waiting | \
             Reads over the wire that have no reply yet: most wait at a tail.
         controller.calls_in_flight | controller_calls_in_flight | \

@@ -311,7 +311,7 @@ class WireStats(TypedDict):
     appends: int
     append_bytes: int
     outstanding_bytes: int
-    """Of appends that have no reply yet."""
+    """Of appends, and of changes and keys of tables, that have no reply yet."""
     reads_waiting: int
     """Reads that have no reply yet: most wait at a tail."""
     refusals: Mapping[str, int]

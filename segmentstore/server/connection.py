@@ -45,6 +45,7 @@ from segmentstore.wire.commands import (
     OperationUnsupported,
     Padding,
     ReadSegment,
+    ReadTable,
     RemoveTableKeys,
     SetupAppend,
     UpdateTableEntries,
@@ -280,7 +281,7 @@ class WireConnection(asyncio.Protocol):
 
     def _begin(self, command: Command, work: Coroutine[Any, Any, Command | None]) -> None:
         """Have a request carried out; `work` gives the reply, or sends it itself."""
-        size = _update_bytes(command)
+        size = _keyed_bytes(command)
         self._share.take(size)
         task = own_task(self._guard(command, work), name=f"wire {type(command).__name__}")
         self._requests[task] = command
@@ -448,10 +449,10 @@ class WireConnection(asyncio.Protocol):
             self._transport.abort()
 
 
-def _update_bytes(command: Command) -> int:
-    """What counts as outstanding of a change of a table."""
+def _keyed_bytes(command: Command) -> int:
+    """What counts as outstanding of a request about keys of a table."""
     if isinstance(command, UpdateTableEntries):
         return sum(len(key.key) + len(value) for key, value in command.entries)
-    if isinstance(command, RemoveTableKeys):
+    if isinstance(command, RemoveTableKeys | ReadTable):
         return sum(len(key.key) for key in command.keys)
     return 0

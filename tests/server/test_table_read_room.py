@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from segmentstore.server import table_read_room
+from segmentstore.server.outstanding import OutstandingBytes
 from segmentstore.tables.table_index import MemoryIndex
 from segmentstore.tables.table_records import KeyLocation
 from segmentstore.tables.table_types import ENTRY_BYTES_MAX
@@ -112,5 +113,28 @@ def test_they_end_with_their_connection(tmp_path: Path, monkeypatch: pytest.Monk
                 (read, *_) = reads()
                 reply = await client.ask(read, TableRead)
                 assert reply.entries[0][1] == b"value"
+
+    run(main())
+
+
+def test_keys_that_wait_are_outstanding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        slow = SlowReads(monkeypatch)
+        tiny = OutstandingBytes(total_max=100_000, shared_max=50_000, free=20_000)
+        async with served(tmp_path, tiny) as (_, server), connected(server.port) as client:
+            await make_table(client)
+            (connection,) = server._connections
+            slow.gate.clear()
+            long = TableKey(bytes(8000), NO_VERSION)
+            client.put(*(ReadTable(number, "t", "", (long,)) for number in range(400)))
+            await until(lambda: connection._is_paused)
+            # Those of one reading of the socket.
+            assert len(connection._requests) < 100
+            slow.gate.set()
+            for number in range(400):
+                reply = await client.take()
+                assert isinstance(reply, TableRead)
+                assert reply.request_id == number
+            await until(lambda: tiny.total == 0)
 
     run(main())
