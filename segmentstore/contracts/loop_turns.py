@@ -146,6 +146,8 @@ class _TimedSteps(Coroutine[Any, Any, T]):
                 return self._work.throw(kind)
             return self._work.throw(kind, value, traceback)
         finally:
+            # Its traceback has this frame, and so all that the task had, as a cycle.
+            kind = value = traceback = None
             seconds = time() - begun
             if seconds > part.longest_s:  # noqa: PLR1730 - `max` costs twice as much
                 part.longest_s = seconds

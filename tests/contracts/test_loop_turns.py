@@ -6,6 +6,7 @@ import asyncio
 import gc
 import io
 import traceback
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -204,6 +205,36 @@ def test_a_task_that_is_cut_off_cleans_up() -> None:
 
 
 # --- the watch of tests ---------------------------------------------------------------------------
+
+
+def test_a_task_that_was_cancelled_leaves_nothing_to_the_collector() -> None:
+    """What it had is freed at once: the collector passes over old objects rarely."""
+
+    class Held:
+        pass
+
+    async def wait(held: Held) -> None:
+        await asyncio.Event().wait()
+        del held
+
+    async def main() -> None:
+        held = Held()
+        known = weakref.ref(held)
+        task = own_task(wait(held), name="waits")
+        del held
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait((task,))
+        del task
+        await asyncio.sleep(0)
+        assert known() is None
+
+    gc.disable()
+    try:
+        # Tasks of the virtual loop leave more.
+        asyncio.run(main())
+    finally:
+        gc.enable()
 
 
 def test_the_watch_counts_the_calls_of_each_turn() -> None:
