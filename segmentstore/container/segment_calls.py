@@ -49,6 +49,7 @@ from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
+    InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
 )
@@ -309,8 +310,21 @@ class SegmentCalls(ABC):
             return nullcontext()
         return self._active.several
 
+    def _check_room_together(self, target: str, sources: Sequence[str]) -> None:
+        """More than may be in memory would wait for room in vain, and others behind them."""
+        active_max = self._eviction.active_max
+        if active_max is None or len(sources) < active_max:
+            return
+        if len({target, *sources}) > active_max:
+            detail = (
+                f"active_segments_max={active_max} has room for a target and {active_max - 1} "
+                "sources: merge them by several calls"
+            )
+            raise InvalidArgumentError("sources", f"{len(sources)} names", detail)
+
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
         """As `SegmentStore.merge_batch`."""
+        self._check_room_together(target, sources)
         async with AsyncExitStack() as stack:
             # None: it is not there, and was merged before.
             operations: list[MergeOperation | None] = []

@@ -193,6 +193,24 @@ def test_merges_of_idle_segments_do_not_wait_for_each_other(tmp_path: Path) -> N
     run(main())
 
 
+def test_more_than_may_be_in_memory_are_refused_at_once(tmp_path: Path) -> None:
+    """They waited for room in vain for 30 s, and so did all that needed room behind them."""
+
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", active_segments_max=4) as store:
+            await fill(store, **{name: name.encode() for name in "tabcd"})
+            await store.flush()
+            await store.checkpoint()
+            with pytest.raises(InvalidArgumentError, match=r"active_segments_max=4 .* 3 sources"):
+                await store.merge_batch("t", ["a", "b", "c", "d"])
+            # What is named twice takes no more room.
+            assert await store.merge_batch("t", ["a", "b", "a", "b", "c"]) == [2, 3, 3, 3, 4]
+            assert await store.merge_batch("t", ["a", "no", "d"]) == [4, 4, 5]
+            assert await read_all(store, "t") == b"tabcd"
+
+    run(main())
+
+
 def test_all_are_of_one_container(tmp_path: Path) -> None:
     async def main() -> None:
         async with open_tiny(tmp_path / "s", containers=2) as store:
