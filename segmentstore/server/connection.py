@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from segmentstore.contracts import forks
@@ -246,6 +247,8 @@ class WireConnection(asyncio.Protocol):
             self._begin(command, self._appends.set_up(command))
         elif isinstance(command, CreateTransientSegment):
             self._begin(command, self._transients.create(command))
+        elif isinstance(command, ReadSegment):
+            self._begin_read(command)
         elif (work := begin(self._context, command)) is not None:
             self._begin(command, work)
         elif not isinstance(command, Padding):
@@ -278,6 +281,15 @@ class WireConnection(asyncio.Protocol):
         self._send(Hello(VERSION, VERSION_MIN, extension))
         if hello.low_version > VERSION or hello.high_version < VERSION_MIN:
             self._end(f"the client has versions {hello.low_version} to {hello.high_version}")
+
+    def _begin_read(self, command: ReadSegment) -> None:
+        """A read waits, perhaps for hours. It keeps its token where that is checked again, and
+        reads with one token keep it once: a frame has room for 64 KiB.
+        """
+        if command.token:
+            token = "" if self._authorization is None else intern(command.token)
+            command = command._replace(token=token)
+        self._begin(command, self._work_of(command))
 
     def _begin(self, command: Command, work: Coroutine[Any, Any, Command | None]) -> None:
         """Have a request carried out; `work` gives the reply, or sends it itself."""
@@ -320,9 +332,9 @@ class WireConnection(asyncio.Protocol):
     async def _read(
         self, command: Any, work: Coroutine[Any, Any, Command | None]
     ) -> Command | None:
-        return await self._turns.of_read(await work, partial(self._read_again, command))
+        return await self._turns.of_read(await work, partial(self._work_of, command))
 
-    def _read_again(self, command: Any) -> Coroutine[Any, Any, Command | None]:
+    def _work_of(self, command: Any) -> Coroutine[Any, Any, Command | None]:
         if type(command) in STORE_KINDS:
             work: Coroutine[Any, Any, Command | None] | None = self._store_commands.begin(command)
         else:
