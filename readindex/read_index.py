@@ -15,7 +15,6 @@ a merged source, and last Tier 1 by a refill. Rules:
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -295,16 +294,14 @@ class ReadIndex:
 
     # --- read side ---
 
-    async def read(
-        self, segment_id: int, offset: int, max_length: int, wait: float | None = None
-    ) -> bytes:
+    async def read(self, segment_id: int, offset: int, max_length: int) -> bytes:
         """At least one byte from `offset` and at most `max_length`, where there is data.
 
-        At the end of an open segment: b"" at once with `wait` None or 0, else once `wait` seconds
-        have passed without data. Raises SegmentNotFoundError, SegmentTruncatedError,
-        EndOfSegmentError (sealed), BadOffsetError (beyond the end), InvalidArgumentError,
-        ContainerStoppedError, TierUnavailableError, DataCorruptionError. What lies in memory is
-        given without awaiting, in microseconds.
+        At the end of an open segment: b"" at once; `changed`, in the same turn, waits for more.
+        Raises SegmentNotFoundError, SegmentTruncatedError, EndOfSegmentError (sealed),
+        BadOffsetError (beyond the end), InvalidArgumentError, ContainerStoppedError,
+        TierUnavailableError, DataCorruptionError. What lies in memory is given without awaiting, in
+        microseconds.
         """
         if offset < 0:
             raise InvalidArgumentError("offset", offset, "an offset is at least 0")
@@ -314,10 +311,16 @@ class ReadIndex:
         index = self._indexes.get(segment_id)
         data = None if index is None else self._read_memory(segment, index, offset, max_length)
         if data is None:
-            return await self._read_slow(segment, offset, max_length, wait)
+            return await self._read_slow(segment, offset, max_length)
         if self._gives_way:
             await self._give_way(segment, offset)
         return data
+
+    async def changed(self, segment_id: int, seconds: float) -> bool:
+        """Wait until the segment grows, is sealed, merged away or deleted, or all ends; False once
+        so many seconds have passed. It need not be in memory. Costs a future and a timer.
+        """
+        return await self._waiting.wait(segment_id, seconds)
 
     async def read_held(self, segment_id: int, offset: int, max_length: int) -> bytes:
         """The bytes in memory that follow each other from `offset`, at most `max_length`; b"" if
@@ -510,20 +513,13 @@ class ReadIndex:
         await self._pacer.give_way()
         self._places.readable(segment.segment_id, offset, segment.name)
 
-    async def _read_slow(
-        self, segment: SegmentMetadata, offset: int, max_length: int, wait: float | None
-    ) -> bytes:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait if wait is not None else 0.0
+    async def _read_slow(self, segment: SegmentMetadata, offset: int, max_length: int) -> bytes:
         attempt = Attempt()
         segment_id, name = segment.segment_id, segment.name
         while True:
             segment = self._places.readable(segment_id, offset, name)
             if self._at_end(segment, offset):
-                remaining = 0.0 if wait is None else deadline - loop.time()
-                if remaining <= 0 or not await self._waiting.wait(segment_id, remaining):
-                    return b""
-                continue
+                return b""
             place = self._places.locate(segment, offset, max_length)
             data = None
             if place.segment_index is not None:

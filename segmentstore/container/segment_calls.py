@@ -221,31 +221,57 @@ class SegmentCalls(ABC):
     async def read(
         self, key: SegmentKey, offset: int, length_max: int, wait: float | None
     ) -> bytes:
-        """As `ReadIndex.read`, of an idle segment too."""
+        """As `ReadIndex.read`, of an idle segment too. A read that waits at the tail keeps no
+        segment in memory.
+        """
         if self._confirming is not None:
             await self._confirmed()
         self.check_running()
         segment_id = self.segment_ids.get(key) if isinstance(key, str) else key
         if segment_id is None or segment_id not in self.segments:
             async with self._active.found(key) as segment:
+                segment_id = segment.segment_id
                 try:
-                    data = await self._read_index.read(segment.segment_id, offset, length_max, wait)
+                    data = await self._read_index.read(segment_id, offset, length_max)
                 except ContainerStoppedError:
                     self.check_running()  # It says why.
                     raise
-            self.bytes_read += len(data)
-            return data
-        # As `found`, for a third of its cost.
-        self._eviction.pin(segment_id)
-        try:
-            data = await self._read_index.read(segment_id, offset, length_max, wait)
-            self.bytes_read += len(data)
-            return data
-        except ContainerStoppedError:
-            self.check_running()  # It says why.
-            raise
-        finally:
-            self._eviction.unpin(segment_id)
+        else:
+            # As `found`, for a third of its cost.
+            self._eviction.pin(segment_id)
+            try:
+                data = await self._read_index.read(segment_id, offset, length_max)
+            except ContainerStoppedError:
+                self.check_running()  # It says why.
+                raise
+            finally:
+                self._eviction.unpin(segment_id)
+        if not data and wait:
+            # In the turn in which the end was seen: no change passes unseen.
+            return await self._read_later(segment_id, offset, length_max, wait)
+        self.bytes_read += len(data)
+        return data
+
+    async def _read_later(
+        self, segment_id: int, offset: int, length_max: int, wait: float
+    ) -> bytes:
+        """The bytes that come behind the end within `wait` seconds; the segment may leave memory
+        meanwhile.
+        """
+        name = self.segments[segment_id].name
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while (left := deadline - loop.time()) > 0:
+            if not await self._read_index.changed(segment_id, left):
+                break
+            try:
+                data = await self.read(segment_id, offset, length_max, None)
+            except SegmentNotFoundError:
+                detail = "it was deleted or merged away meanwhile"
+                raise SegmentNotFoundError(name, detail) from None
+            if data:
+                return data
+        return b""
 
     async def read_held(self, segment_id: int, offset: int, length_max: int) -> bytes:
         """As `ReadIndex.read_held`; nothing of an idle segment is in memory."""

@@ -159,28 +159,28 @@ async def test_wrong_offsets_and_ids_are_refused(world: World, s: int) -> None:
 @scenario
 async def test_tail_reader_is_woken_by_an_append(world: World, s: int) -> None:
     assert await world.index.read(s, 0, 10) == b""
-    assert await world.index.read(s, 0, 10, 0) == b""
-    reading = asyncio.ensure_future(world.index.read(s, 0, 10, 60.0))
+    waiting = asyncio.ensure_future(world.index.changed(s, 60.0))
     await asyncio.sleep(1)
     world.append(s, b"now")
-    assert await reading == b"now"
+    assert await waiting
+    assert await world.index.read(s, 0, 10) == b"now"
     assert world.index.statistics().readers_waiting == 0
 
 
 @scenario
 async def test_waiting_ends_with_nothing_when_the_time_has_passed(world: World, s: int) -> None:
     loop = asyncio.get_running_loop()
-    assert await world.index.read(s, 0, 10, 5.0) == b""
+    assert not await world.index.changed(s, 5.0)
     assert 5.0 <= loop.time() < 5.01
     assert world.index.statistics().readers_waiting == 0
 
 
 @scenario
 async def test_a_cancelled_reader_unregisters(world: World, s: int) -> None:
-    reading = asyncio.ensure_future(world.index.read(s, 0, 10, 60.0))
+    waiting = asyncio.ensure_future(world.index.changed(s, 60.0))
     await asyncio.sleep(1)
-    reading.cancel()
-    await asyncio.wait({reading})
+    waiting.cancel()
+    await asyncio.wait({waiting})
     assert world.index.statistics().readers_waiting == 0
 
 
@@ -190,7 +190,7 @@ def test_waiting_readers_learn_of_what_happens_to_their_segment(what: str) -> No
         world = await World().open()
         s, other = world.create(), world.create()
         world.append(other, b"of the other")
-        reading = asyncio.ensure_future(world.index.read(s, 0, 100, 60.0))
+        waiting = asyncio.ensure_future(world.index.changed(s, 60.0))
         await asyncio.sleep(1)
         if what == "seal":
             world.seal(s)
@@ -205,11 +205,12 @@ def test_waiting_readers_learn_of_what_happens_to_their_segment(what: str) -> No
         expected = {"seal": EndOfSegmentError, "close": ContainerStoppedError}.get(
             what, SegmentNotFoundError
         )
+        assert await waiting
         if what == "merge_into":
-            assert await reading == b"of the other"
+            assert await world.index.read(s, 0, 100) == b"of the other"
         else:
             with pytest.raises(expected):
-                await reading
+                await world.index.read(s, 0, 100)
         await world.index.close()
 
     run_virtual(main())
@@ -220,10 +221,11 @@ async def test_length_known_before_the_bytes_is_still_the_tail(world: World, s: 
     world.append(s, b"abc")
     world.segment(s).length = 6
     assert await world.index.read(s, 3, 10) == b""
-    reading = asyncio.ensure_future(world.index.read(s, 3, 10, 60.0))
+    waiting = asyncio.ensure_future(world.index.changed(s, 60.0))
     await asyncio.sleep(1)
     world.index.append([Appended(s, 3, b"def")])
-    assert await reading == b"def"
+    assert await waiting
+    assert await world.index.read(s, 3, 10) == b"def"
 
 
 @scenario
