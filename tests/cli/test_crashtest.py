@@ -388,7 +388,7 @@ def test_kills_that_need_a_tool_that_is_not_there_break_no_rule(
 ENUMERATE = ("crashtest", "--mode", "enumerate")
 
 
-@slow(12)
+@slow(40)
 def test_crash_points_are_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         crashtest_modes, "enumerate_all", partial(enumerate_all, cap=1)
