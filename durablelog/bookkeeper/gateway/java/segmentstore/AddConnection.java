@@ -99,7 +99,7 @@ final class AddConnection implements AddCallback {
         }
         int cost = length + ENTRY_OVERHEAD;
         window.acquire(cost);
-        session.hold(cost);
+        session.room.take(cost);
         server.entriesHeld.incrementAndGet();
         ByteBuf entry = PooledByteBufAllocator.DEFAULT.directBuffer(Math.max(length, 1));
         try {
@@ -143,7 +143,7 @@ final class AddConnection implements AddCallback {
         Add add = (Add) context;
         server.entriesHeld.decrementAndGet();
         session.unacknowledged.addAndGet(-add.cost);
-        session.release(add.cost);
+        session.room.giveBack(add.cost);
         synchronized (lock) {
             boolean first = acks.position() == 0;
             acknowledge(add, code, code == Codes.OK ? entry : -1);

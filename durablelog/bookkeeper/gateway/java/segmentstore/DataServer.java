@@ -54,13 +54,9 @@ final class DataServer {
         return thread;
     });
     final AtomicLong entriesHeld = new AtomicLong();
-    /**
-     * Bytes of entries of all sessions that the client has. Fair: none waits for others without an
-     * end.
-     */
-    private final Semaphore room = new Semaphore((int) Math.min(Integer.MAX_VALUE, Math.max(
+    private final EntryRoom room = new EntryRoom(Math.max(
             AddConnection.WINDOW_BYTES,
-            PlatformDependent.maxDirectMemory() / MEMORY_PER_ENTRY_BYTE)), true);
+            PlatformDependent.maxDirectMemory() / MEMORY_PER_ENTRY_BYTE));
 
     DataServer(Path path, byte[] token) throws IOException {
         this.path = path;
@@ -148,7 +144,7 @@ final class DataServer {
     }
 
     private void adds(SocketChannel channel) throws IOException {
-        Session session = new Session(numbers.incrementAndGet(), room);
+        Session session = new Session(numbers.incrementAndGet(), room.share());
         sessions.put(session.id, session);
         try {
             ByteBuffer reply = ByteBuffer.allocate(8).putInt(Codes.OK).putInt(session.id).flip();

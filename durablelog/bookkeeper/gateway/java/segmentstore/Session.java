@@ -40,9 +40,8 @@ final class Session {
      * it has on the wire.
      */
     final AtomicLong unacknowledged = new AtomicLong();
-    private final Semaphore room;
-    /** Of the room, for entries that the client has; far below zero after the end. */
-    private final AtomicLong held = new AtomicLong();
+    /** Of the room for entries that the client has. */
+    final EntryRoom.Share room;
     private WatchedBookKeeper client;
     private volatile Bookies bookies;
     private boolean ended;
@@ -59,7 +58,7 @@ final class Session {
      */
     private final ThreadPoolExecutor creating;
 
-    Session(int id, Semaphore room) {
+    Session(int id, EntryRoom.Share room) {
         this.id = id;
         this.room = room;
         creating = new ThreadPoolExecutor(
@@ -160,21 +159,6 @@ final class Session {
         }
     }
 
-    /**
-     * Waits until there is room for an entry beside those of all sessions. Called by the thread
-     * that ends this session.
-     */
-    void hold(int bytes) throws InterruptedException {
-        room.acquire(bytes);
-        held.addAndGet(bytes);
-    }
-
-    void release(int bytes) {
-        if (held.addAndGet(-bytes) >= 0) {
-            room.release(bytes);
-        }
-    }
-
     /** Ledgers of writers that are still open stay open: who needs their ends recovers them. */
     void end() {
         WatchedBookKeeper last;
@@ -184,8 +168,7 @@ final class Session {
             ended = true;
         }
         creating.shutdownNow();
-        // A client that is closed may never say what became of the rest.
-        room.release((int) held.getAndSet(Long.MIN_VALUE / 2));
+        room.end();
         writers.clear();
         listings.clear();
         if (last != null) {
