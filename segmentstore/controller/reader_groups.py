@@ -75,7 +75,7 @@ class ReaderGroups:
         return _configuration(row)
 
     async def update(self, group: ScopedName, configuration: GroupConfiguration) -> int:
-        """Gives the new generation.
+        """Gives the new generation; once more, what it gave.
 
         Raises RefusedRequestError: no group, or it was changed since the client read it.
         """
@@ -83,6 +83,8 @@ class ReaderGroups:
             if row is None:
                 raise _not_found(group)
             former = _configuration(row)
+            if former == configuration.with_generation(configuration.generation + 1):
+                return former.generation  # It was updated so, and answered to nobody.
             if (former.uuid, former.generation) != (configuration.uuid, configuration.generation):
                 raise RefusedRequestError(
                     Reason.GROUP_CHANGED, f"the reader group {group} has another configuration"

@@ -48,6 +48,20 @@ class StreamHistory:
             active.update((segment.segment_id, segment) for segment in record.created)
         return by_key(active.values())
 
+    def scaled(
+        self, sealed: Iterable[int], ranges: Iterable[tuple[float, float]]
+    ) -> EpochRecord | None:
+        """The epoch that began when these segments were replaced by new ones with these ranges.
+
+        None: that has not happened. It happens once at most: sealed segments stay so.
+        """
+        wanted = frozenset(sealed)
+        record = next((self._sealed_in[each] for each in wanted if each in self._sealed_in), None)
+        if record is None or wanted != frozenset(record.sealed):
+            return None
+        created = [(segment.low, segment.high) for segment in record.created]
+        return record if created == sorted(ranges) else None
+
     def successors(self, segment_id: int) -> list[tuple[StreamSegment, list[int]]]:
         """The segments that took over a segment's keys, each with the ids of all that it follows.
 

@@ -176,11 +176,17 @@ class Streams:
     async def scale(
         self, name: ScopedName, sealed: Sequence[int], ranges: Sequence[tuple[float, float]]
     ) -> tuple[int, tuple[StreamSegment, ...]]:
-        """Gives the epoch that ended, and the segments that begin.
+        """Gives the epoch that ended, and the segments that begin; once more, what it gave.
 
         Raises RefusedRequestError: no stream, sealed, other keys, an open transaction.
         """
         async with self.existing(name) as stream:
+            active = {segment.segment_id for segment in stream.record.active}
+            if not active.issuperset(sealed):
+                # A scale that was answered to nobody, or that another call has carried on.
+                done = (await self._rows.history(name)).scaled(sealed, ranges)
+                if done is not None:
+                    return done.epoch - 1, done.created
             if self._transactions.has_open(name):
                 raise RefusedRequestError(
                     Reason.PRECONDITION_FAILED, f"the stream {name} has open transactions"
