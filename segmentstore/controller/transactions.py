@@ -118,6 +118,8 @@ class Transactions:
         rollover_bytes = record.configuration.rollover_bytes
         steps = create_steps(stream.name, transaction_id, transaction, rollover_bytes)
         await run_steps(self._actions, steps)
+        # A container that moves can take as long as a lease; nobody could have extended it.
+        self._renew(stream.name, transaction_id, lease_ms)
         return transaction_id
 
     async def ping(self, stream: ScopedName, transaction_id: int, lease_ms: int) -> PingOutcome:
@@ -136,11 +138,9 @@ class Transactions:
             return PingOutcome.UNKNOWN
         if not 0 < lease_ms <= LEASE_MAX_MS:
             return PingOutcome.LEASE_TOO_LARGE
-        lease_end_s = asyncio.get_running_loop().time() + lease_ms / 1000
-        if lease_end_s > running.age_end_s:
+        if asyncio.get_running_loop().time() + lease_ms / 1000 > running.age_end_s:
             return PingOutcome.TOO_OLD
-        running.lease_end_s = lease_end_s
-        self._watch(stream, transaction_id, lease_ms / 1000)
+        self._renew(stream, transaction_id, lease_ms)
         return PingOutcome.OK
 
     async def commit(self, stream: ScopedName, transaction_id: int) -> None:
@@ -204,6 +204,11 @@ class Transactions:
         self._running.setdefault(stream, {})[transaction_id] = running
         if record.state is TransactionState.OPEN:
             self._watch(stream, transaction_id, record.lease_ms / 1000)
+
+    def _renew(self, stream: ScopedName, transaction_id: int, lease_ms: int) -> None:
+        running = self._running[stream][transaction_id]
+        running.lease_end_s = asyncio.get_running_loop().time() + lease_ms / 1000
+        self._watch(stream, transaction_id, lease_ms / 1000)
 
     def _watch(self, stream: ScopedName, transaction_id: int, after_s: float) -> None:
         key = ("lease", stream, transaction_id)

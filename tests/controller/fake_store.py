@@ -69,6 +69,8 @@ class FakeProcess:
         self.merges_fail = False
         self.creations_left: int | None = None
         """Of segments that succeed before others fail; None: all do."""
+        self.creation_s = 0.0
+        """How long the creation of a segment takes."""
         self.dead = False
 
     def begin_change(self) -> None:
@@ -169,6 +171,7 @@ class FakeActions:
         self._segments = process.disk.segments
 
     async def create(self, name: str, policy: ScalingPolicy, rollover_bytes: int) -> None:
+        await asyncio.sleep(self._process.creation_s)
         await self._begin()
         self._process.begin_creation()
         self._segments.setdefault(name, FakeSegment(policy=policy))

@@ -21,7 +21,7 @@ from tests.controller.controller_world import (
     running,
     with_stream,
 )
-from tests.controller.fake_store import FakeProcess
+from tests.controller.fake_store import FakeDisk, FakeProcess
 
 LEASE_S = LEASE_MS / 1000
 
@@ -52,6 +52,25 @@ def test_transactions_are_merged_in_the_order_of_their_commits() -> None:
             assert {ids[3], ids[0], ids[4]} == {
                 each for each, state in ended.items() if state is TransactionState.COMMITTED
             }
+
+    run_virtual(main())
+
+
+def test_a_lease_begins_with_the_answer() -> None:
+    """Though a container moves meanwhile, for longer than the lease."""
+
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await controller.streams.create(STREAM, TWO)
+            process.creation_s = LEASE_S + 1
+            identity, _ = await controller.create_transaction(STREAM, LEASE_MS)
+            await asyncio.sleep(LEASE_S - 1)
+            await controller.transactions.commit(STREAM, identity)
+            await asyncio.sleep(1)
+            state = await controller.transactions.state(STREAM, identity)
+            assert state is TransactionState.COMMITTED
 
     run_virtual(main())
 
