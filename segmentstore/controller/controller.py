@@ -14,6 +14,7 @@ from segmentstore.controller.metadata_tables import MetadataTables
 from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.reader_groups import PENDING_GROUP, ReaderGroups
+from segmentstore.controller.request_ids import RequestIds
 from segmentstore.controller.scopes import PENDING_SCOPE, Scopes
 from segmentstore.controller.segment_actions import SegmentActions
 from segmentstore.controller.stream_model import StreamSegment
@@ -42,8 +43,9 @@ class Controller:
         self.deadlines = Deadlines(runtime.random)
         self._rows = ControllerRows(tables)
         locks = NameLocks()
-        parts = (locks, self.deadlines)
-        self.transactions = Transactions(self._rows, actions, *parts, runtime)
+        self._requests = RequestIds(self._rows, self.deadlines, runtime.clock)
+        self.transactions = Transactions(self._rows, actions, locks, self.deadlines, runtime)
+        parts = (locks, self.deadlines, self._requests)
         self.streams = Streams(self._rows, actions, self.transactions, *parts, runtime.clock)
         self.groups = ReaderGroups(self._rows, self.streams, *parts)
         self.key_value_tables = KeyValueTables(self._rows, actions, self.streams, *parts)
@@ -71,6 +73,7 @@ class Controller:
             finish, after_s = self._finisher(kind, left), await self._finish_after_s(kind, left)
             self.deadlines.schedule(("pending", kind, scope, name), after_s, finish)
         self.retention.start()
+        self._requests.start()
 
     async def stop(self) -> None:
         """Begin nothing more, and wait for what has begun by itself. Rows say what is left."""
@@ -90,14 +93,14 @@ class Controller:
         await self._rows.confirm()
 
     async def create_transaction(
-        self, stream: ScopedName, lease_ms: int
+        self, stream: ScopedName, lease_ms: int, request_id: str = ""
     ) -> tuple[int, tuple[StreamSegment, ...]]:
         """Give its id and the segments that it writes beside.
 
         Raises RefusedRequestError: no stream, sealed, lease.
         """
         async with self.streams.existing(stream) as found:
-            transaction_id = await self.transactions.create(found, lease_ms)
+            transaction_id = await self.transactions.create(found, lease_ms, request_id)
             return transaction_id, found.record.active
 
     def _finisher(self, kind: str, name: ScopedName) -> Callable[[], Awaitable[None]]:

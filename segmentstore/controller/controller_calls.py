@@ -41,8 +41,9 @@ from segmentstore.controller.authorization import (
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.messages import MESSAGES
 from segmentstore.controller.metadata_tables import RowConflictError
-from segmentstore.controller.method_types import ControllerMethod
+from segmentstore.controller.method_types import CallFacts, ControllerMethod
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.request_ids import request_id_of
 from segmentstore.controller.segment_actions import HostUnavailableError
 from segmentstore.controller.shared_confirmation import SharedConfirmation
 from segmentstore.stats_types import ControllerStats
@@ -171,7 +172,9 @@ class ControllerCalls:
             )
             if self._confirmation is not None:
                 await self._confirmation.confirm()
-            answer = await method.handle(self._controller, request, token)
+            answer = await method.handle(
+                self._controller, request, CallFacts(token, request_id_of(metadata))
+            )
         except DecodeError as error:
             raise self._end(method, grpc.StatusCode.INVALID_ARGUMENT, str(error)) from error
         except UnauthenticatedCallError as error:

@@ -17,6 +17,7 @@ from segmentstore.controller.authorization import Metadata
 from segmentstore.controller.controller_calls import CallEnd
 from segmentstore.controller.controller_server import SERVICE
 from segmentstore.controller.method_types import ControllerMethod
+from segmentstore.controller.request_ids import REQUEST_ID
 from segmentstore.published_hosts import PublishedAddress
 
 FORWARDED: Final = "segmentstore-forwarded"
@@ -25,7 +26,7 @@ FORWARDED_S: Final = 120.0
 """Longest that an answer may take."""
 CHECK_S: Final = 1.0
 """How often it is checked whether the Controller is still there, while an answer is waited for."""
-_PASSED_ON: Final = "authorization"
+_PASSED_ON: Final = ("authorization", REQUEST_ID)
 _RECONNECT_MS_MIN: Final = 100
 _RECONNECT_MS_MAX: Final = 1_000
 
@@ -71,7 +72,7 @@ class ControllerForwarding:
     async def _ask(
         self, to: PublishedAddress, method: ControllerMethod, data: bytes, metadata: Metadata
     ) -> bytes:
-        headers = [(name, value) for name, value in metadata if name == _PASSED_ON]
+        headers = [(name, value) for name, value in metadata if name in _PASSED_ON]
         channel = self._channels.get(to)
         if channel is None:
             try:

@@ -91,6 +91,11 @@ def ended_key(stream: ScopedName, transaction_id: int) -> str:
     return f"ended/{stream}/{transaction_id:032x}"
 
 
+def answered_key(request_id: str) -> str:
+    """A deletion that is decided, by the request that asked for it."""
+    return f"answered/{request_id}"
+
+
 def retention_key(stream: ScopedName) -> str:
     """Says that a stream has a retention policy, or had one."""
     return f"retention/{stream}"

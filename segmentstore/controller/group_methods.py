@@ -17,6 +17,7 @@ from segmentstore.controller.message_forms import (
 )
 from segmentstore.controller.method_types import (
     PAGE,
+    CallFacts,
     ControllerMethod,
     Statuses,
     done,
@@ -38,35 +39,35 @@ def _name(request: Any) -> ScopedName:
 # --- reader groups --------------------------------------------------------------------------------
 
 
-async def _create_group(controller: Controller, request: Any, _: str) -> Any:
+async def _create_group(controller: Controller, request: Any, _: CallFacts) -> Any:
     group, wanted = _name(request), group_configuration_of(request).with_generation(0)
     configuration = await controller.groups.create(group, wanted)
     return response("CreateReaderGroupResponse", configuration=group_message(group, configuration))
 
 
-async def _group_configuration(controller: Controller, request: Any, _: str) -> Any:
+async def _group_configuration(controller: Controller, request: Any, _: CallFacts) -> Any:
     group = _name(request)
     configuration = await controller.groups.configuration(group)
     return response("ReaderGroupConfigResponse", configuration=group_message(group, configuration))
 
 
-async def _update_group(controller: Controller, request: Any, _: str) -> Any:
+async def _update_group(controller: Controller, request: Any, _: CallFacts) -> Any:
     configuration = group_configuration_of(request)
     generation = await controller.groups.update(_name(request), configuration)
     return response("UpdateReaderGroupResponse", generation=generation)
 
 
-async def _delete_group(controller: Controller, request: Any, _: str) -> Any:
-    await controller.groups.delete(_name(request), request.uuid)
+async def _delete_group(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    await controller.groups.delete(_name(request), request.uuid, facts.request_id)
     return done()
 
 
-async def _subscribers(controller: Controller, request: Any, _: str) -> Any:
+async def _subscribers(controller: Controller, request: Any, _: CallFacts) -> Any:
     subscribers = await controller.groups.subscribers(stream_of(request))
     return response("SubscribersResponse", subscribers=subscribers)
 
 
-async def _report_cut(controller: Controller, request: Any, _: str) -> Any:
+async def _report_cut(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_cut.stream_info)
     scope, slash, name = request.subscriber.partition("/")
     group = ScopedName(scope, name) if slash else ScopedName(stream.scope, scope)
@@ -79,17 +80,18 @@ async def _report_cut(controller: Controller, request: Any, _: str) -> Any:
 # --- key-value tables -----------------------------------------------------------------------------
 
 
-async def _create_table(controller: Controller, request: Any, _: str) -> Any:
-    await controller.key_value_tables.create(_name(request), table_configuration_of(request))
+async def _create_table(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    configuration = table_configuration_of(request)
+    await controller.key_value_tables.create(_name(request), configuration, facts.request_id)
     return done()
 
 
-async def _delete_table(controller: Controller, request: Any, _: str) -> Any:
-    await controller.key_value_tables.delete(_name(request))
+async def _delete_table(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    await controller.key_value_tables.delete(_name(request), facts.request_id)
     return done()
 
 
-async def _table_configuration(controller: Controller, request: Any, _: str) -> Any:
+async def _table_configuration(controller: Controller, request: Any, _: CallFacts) -> Any:
     table = _name(request)
     configuration = await controller.key_value_tables.configuration(table)
     return response(
@@ -97,12 +99,12 @@ async def _table_configuration(controller: Controller, request: Any, _: str) -> 
     )
 
 
-async def _table_segments(controller: Controller, request: Any, token: str) -> Any:
+async def _table_segments(controller: Controller, request: Any, facts: CallFacts) -> Any:
     table = _name(request)
-    return segment_ranges(table, await controller.key_value_tables.segments(table), token)
+    return segment_ranges(table, await controller.key_value_tables.segments(table), facts.token)
 
 
-async def _list_tables(controller: Controller, request: Any, _: str) -> Any:
+async def _list_tables(controller: Controller, request: Any, _: CallFacts) -> Any:
     after = request.token.token
     tables = await controller.key_value_tables.page(request.scope.scope, after, PAGE)
     return response(

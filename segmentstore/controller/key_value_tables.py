@@ -19,6 +19,7 @@ from segmentstore.controller.deadlines import Deadlines
 from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName, check_given_name, table_segment_name
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.request_ids import RequestIds
 from segmentstore.controller.segment_actions import (
     ActionStep,
     SegmentActions,
@@ -73,17 +74,22 @@ class KeyValueTables:
         streams: Streams,
         locks: NameLocks,
         deadlines: Deadlines,
+        requests: RequestIds,
     ) -> None:
         self._rows = rows
         self._actions = actions
         self._streams = streams
         self._locks = locks
         self._deadlines = deadlines
+        self._requests = requests
 
-    async def create(self, table: ScopedName, configuration: KeyValueTableConfiguration) -> None:
+    async def create(
+        self, table: ScopedName, configuration: KeyValueTableConfiguration, request_id: str = ""
+    ) -> None:
         """Raises RefusedRequestError: bad name, bad configuration, no scope, exists.
 
-        A creation that failed half-way is carried on by the same call once more.
+        A creation that failed half-way is carried on by the same call once more. Behind its end
+        that call has its answer by the request id.
         """
         check_given_name(table.name, "key-value table")
         configuration.check()
@@ -92,27 +98,33 @@ class KeyValueTables:
             if row is not None and _creates(row, configuration):
                 await self._carry_out(table, _CREATING)
                 return
-            if row is not None and await self._settle(table, row) is not None:
+            if row is not None and (found := await self._settle(table, row)) is not None:
+                if request_id and _request_id(found.value) == request_id:
+                    return
                 raise RefusedRequestError(Reason.TABLE_EXISTS, f"the table {table} exists")
             first = await self._rows.first_number()
             async with self._streams.scope_held(table.scope):
-                await self._begin(table, configuration, first, _CREATING)
+                await self._begin(table, configuration, first, _CREATING, request_id)
             await self._carry_out(table, _CREATING)
 
-    async def delete(self, table: ScopedName) -> None:
+    async def delete(self, table: ScopedName, request_id: str = "") -> None:
         """With all its keys. Raises RefusedRequestError: no table.
 
-        A deletion that failed half-way is carried on by the same call once more.
+        A deletion that failed half-way is carried on by the same call once more. Behind its end
+        that call has its answer by the request id.
         """
         async with self._locks.hold((PENDING_TABLE, table)):
             row = await self._rows.get(table_key(table))
             if row is not None and row.value["state"] == _DELETING:
+                await self._requests.note(request_id, table_key(table))
                 await self._carry_out(table, _DELETING)
+                return
+            if await self._requests.noted(request_id, table_key(table)):
                 return
             if row is None or (row := await self._settle(table, row)) is None:
                 raise _not_found(table)
             configuration, first = _configuration(row.value), _first(row.value)
-            await self._begin(table, configuration, first, _DELETING)
+            await self._begin(table, configuration, first, _DELETING, request_id)
             await self._carry_out(table, _DELETING)
 
     async def configuration(self, table: ScopedName) -> KeyValueTableConfiguration:
@@ -166,9 +178,19 @@ class KeyValueTables:
         return row
 
     async def _begin(
-        self, table: ScopedName, configuration: KeyValueTableConfiguration, first: int, state: str
+        self,
+        table: ScopedName,
+        configuration: KeyValueTableConfiguration,
+        first: int,
+        state: str,
+        request_id: str,
     ) -> None:
-        value = {"configuration": list(configuration), "first": first, "state": state}
+        value = {
+            "configuration": list(configuration),
+            "first": first,
+            "state": state,
+            "request": request_id,
+        }
         await self._rows.put(
             RowPut(table_key(table), value), RowPut(pending_key(PENDING_TABLE, table), {})
         )
@@ -195,6 +217,7 @@ class KeyValueTables:
         await run_steps(self._actions, steps)
         pending = pending_key(PENDING_TABLE, table)
         if deleting:
+            await self._requests.note(_request_id(row.value), row.key)
             await self._rows.use_numbers(numbers.stop)
             await self._rows.remove([table_key(table), pending])
             return
@@ -214,6 +237,11 @@ def _creates(row: FoundRow, configuration: KeyValueTableConfiguration) -> bool:
 def _first(value: Mapping[str, Any]) -> int:
     """The number of its first segment; before numbers were kept, 0."""
     return int(value.get("first", 0))
+
+
+def _request_id(value: Mapping[str, Any]) -> str:
+    """Of its creation, or of the deletion that has begun. Before ids were kept, none."""
+    return str(value.get("request", ""))
 
 
 def _not_found(table: ScopedName) -> RefusedRequestError:

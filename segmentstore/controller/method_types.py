@@ -15,6 +15,15 @@ PAGE: Final = 1000
 """Names in an answer."""
 
 
+class CallFacts(NamedTuple):
+    """What a method may need of a call besides its request."""
+
+    token: str
+    """A delegation token for its resource."""
+    request_id: str
+    """Of `request_ids`."""
+
+
 class Statuses(NamedTuple):
     """The field `status` of an answer that has one. 0 is success."""
 
@@ -24,12 +33,12 @@ class Statuses(NamedTuple):
 
 
 class ControllerMethod(NamedTuple):
-    """A unary call. `handle` takes the Controller, the request and a delegation token."""
+    """A unary call. `handle` takes the Controller, the request and the rest of the call."""
 
     name: str
     request: str
     response: str
-    handle: Callable[[Controller, Any, str], Awaitable[Any]]
+    handle: Callable[[Controller, Any, CallFacts], Awaitable[Any]]
     resource: Callable[[Any], str]
     permission: Permission
     statuses: Statuses | None = None

@@ -24,6 +24,7 @@ from segmentstore.controller.metadata_tables import NO_ROW, RowConflictError
 from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName, check_given_name, group_stream
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.request_ids import RequestIds
 from segmentstore.controller.stream_cuts import check_cut, is_valid, precedes
 from segmentstore.controller.stream_model import (
     StreamConfiguration,
@@ -44,12 +45,18 @@ class ReaderGroups:
     """All reader groups of Java's client; the one of Rust keeps its own in tables."""
 
     def __init__(
-        self, rows: ControllerRows, streams: Streams, locks: NameLocks, deadlines: Deadlines
+        self,
+        rows: ControllerRows,
+        streams: Streams,
+        locks: NameLocks,
+        deadlines: Deadlines,
+        requests: RequestIds,
     ) -> None:
         self._rows = rows
         self._streams = streams
         self._locks = locks
         self._deadlines = deadlines
+        self._requests = requests
 
     async def create(
         self, group: ScopedName, configuration: GroupConfiguration
@@ -96,20 +103,26 @@ class ReaderGroups:
             await self._carry_out(group, _UPDATING)
             return updated.generation
 
-    async def delete(self, group: ScopedName, uuid: str) -> None:
+    async def delete(self, group: ScopedName, uuid: str, request_id: str = "") -> None:
         """Delete the group of that creation, or with an empty uuid whichever there is.
 
-        A deletion that failed half-way is carried on by the same call once more. Raises
-        RefusedRequestError: no group.
+        A deletion that failed half-way is carried on by the same call once more. Behind its end
+        that call has its answer by the request id. Raises RefusedRequestError: no group.
         """
         async with self._locks.hold((PENDING_GROUP, group)):
             row = await self._rows.get(group_key(group))
+            deleting = row is not None and row.value["state"] == _DELETING
+            if not deleting and await self._requests.noted(request_id, group_key(group)):
+                return
             if row is None or uuid not in ("", (former := _configuration(row)).uuid):
                 raise _not_found(group)
-            if (state := row.value["state"]) != _ACTIVE:
+            if (state := row.value["state"]) == _DELETING:
+                await self._requests.note(request_id, row.key)
+            if state != _ACTIVE:
                 await self._carry_out(group, state)
             if state != _DELETING:
-                await self._begin(group, former, _DELETING, list(former.subscribed))
+                dropped = list(former.subscribed)
+                await self._begin(group, former, _DELETING, dropped, request_id)
                 await self._carry_out(group, _DELETING)
 
     async def finish(self, group: ScopedName) -> None:
@@ -191,11 +204,13 @@ class ReaderGroups:
         configuration: GroupConfiguration,
         state: str,
         dropped: list[ScopedName] | None = None,
+        request_id: str = "",
     ) -> None:
         value = {
             "configuration": configuration.to_row(),
             "state": state,
             "dropped": [list(stream) for stream in dropped or ()],
+            "request": request_id,
         }
         await self._rows.put(
             RowPut(group_key(group), value), RowPut(pending_key(PENDING_GROUP, group), {})
@@ -220,6 +235,7 @@ class ReaderGroups:
         dropped = [subscriber_key(ScopedName(*each), group) for each in row.value["dropped"]]
         if state == _DELETING:
             await self._streams.discard(stream)
+            await self._requests.note(row.value.get("request", ""), row.key)
             await self._rows.remove([*dropped, group_key(group), pending])
             return
         if state == _CREATING:

@@ -9,6 +9,7 @@ from segmentstore.controller.controller import Controller
 from segmentstore.controller.message_forms import stream_info
 from segmentstore.controller.method_types import (
     PAGE,
+    CallFacts,
     ControllerMethod,
     Statuses,
     done,
@@ -20,35 +21,35 @@ from segmentstore.controller.method_types import (
 from segmentstore.controller.refusals import Reason
 
 
-async def _create_scope(controller: Controller, request: Any, _: str) -> Any:
-    await controller.scopes.create(request.scope)
+async def _create_scope(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    await controller.scopes.create(request.scope, facts.request_id)
     return done()
 
 
-async def _delete_scope(controller: Controller, request: Any, _: str) -> Any:
-    await controller.scopes.delete(request.scope)
+async def _delete_scope(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    await controller.scopes.delete(request.scope, facts.request_id)
     return done()
 
 
-async def _delete_scope_recursive(controller: Controller, request: Any, _: str) -> Any:
-    await controller.scopes.delete_recursively(request.scope)
+async def _delete_scope_recursive(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    await controller.scopes.delete_recursively(request.scope, facts.request_id)
     return done()
 
 
-async def _check_scope_exists(controller: Controller, request: Any, _: str) -> Any:
+async def _check_scope_exists(controller: Controller, request: Any, _: CallFacts) -> Any:
     return response("ExistsResponse", exists=await controller.scopes.exists(request.scope))
 
 
-async def _list_scopes(controller: Controller, request: Any, _: str) -> Any:
+async def _list_scopes(controller: Controller, request: Any, _: CallFacts) -> Any:
     scopes = await controller.scopes.page(request.token.token, PAGE)
     return response("ScopesResponse", scopes=scopes, token=token_message(scopes, request))
 
 
-async def _list_streams(controller: Controller, request: Any, _: str) -> Any:
+async def _list_streams(controller: Controller, request: Any, _: CallFacts) -> Any:
     return await _streams_page(controller, request, None)
 
 
-async def _list_streams_for_tag(controller: Controller, request: Any, _: str) -> Any:
+async def _list_streams_for_tag(controller: Controller, request: Any, _: CallFacts) -> Any:
     return await _streams_page(controller, request, request.tag)
 
 

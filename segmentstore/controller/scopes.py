@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from segmentstore.controller.controller_rows import (
     ControllerRows,
+    FoundRow,
     RowPut,
     pending_key,
     scope_key,
@@ -17,6 +19,7 @@ from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName, check_scope_name
 from segmentstore.controller.reader_groups import ReaderGroups
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.request_ids import RequestIds
 from segmentstore.controller.streams import FINISH_REPEATED_S, Streams
 
 PENDING_SCOPE: Final = "scope"
@@ -34,6 +37,7 @@ class Scopes:
         tables: KeyValueTables,
         locks: NameLocks,
         deadlines: Deadlines,
+        requests: RequestIds,
     ) -> None:
         self._rows = rows
         self._streams = streams
@@ -41,14 +45,19 @@ class Scopes:
         self._tables = tables
         self._locks = locks
         self._deadlines = deadlines
+        self._requests = requests
 
-    async def create(self, scope: str) -> None:
-        """Raises RefusedRequestError: bad name, exists."""
+    async def create(self, scope: str, request_id: str = "") -> None:
+        """Nothing for the request that created it. Raises RefusedRequestError: bad name, exists."""
         check_scope_name(scope)
         async with self._locks.hold(scope):
-            if await self._rows.get(scope_key(scope)) is not None:
+            row = await self._rows.get(scope_key(scope))
+            if row is not None:
+                if request_id and not row.value["deleting"] and _request_id(row) == request_id:
+                    return
                 raise RefusedRequestError(Reason.SCOPE_EXISTS, f"the scope {scope} exists")
-            await self._rows.put(RowPut(scope_key(scope), {"deleting": False}, NO_ROW))
+            value = {"deleting": False, "request": request_id}
+            await self._rows.put(RowPut(scope_key(scope), value, NO_ROW))
 
     async def exists(self, scope: str) -> bool:
         row = await self._rows.get(scope_key(scope))
@@ -63,29 +72,37 @@ class Scopes:
             after = rows[-1].last
         return []
 
-    async def delete(self, scope: str) -> None:
-        """Raises RefusedRequestError: no scope, not empty."""
-        async with self._streams.scope_held(scope):
-            for kind in _MEMBERS:
-                if await self._rows.page(f"{kind}/{scope}/", "", 1):
-                    raise RefusedRequestError(
-                        Reason.SCOPE_NOT_EMPTY, f"the scope {scope} has a {kind}"
-                    )
-            await self._rows.remove([scope_key(scope)])
+    async def delete(self, scope: str, request_id: str = "") -> None:
+        """As `delete_recursively`. Raises RefusedRequestError: no scope, not empty."""
+        await self._delete(scope, request_id, self._check_empty)
 
-    async def delete_recursively(self, scope: str) -> None:
+    async def delete_recursively(self, scope: str, request_id: str = "") -> None:
         """With all that it holds. Raises RefusedRequestError: no scope.
 
-        A deletion that failed half-way is carried on by the same call once more.
+        A deletion that failed half-way is carried on by the same call once more. Behind its end
+        that call has its answer by the request id.
         """
+        await self._delete(scope, request_id, self._streams.check_scope)
+
+    async def _check_empty(self, scope: str) -> None:
+        await self._streams.check_scope(scope)
+        for kind in _MEMBERS:
+            if await self._rows.page(f"{kind}/{scope}/", "", 1):
+                raise RefusedRequestError(Reason.SCOPE_NOT_EMPTY, f"the scope {scope} has a {kind}")
+
+    async def _delete(
+        self, scope: str, request_id: str, check: Callable[[str], Awaitable[None]]
+    ) -> None:
         async with self._locks.hold(scope):
             row = await self._rows.get(scope_key(scope))
-            if row is None or not row.value["deleting"]:
-                await self._streams.check_scope(scope)
-                await self._rows.put(
-                    RowPut(scope_key(scope), {"deleting": True}),
-                    RowPut(_pending(scope), {}),
-                )
+            if row is not None and row.value["deleting"]:
+                await self._requests.note(request_id, row.key)
+            elif await self._requests.noted(request_id, scope_key(scope)):
+                return
+            else:
+                await check(scope)
+                value = {"deleting": True, "request": request_id}
+                await self._rows.put(RowPut(scope_key(scope), value), RowPut(_pending(scope), {}))
         try:
             await self.finish(scope)
         except BaseException:
@@ -106,6 +123,7 @@ class Scopes:
                 # It was finished; there may be another scope of the name by now.
                 await self._rows.remove([_pending(scope)])
                 return
+        await self._requests.note(_request_id(row), row.key)
         async for row in self._rows.scan(f"group/{scope}/"):
             await self._delete_group(ScopedName(scope, row.last))
         async for row in self._rows.scan(f"table/{scope}/"):
@@ -126,6 +144,11 @@ class Scopes:
             await self._tables.delete(table)
         except RefusedRequestError as error:
             _check_deleted(error, Reason.TABLE_NOT_FOUND)
+
+
+def _request_id(row: FoundRow) -> str:
+    """Of its creation, or of the deletion that has begun. Before ids were kept, none."""
+    return str(row.value.get("request", ""))
 
 
 def _pending(scope: str) -> str:

@@ -14,6 +14,7 @@ from segmentstore.controller.message_forms import (
     stream_of,
 )
 from segmentstore.controller.method_types import (
+    CallFacts,
     ControllerMethod,
     Statuses,
     response,
@@ -24,17 +25,19 @@ from segmentstore.controller.names import segment_name
 from segmentstore.published_hosts import PublishedAddress
 
 
-async def _current_segments(controller: Controller, request: Any, token: str) -> Any:
+async def _current_segments(controller: Controller, request: Any, facts: CallFacts) -> Any:
     stream = stream_of(request)
-    return segment_ranges(stream, await controller.streams.current(stream), token)
+    return segment_ranges(stream, await controller.streams.current(stream), facts.token)
 
 
-async def _epoch_segments(controller: Controller, request: Any, token: str) -> Any:
+async def _epoch_segments(controller: Controller, request: Any, facts: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
-    return segment_ranges(stream, await controller.streams.epoch(stream, request.epoch), token)
+    return segment_ranges(
+        stream, await controller.streams.epoch(stream, request.epoch), facts.token
+    )
 
 
-async def _head_segments(controller: Controller, request: Any, token: str) -> Any:
+async def _head_segments(controller: Controller, request: Any, facts: CallFacts) -> Any:
     """The time asked for is ignored, as by Pravega's Controller: the answer is the head."""
     stream = stream_of(request.stream_info)
     head = await controller.streams.head(stream)
@@ -42,54 +45,54 @@ async def _head_segments(controller: Controller, request: Any, token: str) -> An
         response("SegmentLocation", segment_id=segment_id(stream, each), offset=offset)
         for each, offset in head.items()
     ]
-    return response("SegmentsAtTime", segments=segments, token=token)
+    return response("SegmentsAtTime", segments=segments, token=facts.token)
 
 
-async def _following(controller: Controller, request: Any, token: str) -> Any:
+async def _following(controller: Controller, request: Any, facts: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     found = await controller.streams.successors(stream, request.segment_id)
     successors = [
         response("Successor", range=segment_range(stream, segment), predecessors=predecessors)
         for segment, predecessors in found
     ]
-    return response("SuccessorResponse", successors=successors, token=token)
+    return response("SuccessorResponse", successors=successors, token=facts.token)
 
 
-async def _between(controller: Controller, request: Any, token: str) -> Any:
+async def _between(controller: Controller, request: Any, facts: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     segments = await controller.streams.between(stream, cut_of(request.first), cut_of(request.last))
     ids = [segment_id(stream, each.segment_id) for each in segments]
-    return response("StreamCutRangeResponse", segments=ids, token=token)
+    return response("StreamCutRangeResponse", segments=ids, token=facts.token)
 
 
-async def _is_segment_valid(controller: Controller, request: Any, _: str) -> Any:
+async def _is_segment_valid(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     valid = await controller.streams.is_segment_valid(stream, request.segment_id)
     return response("ValidityResponse", valid=valid)
 
 
-async def _is_cut_valid(controller: Controller, request: Any, _: str) -> Any:
+async def _is_cut_valid(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     valid = await controller.streams.is_cut_valid(stream, cut_of(request.cut))
     return response("ValidityResponse", valid=valid)
 
 
-async def _uri(controller: Controller, request: Any, _: str) -> Any:
+async def _uri(controller: Controller, request: Any, _: CallFacts) -> Any:
     """Also of segments that are not there: clients ask before they create some."""
     name = segment_name(stream_of(request.stream_info), request.segment_id)
     return _node(await controller.hosts.address_of(name))
 
 
-async def _delegation_token(_: Controller, __: Any, token: str) -> Any:
-    return response("DelegationToken", token=token)
+async def _delegation_token(_: Controller, __: Any, facts: CallFacts) -> Any:
+    return response("DelegationToken", token=facts.token)
 
 
-async def _servers(controller: Controller, _: Any, __: str) -> Any:
+async def _servers(controller: Controller, _: Any, __: CallFacts) -> Any:
     servers = [_node(each) for each in await controller.hosts.controllers()]
     return response("ServerResponse", servers=servers)
 
 
-async def _ignored(_: Controller, __: Any, ___: str) -> Any:
+async def _ignored(_: Controller, __: Any, ___: CallFacts) -> Any:
     """Watermarks are not written."""
     return response("StatusResponse")
 

@@ -51,7 +51,9 @@ class ChangePhase:
 # --- the beginning --------------------------------------------------------------------------------
 
 
-def begin_create(configuration: StreamConfiguration, now_ms: int, first: int) -> StreamRecord:
+def begin_create(
+    configuration: StreamConfiguration, now_ms: int, first: int, request_id: str = ""
+) -> StreamRecord:
     """A stream that is not there yet; its segments are numbered from `first` on."""
     segments = even_segments(configuration.check().scaling.segments, first)
     return StreamRecord(
@@ -59,6 +61,7 @@ def begin_create(configuration: StreamConfiguration, now_ms: int, first: int) ->
         created_ms=now_ms,
         active=segments,
         next_number=first + len(segments),
+        request_id=request_id,
     ).with_change(ChangeKind.CREATE)
 
 
@@ -120,11 +123,11 @@ def begin_seal(record: StreamRecord) -> StreamRecord:
     return record if record.sealed else record.with_change(ChangeKind.SEAL)
 
 
-def begin_delete(record: StreamRecord) -> StreamRecord:
+def begin_delete(record: StreamRecord, request_id: str = "") -> StreamRecord:
     """Only a sealed stream is deleted."""
     if not record.sealed:
         raise RefusedRequestError(Reason.STREAM_NOT_SEALED, "the stream is not sealed")
-    return record.with_change(ChangeKind.DELETE)
+    return record.with_change(ChangeKind.DELETE, request_id=request_id)
 
 
 # --- what is done ---------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from segmentstore.controller.message_forms import (
     stream_of,
 )
 from segmentstore.controller.method_types import (
+    CallFacts,
     ControllerMethod,
     Statuses,
     done,
@@ -31,43 +32,44 @@ _NO_SUCH_EPOCH: Final = 2
 _SCALE_FAILED: Final = 3
 
 
-async def _create_stream(controller: Controller, request: Any, _: str) -> Any:
-    await controller.streams.create(stream_of(request.stream_info), configuration_of(request))
+async def _create_stream(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    stream, configuration = stream_of(request.stream_info), configuration_of(request)
+    await controller.streams.create(stream, configuration, facts.request_id)
     return done()
 
 
-async def _update_stream(controller: Controller, request: Any, _: str) -> Any:
+async def _update_stream(controller: Controller, request: Any, _: CallFacts) -> Any:
     await controller.streams.update(stream_of(request.stream_info), configuration_of(request))
     return done()
 
 
-async def _truncate_stream(controller: Controller, request: Any, _: str) -> Any:
+async def _truncate_stream(controller: Controller, request: Any, _: CallFacts) -> Any:
     await controller.streams.truncate(stream_of(request.stream_info), cut_of(request.cut))
     return done()
 
 
-async def _seal_stream(controller: Controller, request: Any, _: str) -> Any:
+async def _seal_stream(controller: Controller, request: Any, _: CallFacts) -> Any:
     await controller.streams.seal(stream_of(request))
     return done()
 
 
-async def _delete_stream(controller: Controller, request: Any, _: str) -> Any:
-    await controller.streams.delete(stream_of(request))
+async def _delete_stream(controller: Controller, request: Any, facts: CallFacts) -> Any:
+    await controller.streams.delete(stream_of(request), facts.request_id)
     return done()
 
 
-async def _check_stream_exists(controller: Controller, request: Any, _: str) -> Any:
+async def _check_stream_exists(controller: Controller, request: Any, _: CallFacts) -> Any:
     exists = await controller.streams.exists(stream_of(request))
     return response("ExistsResponse", exists=exists)
 
 
-async def _get_configuration(controller: Controller, request: Any, _: str) -> Any:
+async def _get_configuration(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request)
     record = await controller.streams.record(stream)
     return stream_config(stream, record.configuration)
 
 
-async def _scale(controller: Controller, request: Any, _: str) -> Any:
+async def _scale(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     ranges = [(each.low, each.high) for each in request.ranges]
     epoch, created = await controller.streams.scale(stream, list(request.sealed), ranges)
@@ -79,7 +81,7 @@ async def _scale(controller: Controller, request: Any, _: str) -> Any:
     )
 
 
-async def _check_scale(controller: Controller, request: Any, _: str) -> Any:
+async def _check_scale(controller: Controller, request: Any, _: CallFacts) -> Any:
     """`epoch` is the one that the scale ends, as the answer to `scale` gave it."""
     record = await controller.streams.record(stream_of(request.stream_info))
     scaling = record.change is not None and record.change.kind is ChangeKind.SCALE_SEAL

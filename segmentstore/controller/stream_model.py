@@ -147,6 +147,8 @@ class StreamChange:
     """Segments that a scale seals."""
     created: tuple[StreamSegment, ...] = ()
     """Segments that a scale creates."""
+    request_id: str = ""
+    """Of the deletion."""
 
     def to_row(self) -> dict[str, Any]:
         return {
@@ -155,6 +157,7 @@ class StreamChange:
             "cut": cut_to_row(self.cut),
             "sealed": list(self.sealed),
             "created": segments_to_row(self.created),
+            "request": self.request_id,
         }
 
     @classmethod
@@ -166,6 +169,7 @@ class StreamChange:
             cut=cut_from_row(row["cut"]),
             sealed=tuple(row["sealed"]),
             created=segments_from_row(row["created"]),
+            request_id=row.get("request", ""),
         )
 
 
@@ -186,6 +190,8 @@ class StreamRecord:
     sealed: bool = False
     change: StreamChange | None = None
     """What is not finished. Nothing else begins before it is."""
+    request_id: str = ""
+    """Of the creation."""
 
     @property
     def exists(self) -> bool:
@@ -216,6 +222,7 @@ class StreamRecord:
             "cut": cut_to_row(self.cut),
             "sealed": self.sealed,
             "change": self.change.to_row() if self.change else None,
+            "request": self.request_id,
         }
 
     @classmethod
@@ -229,6 +236,7 @@ class StreamRecord:
             cut=cut_from_row(row["cut"]),
             sealed=row["sealed"],
             change=StreamChange.from_row(row["change"]) if row["change"] else None,
+            request_id=row.get("request", ""),
         )
 
 

@@ -34,6 +34,7 @@ from segmentstore.controller.metadata_tables import NO_ROW
 from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName, segment_name
 from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.request_ids import RequestIds
 from segmentstore.controller.segment_actions import SegmentActions, SegmentState, run_steps
 from segmentstore.controller.stream_changes import (
     begin_create,
@@ -89,6 +90,7 @@ class Streams:
         transactions: TransactionEnds,
         locks: NameLocks,
         deadlines: Deadlines,
+        requests: RequestIds,
         clock: Clock,
     ) -> None:
         self._rows = rows
@@ -96,6 +98,7 @@ class Streams:
         self._transactions = transactions
         self._locks = locks
         self._deadlines = deadlines
+        self._requests = requests
         self._clock = clock
 
     # --- changes ----------------------------------------------------------------------------------
@@ -125,10 +128,13 @@ class Streams:
         repeated = stream is not None and _kind(stream.record) in _REPEATED
         return FINISH_REPEATED_S if repeated else 0
 
-    async def create(self, name: ScopedName, configuration: StreamConfiguration) -> None:
+    async def create(
+        self, name: ScopedName, configuration: StreamConfiguration, request_id: str = ""
+    ) -> None:
         """Raises RefusedRequestError: bad name, bad configuration, no scope, exists.
 
-        A creation that failed half-way is carried on by the same call once more.
+        A creation that failed half-way is carried on by the same call once more. Behind its end
+        that call has its answer by the request id.
         """
         names.check_stream_name(name.name)
         async with self._locks.hold(name):
@@ -136,10 +142,12 @@ class Streams:
             if stream is not None and _creates(stream.record, configuration):
                 await self._carry_out(stream)
                 return
-            if stream is not None and await self._settle(stream) is not None:
+            if stream is not None and (found := await self._settle(stream)) is not None:
+                if request_id and found.record.request_id == request_id:
+                    return
                 raise RefusedRequestError(Reason.STREAM_EXISTS, f"the stream {name} exists")
             first = await self._rows.first_number()
-            record = begin_create(configuration, self._clock.time_ms(), first)
+            record = begin_create(configuration, self._clock.time_ms(), first, request_id)
             async with self.scope_held(name.scope):
                 version = await self._begin(name, record, NO_ROW)
             await self._carry_out(LoadedStream(name, record, version))
@@ -205,22 +213,26 @@ class Streams:
         """As `seal`, by a caller that holds the stream."""
         await self._change(stream, begin_seal(stream.record))
 
-    async def delete(self, name: ScopedName) -> None:
+    async def delete(self, name: ScopedName, request_id: str = "") -> None:
         """Raises RefusedRequestError: no stream, not sealed.
 
-        A deletion that failed half-way is carried on by the same call once more.
+        A deletion that failed half-way is carried on by the same call once more. Behind its end
+        that call has its answer by the request id.
         """
         async with self._locks.hold(name):
             stream = await self._rows.stream(name)
             if stream is not None and _kind(stream.record) is ChangeKind.DELETE:
+                await self._requests.note(request_id, stream_key(name))
                 await self._carry_out(stream)
                 return
+            if await self._requests.noted(request_id, stream_key(name)):
+                return
             settled = None if stream is None else await self._settle(stream)
-            await self.delete_held(settled or await self._missing(name))
+            await self.delete_held(settled or await self._missing(name), request_id)
 
-    async def delete_held(self, stream: LoadedStream) -> None:
+    async def delete_held(self, stream: LoadedStream, request_id: str = "") -> None:
         """As `delete`, by a caller that holds the stream."""
-        await self._change(stream, begin_delete(stream.record))
+        await self._change(stream, begin_delete(stream.record, request_id))
 
     async def discard(self, name: ScopedName) -> None:
         """Seal and delete a stream. Nothing if there is none, or if a deletion that was left ends
@@ -270,6 +282,7 @@ class Streams:
             phase = next_phase(name, record, history, self._clock.time_ms())
             await run_steps(self._actions, phase.steps)
             if phase.record is None:
+                await self._requests.note(record.change.request_id, stream_key(name))
                 await self._rows.use_numbers(record.next_number)
                 await self._remove_rows(name)
                 return None

@@ -13,6 +13,7 @@ from segmentstore.controller.message_forms import (
     transaction_of,
 )
 from segmentstore.controller.method_types import (
+    CallFacts,
     ControllerMethod,
     Statuses,
     done,
@@ -42,44 +43,46 @@ _PINGS: Final = {
 }
 
 
-async def _create(controller: Controller, request: Any, token: str) -> Any:
+async def _create(controller: Controller, request: Any, facts: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
-    created, segments = await controller.create_transaction(stream, request.lease_ms)
+    created, segments = await controller.create_transaction(
+        stream, request.lease_ms, facts.request_id
+    )
     return response(
         "CreateTxnResponse",
         transaction=transaction_id(created),
         segments=[segment_range(stream, each) for each in segments],
-        token=token,
+        token=facts.token,
     )
 
 
-async def _ping(controller: Controller, request: Any, _: str) -> Any:
+async def _ping(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream, transaction = stream_of(request.stream_info), transaction_of(request.transaction)
     outcome = await controller.transactions.ping(stream, transaction, request.lease_ms)
     return response("StatusResponse", status=_PINGS[outcome])
 
 
-async def _commit(controller: Controller, request: Any, _: str) -> Any:
+async def _commit(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     await controller.streams.record(stream)
     await controller.transactions.commit(stream, transaction_of(request.transaction))
     return done()
 
 
-async def _abort(controller: Controller, request: Any, _: str) -> Any:
+async def _abort(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     await controller.streams.record(stream)
     await controller.transactions.abort(stream, transaction_of(request.transaction))
     return done()
 
 
-async def _state(controller: Controller, request: Any, _: str) -> Any:
+async def _state(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream, transaction = stream_of(request.stream_info), transaction_of(request.transaction)
     state = await controller.transactions.state(stream, transaction)
     return response("StatusResponse", status=_STATES[state])
 
 
-async def _completed(controller: Controller, request: Any, _: str) -> Any:
+async def _completed(controller: Controller, request: Any, _: CallFacts) -> Any:
     stream = stream_of(request.stream_info)
     await controller.streams.record(stream)
     ended = [

@@ -62,6 +62,8 @@ class TransactionRecord:
     state: TransactionState = TransactionState.OPEN
     order: int = 0
     """Place of its commit among those of the process and of those before it."""
+    request_id: str = ""
+    """Of its creation."""
 
     @property
     def age_max_ms(self) -> int:
@@ -81,6 +83,7 @@ class TransactionRecord:
             "begun_ms": self.begun_ms,
             "state": self.state.value,
             "order": self.order,
+            "request": self.request_id,
         }
 
     @classmethod
@@ -91,6 +94,7 @@ class TransactionRecord:
             begun_ms=row["begun_ms"],
             state=TransactionState(row["state"]),
             order=row["order"],
+            request_id=row.get("request", ""),
         )
 
 

@@ -77,6 +77,8 @@ class Transactions:
         self._deadlines = deadlines
         self._runtime = runtime
         self._running: dict[ScopedName, dict[int, _Running]] = {}
+        self._by_request: dict[tuple[ScopedName, str], int] = {}
+        """Those that have not ended, by the stream and the request of their creation."""
         self._orders = itertools.count(1)
 
     async def start(self) -> None:
@@ -95,24 +97,29 @@ class Transactions:
 
     # --- of writers -------------------------------------------------------------------------------
 
-    async def create(self, stream: LoadedStream, lease_ms: int) -> int:
+    async def create(self, stream: LoadedStream, lease_ms: int, request_id: str = "") -> int:
         """Begin one in the stream's active epoch; give its id. The caller holds the stream.
 
-        Raises RefusedRequestError: lease, sealed.
+        The same request has the same one once more, while that is open. Raises
+        RefusedRequestError: lease, sealed.
         """
         check_lease(lease_ms)
         record = stream.record
         if record.sealed:
             raise RefusedRequestError(Reason.STREAM_SEALED, f"the stream {stream.name} is sealed")
-        random_bits = self._runtime.random.getrandbits(_RANDOM_BITS)
-        transaction_id = make_transaction_id(record.epoch, random_bits)
-        transaction = TransactionRecord(
-            segments=tuple(segment.segment_id for segment in record.active),
-            lease_ms=lease_ms,
-            begun_ms=self._runtime.clock.time_ms(),
-        )
-        # Known before it is written: if the outcome of the write stays unknown, its lease ends it.
-        self._add(stream.name, transaction_id, transaction, 0)
+        transaction_id = self._opened_by(stream.name, request_id)
+        if transaction_id is None:
+            random_bits = self._runtime.random.getrandbits(_RANDOM_BITS)
+            transaction_id = make_transaction_id(record.epoch, random_bits)
+            transaction = TransactionRecord(
+                segments=tuple(segment.segment_id for segment in record.active),
+                lease_ms=lease_ms,
+                begun_ms=self._runtime.clock.time_ms(),
+                request_id=request_id,
+            )
+            # Known before it is written: if the outcome of that stays unknown, its lease ends it.
+            self._add(stream.name, transaction_id, transaction, 0)
+        transaction = self._running[stream.name][transaction_id].record
         key = transaction_key(stream.name, transaction_id)
         await self._rows.put(RowPut(key, transaction.to_row()))
         rollover_bytes = record.configuration.rollover_bytes
@@ -202,6 +209,8 @@ class Transactions:
         age_end_s = now_s + max(record.lease_ms, record.age_max_ms - age_ms) / 1000
         running = _Running(record, now_s + record.lease_ms / 1000, age_end_s)
         self._running.setdefault(stream, {})[transaction_id] = running
+        if record.request_id:
+            self._by_request[stream, record.request_id] = transaction_id
         if record.state is TransactionState.OPEN:
             self._watch(stream, transaction_id, record.lease_ms / 1000)
 
@@ -266,8 +275,10 @@ class Transactions:
         await self._rows.put(*puts)
         await self._rows.remove(transaction_key(stream, each) for each, _ in transactions)
         running = self._running[stream]
-        for transaction_id, _ in transactions:
+        for transaction_id, record in transactions:
             del running[transaction_id]
+            if self._by_request.get((stream, record.request_id)) == transaction_id:
+                del self._by_request[stream, record.request_id]
         if not running:
             del self._running[stream]
 
@@ -284,6 +295,13 @@ class Transactions:
         await self._rows.remove(old)
 
     # --- helpers ----------------------------------------------------------------------------------
+
+    def _opened_by(self, stream: ScopedName, request_id: str) -> int | None:
+        transaction_id = self._by_request.get((stream, request_id))
+        if transaction_id is None:
+            return None
+        state = self._running[stream][transaction_id].record.state
+        return transaction_id if state is TransactionState.OPEN else None
 
     def _find(self, stream: ScopedName, transaction_id: int) -> _Running | None:
         return self._running.get(stream, {}).get(transaction_id)

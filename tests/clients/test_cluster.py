@@ -29,14 +29,10 @@ def hosts(tmp_path: Path, shared_bookkeeper: BookKeeperCluster) -> Iterator[Serv
 
 @slow(60)
 def test_all_java_steps_pass_while_each_container_moves(hosts: ServedHosts) -> None:
-    """Once: a client that misses the next owner for a second tries again after 10 s, then 30.
-
-    But for the Controller's: a creation whose answer was lost finds the stream there.
-    """
+    """Once: a client that misses the next owner for a second tries again after 10 s, then 30."""
     with started_program(hosts, *STEPS) as process:
         for container in range(CONTAINERS):
-            if container != ROOT:
-                move(hosts, container)
+            move(hosts, container)
         assert passed_steps(hosts, process) == set(STEPS)
 
 

@@ -36,9 +36,9 @@ def make_controller(
 
 @asynccontextmanager
 async def running(
-    process: FakeProcess, tables: FakeTables | None = None
+    process: FakeProcess, tables: FakeTables | None = None, seed: int = 1
 ) -> AsyncIterator[Controller]:
-    controller = make_controller(process, tables=tables)
+    controller = make_controller(process, seed, tables)
     await controller.start()
     try:
         yield controller

@@ -103,7 +103,8 @@ def test_clients_follow_segments_and_the_controller_between_hosts(tmp_path: Path
             controller_of(world, "two") as second,
         ):
             both = (first, second)
-            await ask(first, "createScope", scope=STREAM.scope)
+            once = (("requestid", "-7"),)
+            await ask(first, "createScope", once, scope=STREAM.scope)
             await ask(second, "createStream", stream_info=INFO, scaling={"segments": SEGMENTS})
             ports = {world.hosts[name].address.port for name in world.hosts}
             for number in range(SEGMENTS):
@@ -125,6 +126,9 @@ def test_clients_follow_segments_and_the_controller_between_hosts(tmp_path: Path
                     await wire.ask(SetupAppend(2, WRITER, name, ""), WrongHost)
                 assert await where(first, number) == world.hosts[new].address.port
                 assert await append(second, number, 1) == 0
+            for client in both:
+                assert (await ask(client, "createScope", once, scope=STREAM.scope)).status == 0
+                assert (await ask(client, "createScope", scope=STREAM.scope)).status == 2
             found = await ask(second, "getControllerServerList")
             assert len(found.servers) == 2
             ended = {"stream_info": INFO, "transaction": begun.transaction}

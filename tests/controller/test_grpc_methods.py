@@ -76,6 +76,34 @@ def test_scopes() -> None:
     asyncio.run(main())
 
 
+def test_a_request_once_more_has_its_answer_by_its_id() -> None:
+    table = {"scope": "s", "name": "t", "partitions": 1, "primary_key_length": 4}
+    again: Sequence[tuple[str, dict[str, Any]]] = (
+        ("createScope", {"scope": "s"}),
+        ("createStream", ONE),
+        ("createKeyValueTable", table),
+        ("deleteKeyValueTable", {"scope": "s", "name": "t"}),
+        ("sealStream", INFO),
+        ("deleteStream", INFO),
+        ("deleteScope", {"scope": "s"}),
+    )
+
+    async def main() -> None:
+        async with served() as service:
+            for number, (method, fields) in enumerate(again):
+                headers = (("requestid", str(number - 3)),)
+                for _ in range(2):
+                    answer = await service.client.call(method, headers, **fields)
+                    assert answer.status == 0, method
+            for method, fields in (again[0], again[1]):
+                for form in ("", "x", "1" * 21):
+                    headers = (("requestid", form),)
+                    answer = await service.client.call(method, headers, **fields)
+                    assert answer.status == (2 if form else 0), method
+
+    asyncio.run(main())
+
+
 def test_streams() -> None:
     async def main() -> None:
         async with with_stream() as service:
