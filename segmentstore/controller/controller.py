@@ -55,7 +55,7 @@ class Controller:
             self.streams,
             self.groups,
             self.deadlines,
-            runtime.clock,
+            runtime,
             retention_period_s,
         )
 

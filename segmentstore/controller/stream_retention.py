@@ -1,14 +1,21 @@
-"""Retention: records the tails of streams that have a policy, and truncates them by it."""
+"""Retention: records the tails of streams that have a policy, and truncates them by it.
+
+What is truncated cannot be had again. So ages of tails are of time that is known to have passed:
+while a Controller ran, and between two passes on one boot of one machine. A wall clock that jumps
+makes nothing older. Where the time is not known, a stream keeps more than its policy says.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Final
 
 from segmentstore.contracts.errors import describe
-from segmentstore.contracts.runtime import Clock
+from segmentstore.contracts.runtime import Runtime
 from segmentstore.controller.controller_rows import (
     ControllerRows,
+    FoundRow,
     LoadedStream,
     RowPut,
     cut_key,
@@ -39,17 +46,21 @@ class RetentionTask:
         streams: Streams,
         groups: ReaderGroups,
         deadlines: Deadlines,
-        clock: Clock,
+        runtime: Runtime,
         period_s: float,
     ) -> None:
         self._rows = rows
         self._streams = streams
         self._groups = groups
         self._deadlines = deadlines
-        self._clock = clock
+        self._runtime = runtime
         self._period_s = period_s
+        self._started_s = 0.0
+        self._recorded_s: dict[ScopedName, float] = {}
+        """When a tail was recorded here last; times of the loop."""
 
     def start(self) -> None:
+        self._started_s = asyncio.get_running_loop().time()
         self._deadlines.schedule(_KEY, self._period_s, self.run)
 
     async def run(self) -> None:
@@ -66,16 +77,22 @@ class RetentionTask:
     async def _retain(self, name: ScopedName, stream: LoadedStream | None) -> None:
         policy = stream.record.configuration.retention if stream else None
         if stream is None or policy is None:
+            self._recorded_s.pop(name, None)
             await self._rows.remove_below(f"cut/{name}/")
             await self._rows.remove([retention_key(name)])
             return
         history = await self._rows.history(name)
         head = head_cut(stream.record, history)
+        rows = [row async for row in self._rows.scan(f"cut/{name}/")]
         recorded = [
             RecordedCut(int(row.last), row.value["bytes_before"], cut_from_row(row.value["cut"]))
-            async for row in self._rows.scan(f"cut/{name}/")
+            for row in rows
         ]
-        recorded.append(await self._record(stream, history, recorded, head))
+        if rows:
+            now_ms = recorded[-1].time_ms + self._passed_ms(name, rows[-1])
+        else:
+            now_ms = self._runtime.clock.time_ms()
+        recorded.append(await self._record(stream, history, recorded, head, now_ms))
         # Without a valid cut a subscriber has read nothing. One may be of a former stream of the
         # name: earlier versions left such rows.
         reported = await self._groups.subscriber_cuts(name)
@@ -98,6 +115,7 @@ class RetentionTask:
         history: StreamHistory,
         recorded: list[RecordedCut],
         head: StreamCut,
+        now_ms: int,
     ) -> RecordedCut:
         name = stream.name
         states = await self._streams.states(
@@ -110,9 +128,23 @@ class RetentionTask:
         grown = bytes_between(
             history, last.cut, tail, lambda each: state.length if (state := lengths[each]) else 0
         )
-        # Wall time may go back; the order of the cuts does not.
-        now_ms = max(self._clock.time_ms(), last.time_ms + 1)
         found = RecordedCut(now_ms, last.bytes_before + grown, tail)
-        value = {"bytes_before": found.bytes_before, "cut": cut_to_row(tail)}
+        boot = self._runtime.boot()
+        value = {
+            "bytes_before": found.bytes_before,
+            "cut": cut_to_row(tail),
+            "boot": boot.boot_id.hex(),
+            "boot_ms": boot.elapsed_ms,
+        }
         await self._rows.put(RowPut(cut_key(name, now_ms), value))
+        self._recorded_s[name] = asyncio.get_running_loop().time()
         return found
+
+    def _passed_ms(self, name: ScopedName, last: FoundRow) -> int:
+        """How much time is known to have passed since a tail was recorded."""
+        since_s = self._recorded_s.get(name, self._started_s)
+        passed_ms = round((asyncio.get_running_loop().time() - since_s) * 1000)
+        boot = self._runtime.boot()
+        if last.value.get("boot") == boot.boot_id.hex():
+            passed_ms = max(passed_ms, boot.elapsed_ms - last.value["boot_ms"])
+        return max(1, passed_ms)

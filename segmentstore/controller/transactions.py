@@ -3,7 +3,7 @@
 Rules of this file:
 
 - all transactions that have not ended are in memory and in rows. Changes are written first;
-- a ping changes memory alone: after a restart each open transaction has its lease anew;
+- a ping changes memory alone: a restart gives each open transaction its lease and its age anew;
 - commits and aborts are decided by one write, and answered then. The work on segments follows, in
   the order of the commits, and is repeated until it succeeds;
 - a transaction's end is a row of its own, written before the other one is removed.
@@ -83,12 +83,11 @@ class Transactions:
 
     async def start(self) -> None:
         """Read those that have not ended, begin their leases anew, and go on with the others."""
-        now_ms = self._runtime.clock.time_ms()
         last_order = 0
         async for row in self._rows.scan("transaction/"):
             stream, transaction_id = _place(row)
             record = TransactionRecord.from_row(row.value)
-            self._add(stream, transaction_id, record, max(0, now_ms - record.begun_ms))
+            self._add(stream, transaction_id, record)
             last_order = max(last_order, record.order)
             if record.state is not TransactionState.OPEN:
                 self._settle_soon(stream)
@@ -118,7 +117,7 @@ class Transactions:
                 request_id=request_id,
             )
             # Known before it is written: if the outcome of that stays unknown, its lease ends it.
-            self._add(stream.name, transaction_id, transaction, 0)
+            self._add(stream.name, transaction_id, transaction)
         transaction = self._running[stream.name][transaction_id].record
         key = transaction_key(stream.name, transaction_id)
         await self._rows.put(RowPut(key, transaction.to_row()))
@@ -202,11 +201,9 @@ class Transactions:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _add(
-        self, stream: ScopedName, transaction_id: int, record: TransactionRecord, age_ms: int
-    ) -> None:
+    def _add(self, stream: ScopedName, transaction_id: int, record: TransactionRecord) -> None:
         now_s = asyncio.get_running_loop().time()
-        age_end_s = now_s + max(record.lease_ms, record.age_max_ms - age_ms) / 1000
+        age_end_s = now_s + record.age_max_ms / 1000
         running = _Running(record, now_s + record.lease_ms / 1000, age_end_s)
         self._running.setdefault(stream, {})[transaction_id] = running
         if record.request_id:

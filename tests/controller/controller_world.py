@@ -17,7 +17,7 @@ from segmentstore.controller.refusals import Reason, RefusedRequestError
 from segmentstore.controller.stream_model import ScalingPolicy, StreamConfiguration
 from segmentstore.published_hosts import PublishedAddress
 from tests.controller.fake_store import FakeActions, FakeDisk, FakeProcess, FakeTables
-from tests.support.loop_clock import LoopClock
+from tests.support.loop_clock import LoopBoot, LoopClock
 
 ADDRESS: Final = PublishedAddress("127.0.0.1", 12345)
 STREAM: Final = ScopedName("s", "a")
@@ -27,18 +27,27 @@ LEASE_MS: Final = 10_000
 
 
 def make_controller(
-    process: FakeProcess, seed: int = 1, tables: FakeTables | None = None
+    process: FakeProcess,
+    seed: int = 1,
+    tables: FakeTables | None = None,
+    clock: LoopClock | None = None,
+    boot: LoopBoot | None = None,
 ) -> Controller:
-    runtime = Runtime(clock=LoopClock(), random=random.Random(seed))
+    clock, boot = clock or LoopClock(), boot or LoopBoot()
+    runtime = Runtime(clock=clock, random=random.Random(seed), boot=boot)
     hosts = HostsByContainer({0: ADDRESS}, [ADDRESS])
     return Controller(tables or FakeTables(process), FakeActions(process), hosts, runtime)
 
 
 @asynccontextmanager
 async def running(
-    process: FakeProcess, tables: FakeTables | None = None, seed: int = 1
+    process: FakeProcess,
+    tables: FakeTables | None = None,
+    seed: int = 1,
+    clock: LoopClock | None = None,
+    boot: LoopBoot | None = None,
 ) -> AsyncIterator[Controller]:
-    controller = make_controller(process, seed, tables)
+    controller = make_controller(process, seed, tables, clock, boot)
     await controller.start()
     try:
         yield controller

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.controller_rows import ControllerRows, RowPut, subscriber_key
@@ -21,8 +23,9 @@ from segmentstore.controller.stream_model import (
     StreamRetention,
     StreamSegment,
 )
-from tests.controller.controller_world import STREAM, with_stream
+from tests.controller.controller_world import STREAM, running, with_stream
 from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
+from tests.support.loop_clock import LoopBoot, LoopClock
 
 PERIOD_S = 1800
 HOUR_MS = 3_600_000
@@ -53,6 +56,63 @@ def test_by_time() -> None:
             assert await periods(disk, 1) == 10
             assert await periods(disk, 4) == 50
             assert len([key for key in disk.rows if key.startswith(b"cut/")]) == 3
+
+    run_virtual(main())
+
+
+JUMP_MS = 10 * 365 * 24 * HOUR_MS
+
+
+@pytest.mark.parametrize("jump_ms", [JUMP_MS, -JUMP_MS])
+@pytest.mark.parametrize("at_start", [False, True])
+def test_a_wall_clock_that_jumps_makes_nothing_older_or_younger(
+    jump_ms: int, at_start: bool
+) -> None:
+    """While a Controller runs, or from the start of the next one on, on another machine."""
+
+    async def main() -> None:
+        clock, disk = LoopClock(), FakeDisk()
+        configuration = StreamConfiguration(retention=StreamRetention(1, HOUR_MS, 0))
+        async with running(FakeProcess(disk), clock=clock) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await controller.streams.create(STREAM, configuration)
+            await asyncio.sleep(PERIOD_S / 2)
+            assert await periods(disk, 2) == 0
+            if not at_start:
+                clock.offset_ms += jump_ms
+                assert await periods(disk, 2) == 20
+        if at_start:
+            clock.offset_ms += jump_ms
+            boot = LoopBoot()
+            boot.start_anew()
+            async with running(FakeProcess(disk), clock=clock, boot=boot):
+                await asyncio.sleep(PERIOD_S / 2)
+                assert await periods(disk, 1) == 10
+                assert await periods(disk, 1) == 20
+                clock.offset_ms -= jump_ms
+                assert await periods(disk, 2) == 40
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize(("same_boot", "start"), [(True, 20), (False, 0)])
+def test_the_time_between_two_controllers_counts_where_it_is_known(
+    same_boot: bool, start: int
+) -> None:
+    async def main() -> None:
+        boot, disk = LoopBoot(), FakeDisk()
+        configuration = StreamConfiguration(retention=StreamRetention(1, 2 * HOUR_MS, 0))
+        async with running(FakeProcess(disk), boot=boot) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await controller.streams.create(STREAM, configuration)
+            await asyncio.sleep(PERIOD_S / 2)
+            assert await periods(disk, 2) == 0
+        await asyncio.sleep(3 * HOUR_MS / 1000)
+        if not same_boot:
+            boot.start_anew()
+        async with running(FakeProcess(disk), boot=boot):
+            await asyncio.sleep(PERIOD_S / 2)
+            assert await periods(disk, 1) == start
 
     run_virtual(main())
 

@@ -22,6 +22,7 @@ from tests.controller.controller_world import (
     with_stream,
 )
 from tests.controller.fake_store import FakeDisk, FakeProcess
+from tests.support.loop_clock import LoopClock
 
 LEASE_S = LEASE_MS / 1000
 
@@ -71,6 +72,24 @@ def test_a_lease_begins_with_the_answer() -> None:
             await asyncio.sleep(1)
             state = await controller.transactions.state(STREAM, identity)
             assert state is TransactionState.COMMITTED
+
+    run_virtual(main())
+
+
+def test_a_wall_clock_that_is_ahead_ends_no_transaction() -> None:
+    async def main() -> None:
+        clock = LoopClock()
+        process = FakeProcess(FakeDisk())
+        async with running(process, clock=clock) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await controller.streams.create(STREAM, TWO)
+            identity, _ = await controller.create_transaction(STREAM, LEASE_MS)
+        clock.offset_ms += 30 * 24 * 3600 * 1000
+        async with running(FakeProcess(process.disk), clock=clock) as controller:
+            for _ in range(3):
+                await asyncio.sleep(LEASE_S - 1)
+                outcome = await controller.transactions.ping(STREAM, identity, LEASE_MS)
+                assert outcome is PingOutcome.OK
 
     run_virtual(main())
 
