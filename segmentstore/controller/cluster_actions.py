@@ -1,8 +1,9 @@
 """ClusterActions: what the Controller of a cluster does to segments, which move between hosts.
 
-An action that meets a move is repeated at the next owner: each may be. One that meets the end of a
-host takes longer than REPEATED_S, and fails. Its change is then finished by a later call, or by
-itself (`Deadlines`).
+An action that meets a move is repeated at the next owner: each may be. One that waits for a host
+which the map has replaced is given up, for a stopped process closes no connection. One that meets
+the end of a host takes longer than REPEATED_S, and fails. Its change is then finished by a later
+call, or by itself (`Deadlines`).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from segmentstore.contracts.errors import (
     ContainerStoppedError,
     NotPrimaryError,
 )
+from segmentstore.contracts.owned_tasks import own_task
 from segmentstore.controller.host_map import SegmentHosts
 from segmentstore.controller.remote_actions import RemoteActions
 from segmentstore.controller.routed_actions import RoutedActions
@@ -36,6 +38,8 @@ class MovingHosts(SegmentHosts, Protocol):
 
 REPEATED_S: Final = 10.0
 """From its first failure on. Clients wait meanwhile, and repeat the call behind it."""
+CHECK_S: Final = 1.0
+"""How often it is checked whether a segment is still where an action on it waits."""
 _AGAIN_S_MIN: Final = 0.05
 _AGAIN_S_MAX: Final = 1.0
 _MOVED: Final = (
@@ -76,12 +80,31 @@ class ClusterActions(RoutedActions):
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return await act(await self._of(name))
+                there = await self._of(name)
+                if there is self._here:
+                    return await act(there)
+                return await self._while_there(name, there, act)
             except _MOVED:
                 end_s = end_s or loop.time() + REPEATED_S
                 if loop.time() >= end_s:
                     raise
             await asyncio.sleep(backoff.next_s())
+
+    async def _while_there(
+        self, name: str, there: SegmentActions, act: Callable[[SegmentActions], Awaitable[T]]
+    ) -> T:
+        async def run() -> T:
+            return await act(there)
+
+        acting = own_task(run(), name="controller-action")
+        try:
+            while not (await asyncio.wait((acting,), timeout=CHECK_S))[0]:
+                if await self._of(name) is not there:
+                    host = f"the former host of {name}"
+                    raise HostUnavailableError(host, "another one serves it by now")
+            return acting.result()
+        finally:
+            acting.cancel()
 
     async def _of(self, name: str) -> SegmentActions:
         if self._is_here(name):

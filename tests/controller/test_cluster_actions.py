@@ -7,7 +7,10 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from segmentstore.controller.cluster_actions import ClusterActions
+import pytest
+
+from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.controller.cluster_actions import CHECK_S, ClusterActions
 from segmentstore.controller.segment_actions import SegmentState
 from segmentstore.published_hosts import PublishedAddress
 
@@ -77,6 +80,35 @@ def test_a_connection_to_a_host_that_left_is_closed() -> None:
         assert all(each.closed for each in made)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("comes_here", [False, True])
+def test_an_action_that_waits_for_a_host_which_was_replaced_is_given_up(comes_here: bool) -> None:
+    """A process that is stopped, or a machine that is cut off, closes no connection."""
+
+    class Silent(_Remote):
+        async def info(self, name: str) -> SegmentState:
+            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    def connect(address: PublishedAddress) -> Any:
+        return Silent(address) if address.host == "one" else _Remote(address)
+
+    async def main() -> None:
+        hosts = _Hosts()
+        here: Any = _Remote(PublishedAddress("here", 0))
+        at_here: set[str] = set()
+        actions = ClusterActions(here, at_here.__contains__, hosts, connect, random.Random(1))
+        asked = asyncio.ensure_future(actions.info("s"))
+        await asyncio.sleep(10 * CHECK_S)
+        assert not asked.done()
+        hosts.at = PublishedAddress("two", 1)
+        hosts.present.add(hosts.at)
+        at_here.update({"s"} if comes_here else ())
+        async with asyncio.timeout(3 * CHECK_S):
+            assert await asked == STATE
+        await actions.close()
+
+    run_virtual(main())
 
 
 def test_hosts_that_left_are_closed_once_beside_other_actions() -> None:
