@@ -34,6 +34,8 @@ from segmentstore.controller.streams import Streams
 _log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 1800.0
+FIRST_S: Final = 60.0
+"""After so long a Controller's first pass comes: one may be ended before a period is over."""
 _KEY: Final = "retention"
 
 
@@ -61,13 +63,16 @@ class RetentionTask:
 
     def start(self) -> None:
         self._started_s = asyncio.get_running_loop().time()
-        self._deadlines.schedule(_KEY, self._period_s, self.run)
+        self._deadlines.schedule(_KEY, min(FIRST_S, self._period_s), self.run)
 
     async def run(self) -> None:
         """One pass; the next one is a period later."""
         self._deadlines.schedule(_KEY, self._period_s, self.run)
+        before, self._recorded_s = self._recorded_s, {}
         async for row in self._rows.scan("retention/"):
             name = ScopedName(*row.key.split("/")[1:])
+            if name in before:
+                self._recorded_s[name] = before[name]
             try:
                 async with self._streams.locked(name) as stream:
                     await self._retain(name, stream)
@@ -93,6 +98,8 @@ class RetentionTask:
         else:
             now_ms = self._runtime.clock.time_ms()
         recorded.append(await self._record(stream, history, recorded, head, now_ms))
+        if len(recorded) > 2 and self._are_close(*recorded[-3:-1]):
+            await self._rows.remove([cut_key(name, recorded.pop(-2).time_ms)])
         # Without a valid cut a subscriber has read nothing. One may be of a former stream of the
         # name: earlier versions left such rows.
         reported = await self._groups.subscriber_cuts(name)
@@ -108,6 +115,10 @@ class RetentionTask:
             for each in recorded[:-1]
             if each.cut != head and precedes(history, each.cut, head)
         )
+
+    def _are_close(self, earlier: RecordedCut, later: RecordedCut) -> bool:
+        """As of Controllers that are ended after minutes."""
+        return later.time_ms - earlier.time_ms < self._period_s * 1000 / 2
 
     async def _record(
         self,

@@ -23,6 +23,7 @@ from segmentstore.controller.stream_model import (
     StreamRetention,
     StreamSegment,
 )
+from segmentstore.controller.stream_retention import FIRST_S
 from tests.controller.controller_world import STREAM, running, with_stream
 from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
 from tests.support.loop_clock import LoopBoot, LoopClock
@@ -113,6 +114,26 @@ def test_the_time_between_two_controllers_counts_where_it_is_known(
         async with running(FakeProcess(disk), boot=boot):
             await asyncio.sleep(PERIOD_S / 2)
             assert await periods(disk, 1) == start
+
+    run_virtual(main())
+
+
+def test_controllers_that_are_ended_after_minutes_truncate_too() -> None:
+    async def main() -> None:
+        disk = FakeDisk()
+        configuration = StreamConfiguration(retention=StreamRetention(2, 25, 0))
+        async with running(FakeProcess(disk)) as controller:
+            await controller.scopes.create(STREAM.scope)
+            await controller.streams.create(STREAM, configuration)
+        boot = LoopBoot()
+        for _ in range(100):
+            disk.write(SEGMENT, bytes(10))
+            boot.start_anew()
+            async with running(FakeProcess(disk), boot=boot):
+                await asyncio.sleep(2 * FIRST_S)
+            assert len([key for key in disk.rows if key.startswith(b"cut/")]) <= 3
+        # A tail is kept for each 15 Controllers, so that they are not more than others.
+        assert 800 < disk.segments[SEGMENT].start <= 975
 
     run_virtual(main())
 
