@@ -18,6 +18,10 @@ from segmentstore.contracts.owned_tasks import own_task
 
 _log = logging.getLogger(__name__)
 
+FIRST_S: Final = 60.0
+"""When a Controller does for the first time what it does from time to time: before its period is
+over it may have been ended, again and again.
+"""
 _RETRY_MIN_S: Final = 0.1
 _RETRY_MAX_S: Final = 30.0
 _LOGGED_FROM: Final = 3

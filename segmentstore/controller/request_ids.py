@@ -16,7 +16,7 @@ from typing import Final
 
 from segmentstore.contracts.runtime import Clock
 from segmentstore.controller.controller_rows import ControllerRows, RowPut, answered_key
-from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.deadlines import FIRST_S, Deadlines
 
 REQUEST_ID: Final = "requestid"
 """The header that has the id, a number of 64 bits."""
@@ -45,7 +45,7 @@ class RequestIds:
 
     def start(self) -> None:
         """Remove those that are too old, from time to time."""
-        self._deadlines.schedule("purge of requests", _PURGE_PERIOD_S, self._purge)
+        self._deadlines.schedule("purge of requests", FIRST_S, self._purge)
 
     async def note(self, request_id: str, key: str) -> None:
         """The deletion of what has this row need not be carried out once more, as soon as the row

@@ -21,7 +21,7 @@ from segmentstore.controller.controller_rows import (
     cut_key,
     retention_key,
 )
-from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.deadlines import FIRST_S, Deadlines
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.reader_groups import ReaderGroups
 from segmentstore.controller.retention_rules import RecordedCut, truncation
@@ -34,8 +34,6 @@ from segmentstore.controller.streams import Streams
 _log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 1800.0
-FIRST_S: Final = 60.0
-"""After so long a Controller's first pass comes: one may be ended before a period is over."""
 _KEY: Final = "retention"
 
 

@@ -26,7 +26,7 @@ from segmentstore.controller.controller_rows import (
     ended_key,
     transaction_key,
 )
-from segmentstore.controller.deadlines import Deadlines
+from segmentstore.controller.deadlines import FIRST_S, Deadlines
 from segmentstore.controller.name_locks import NameLocks
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.refusals import Reason, RefusedRequestError
@@ -92,7 +92,7 @@ class Transactions:
             if record.state is not TransactionState.OPEN:
                 self._settle_soon(stream)
         self._orders = itertools.count(last_order + 1)
-        self._deadlines.schedule("purge of transactions", _PURGE_PERIOD_S, self._purge)
+        self._deadlines.schedule("purge of transactions", FIRST_S, self._purge)
 
     # --- of writers -------------------------------------------------------------------------------
 

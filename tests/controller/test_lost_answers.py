@@ -12,6 +12,7 @@ import pytest
 
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.controller.controller import Controller
+from segmentstore.controller.deadlines import FIRST_S
 from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.key_value_tables import KeyValueTableConfiguration
 from segmentstore.controller.names import ScopedName
@@ -19,6 +20,7 @@ from segmentstore.controller.refusals import Reason
 from segmentstore.controller.request_ids import KEPT_MS
 from segmentstore.controller.stream_model import StreamConfiguration
 from segmentstore.controller.streams import FINISH_REPEATED_S, FINISH_S
+from segmentstore.controller.transaction_model import KEPT_MS as TRANSACTIONS_KEPT_MS
 from tests.controller.controller_world import (
     LEASE_MS,
     STREAM,
@@ -28,6 +30,7 @@ from tests.controller.controller_world import (
     with_stream,
 )
 from tests.controller.fake_store import CrashError, FakeDisk, FakeProcess
+from tests.support.loop_clock import LoopClock
 
 GROUP: Final = ScopedName("s", "g")
 TABLE: Final = ScopedName("s", "t")
@@ -195,6 +198,27 @@ def test_a_deletion_called_once_more_leaves_what_was_created_since() -> None:
                 raise AssertionError("the second deletions took effect")
             assert await controller.streams.exists(STREAM)
             assert await controller.key_value_tables.configuration(TABLE) == KEYS
+
+    run_virtual(main())
+
+
+def test_controllers_that_are_ended_after_minutes_forget_old_answers_too() -> None:
+    async def main() -> None:
+        clock, disk = LoopClock(), FakeDisk()
+        async with running(FakeProcess(disk), clock=clock) as controller:
+            await stream(controller)
+            identity, _ = await controller.create_transaction(STREAM, LEASE_MS)
+            await controller.transactions.abort(STREAM, identity)
+            await controller.scopes.create("t")
+            await controller.scopes.delete("t", ID)
+            await asyncio.sleep(2 * FIRST_S)
+        kinds = {bytes(key).partition(b"/")[0] for key in disk.rows}
+        assert kinds >= {b"answered", b"ended"}
+        clock.offset_ms += 2 * TRANSACTIONS_KEPT_MS
+        async with running(FakeProcess(disk), clock=clock):
+            await asyncio.sleep(2 * FIRST_S)
+        kinds = {bytes(key).partition(b"/")[0] for key in disk.rows}
+        assert not kinds & {b"answered", b"ended"}
 
     run_virtual(main())
 

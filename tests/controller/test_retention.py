@@ -11,6 +11,7 @@ import pytest
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.controller_rows import ControllerRows, RowPut, subscriber_key
+from segmentstore.controller.deadlines import FIRST_S
 from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.names import ScopedName, make_segment_id
 from segmentstore.controller.retention_rules import RecordedCut, truncation
@@ -23,7 +24,6 @@ from segmentstore.controller.stream_model import (
     StreamRetention,
     StreamSegment,
 )
-from segmentstore.controller.stream_retention import FIRST_S
 from tests.controller.controller_world import STREAM, running, with_stream
 from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
 from tests.support.loop_clock import LoopBoot, LoopClock
