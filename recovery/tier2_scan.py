@@ -66,6 +66,10 @@ PIECE_BYTES: Final = 16 * 1024 * 1024
 COMMITTED_WITHIN_MS: Final = 10 * 60 * 1000
 """From the first to the last of the operations that commit one object; in truth milliseconds."""
 RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0)
+TRIED_S: Final = 75.0
+"""Nothing is asked again after so long. Some libraries try for a minute by themselves; S3 gives a
+silent server up after one.
+"""
 
 _T = TypeVar("_T")
 
@@ -394,12 +398,21 @@ async def retried(call: Callable[[], Awaitable[_T]]) -> _T:
 
     Raises TierUnavailableError.
     """
+    try:
+        return await tried_again(call)
+    except StorageUnavailableError as error:
+        raise TierUnavailableError("tier2", str(error)) from error
+
+
+async def tried_again(call: Callable[[], Awaitable[_T]]) -> _T:
+    """As `retried`, of any object storage. Raises StorageUnavailableError."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + TRIED_S
     for delay in RETRY_DELAYS_S:
         try:
             return await call()
         except StorageUnavailableError:
+            if loop.time() >= end:
+                raise
             await asyncio.sleep(delay)
-    try:
-        return await call()
-    except StorageUnavailableError as error:
-        raise TierUnavailableError("tier2", str(error)) from error
+    return await call()

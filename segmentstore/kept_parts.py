@@ -12,10 +12,12 @@ from functools import partial
 from typing import TypeAlias, TypeVar
 
 from recovery.archived_parts_listing import FoundPart, PartRemovedError
-from recovery.tier2_scan import retried
 from segmentstore.contracts.archive_metadata import LIST_PARTS, ArchiveMetadata
 from segmentstore.contracts.archived_parts import ArchivedPart
+from segmentstore.contracts.errors import TierUnavailableError
+from tier2.archive.archive_errors import ARCHIVE_TIER
 from tier2.archive.archived_parts_lists import ArchivedPartsLists, PartsListMissingError
+from tier2.object_storage import StorageUnavailableError
 
 _T = TypeVar("_T")
 
@@ -91,7 +93,7 @@ class KeptParts:
         while begin < archive.first:
             end = min(archive.first, (begin // LIST_PARTS + 1) * LIST_PARTS)
             with suppress(PartsListMissingError):  # Deleted meanwhile, like its parts.
-                left = await retried(partial(self._lists.left_of, begin, end))
+                left = await _asked(partial(self._lists.left_of, begin, end))
                 found.update(part.uid for part in left)
             begin = end
         return found
@@ -105,7 +107,7 @@ class KeptParts:
 
     async def _read(self, call: Callable[[], Awaitable[_T]]) -> _T:
         try:
-            return await retried(call)
+            return await _asked(call)
         except PartsListMissingError as error:
             if await self.first_now() < error.end:
                 raise
@@ -116,3 +118,11 @@ class KeptParts:
         return PartRemovedError(
             self._container_id, f"the archive's owner has removed {count} parts meanwhile"
         )
+
+
+async def _asked(call: Callable[[], Awaitable[_T]]) -> _T:
+    """What the archive gives. Raises TierUnavailableError, and what the call raises."""
+    try:
+        return await call()
+    except StorageUnavailableError as error:
+        raise TierUnavailableError(ARCHIVE_TIER, str(error)) from error

@@ -29,6 +29,7 @@ from recovery.moments import AtTime
 from recovery.recovery_processor import SnapshotLoad
 from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
+from recovery.retried_reads import RetriedReads
 from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.tier2_scan import list_bucket, newest_metadata
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
@@ -273,7 +274,7 @@ class _Making:
         self._offloader: LedgerOffloader = NullLedgerOffloader()
         self._archive = storage
         if archiving.place:
-            self._archive = _opened(archiving.place, runtime, undo)
+            self._archive = RetriedReads(_opened(archiving.place, runtime, undo))
             self._offloader = ObjectLedgerOffloader(
                 self._archive, read_bytes=archiving.archive_read_bytes
             )

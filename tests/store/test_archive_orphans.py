@@ -7,12 +7,17 @@ import shutil
 import uuid
 from pathlib import Path
 
+import pytest
+
+from recovery.archive_orphans import archive_orphans
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.findings import Finding, Severity
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.past_store import open_past
 from tests.store.archive_world import World, all_archived, archive_of, archiver, fill
 from tests.store.harness import run
 from tier2.archive.archive_names import STORE_KEY, archived_data_name
+from tier2.memory_object_storage import MemoryObjectStorage
 
 DAY_S = 86400
 
@@ -77,5 +82,15 @@ def test_a_part_is_found_by_its_number(tmp_path: Path) -> None:
             assert [await parts.find_number(part.number) for part in listed] == listed
             for number in (0, listed[0].number - 1, listed[-1].number + 1):
                 assert await parts.find_number(number) is None
+
+    run(main())
+
+
+def test_an_archive_that_does_not_answer_is_no_damage_and_no_bug() -> None:
+    async def main() -> None:
+        archive = MemoryObjectStorage(Runtime())
+        archive.fail("list")
+        with pytest.raises(TierUnavailableError, match="archive is not available"):
+            [each async for each in archive_orphans(archive, str(uuid.uuid4()), set(), 0)]
 
     run(main())

@@ -1,0 +1,49 @@
+"""RetriedReads: another object storage, whose reads are repeated a few times while it does not
+answer.
+
+For a reader that has no second attempt of its own. Of a store's past some thousand objects of its
+archive may be read: one answer of 503 must not end that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from functools import partial
+
+from recovery.tier2_scan import RETRY_DELAYS_S, tried_again
+from tier2.object_storage import StorageUnavailableError, StoredObject, WholeObject
+from tier2.read_only_object_storage import ReadOnlyObjectStorage
+
+
+class RetriedReads(ReadOnlyObjectStorage):
+    """Reads of `storage`, as `tried_again` repeats them."""
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        return await tried_again(partial(super().get_range, name, offset, length))
+
+    async def get_whole(self, name: str, bytes_max: int) -> WholeObject:
+        return await tried_again(partial(super().get_whole, name, bytes_max))
+
+    async def head(self, name: str) -> StoredObject | None:
+        return await tried_again(partial(super().head, name))
+
+    async def list(
+        self, prefix: str = "", start_after: str = ""
+    ) -> AsyncGenerator[Sequence[StoredObject], None]:
+        """A page that does not come is asked for again, from the end of the one before it."""
+        delays = iter(RETRY_DELAYS_S)
+        while True:
+            try:
+                async for page in super().list(prefix, start_after):
+                    if page:
+                        start_after = page[-1].name
+                        delays = iter(RETRY_DELAYS_S)
+                    yield page
+            except StorageUnavailableError:
+                delay = next(delays, None)
+                if delay is None:
+                    raise
+                await asyncio.sleep(delay)
+            else:
+                return
