@@ -6,6 +6,7 @@ Only reads. Rules of this file:
 - a call that is not answered is made again a few times, then the restore ends with
   TierUnavailableError: an outage is never taken for an absent object;
 - of an object that cannot be read to its end what was read before counts, and the place is said;
+- what does not pass its checks is fetched again, twice, before it counts as damaged;
 - headers are walked in windows that grow where blocks are small: one GET for a large block, one for
   thousands of small ones.
 """
@@ -28,6 +29,7 @@ from segmentstore.contracts.owned_tasks import gather_owned
 from segmentstore.contracts.segments import may_name_a_segment
 from tier2.archive_places import ArchivedName
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
+from tier2.block_reader import FETCHES_MAX
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_object
 from tier2.metadata_snapshots import MetadataSnapshotError
 from tier2.object_names import (
@@ -238,16 +240,26 @@ async def newest_metadata(
 
 
 async def _read_checkpoint(storage: ObjectStorage, stored: StoredObject) -> CheckpointUsed:
-    pieces = [
-        await _get(storage, stored, position, min(PIECE_BYTES, stored.size - position))
-        for position in range(0, stored.size, PIECE_BYTES)
-    ]
-    header, blob = parse_checkpoint_object(b"".join(pieces), stored.name)
+    for left in reversed(range(FETCHES_MAX)):
+        pieces = [
+            await _get(storage, stored, position, min(PIECE_BYTES, stored.size - position))
+            for position in range(0, stored.size, PIECE_BYTES)
+        ]
+        try:
+            return _parsed_checkpoint(stored.name, b"".join(pieces))
+        except (CheckpointFormatError, OperationFormatError):
+            if not left:
+                raise
+    raise AssertionError
+
+
+def _parsed_checkpoint(name: str, content: bytes) -> CheckpointUsed:
+    header, blob = parse_checkpoint_object(content, name)
     metadata = decode_checkpoint(blob)
     if metadata.container_id != header.container_id:
         raise CheckpointFormatError(f"its metadata are of container {metadata.container_id}")
     return CheckpointUsed(
-        name=stored.name,
+        name=name,
         store_id=str(header.store_id),
         containers=header.containers,
         epoch=header.epoch,
@@ -338,17 +350,23 @@ async def _walk(
     found: list[FoundBlock] = []
     position, window_start, window = 0, 0, b""
     wanted = WINDOW_BYTES
+    failures = 0
     try:
         while position < stored.size:
             try:
                 header = parse_block_header(memoryview(window)[position - window_start :])
-            except BlockTooShortError as error:
-                if position + error.needed > stored.size:
+                _check(stored, container_id, header)
+            except BlockFormatError as error:
+                if isinstance(error, BlockTooShortError) and position + error.needed <= stored.size:
+                    length = min(max(wanted, error.needed), stored.size - position)
+                    window_start, window = position, await _get(storage, stored, position, length)
+                    continue
+                failures += 1
+                if failures == FETCHES_MAX:
                     raise
-                length = min(max(wanted, error.needed), stored.size - position)
-                window_start, window = position, await _get(storage, stored, position, length)
+                window_start, window = position, b""
                 continue
-            _check(stored, container_id, header)
+            failures = 0
             block = _block(stored.name, position, header)
             if position + header.block_length > stored.size:
                 detail = f"its {header.block_length} bytes reach beyond the object's end"
