@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from segmentstore.contracts.archive_metadata import (
     LIST_PARTS,
@@ -21,6 +22,7 @@ from segmentstore.contracts.archive_metadata import (
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import DataCorruptionError
 from tier2.archive import parts_plan
+from tier2.archive.entry_reading import FETCHES_MAX
 from tier2.archive.parts_objects import (
     LIST_BYTES,
     NODE_BYTES,
@@ -33,11 +35,13 @@ from tier2.archive.parts_objects import (
     list_name,
     node_name,
 )
-from tier2.object_storage import ObjectNotFoundError, ObjectStorage
+from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage
 
 KEPT_LISTS: Final = 16
 """In memory at one time, of one container: about 100 KiB each."""
 IDLE_S: Final = 60.0
+
+_T = TypeVar("_T")
 
 
 class PartsListMissingError(DataCorruptionError):
@@ -159,11 +163,9 @@ class ArchivedPartsLists:
             self._lists.move_to_end(ordinal)
             return kept[0]
         name = list_name(self._store_id, self._container_id, ordinal)
-        data = await self._get(name, LIST_BYTES, (ordinal + 1) * LIST_PARTS)
-        try:
-            parts = decode_list(data, self._container_id, ordinal)
-        except PartsFormatError as error:
-            raise DataCorruptionError(name, str(error)) from error
+        end = (ordinal + 1) * LIST_PARTS
+        decode = partial(decode_list, container_id=self._container_id, ordinal=ordinal)
+        parts = await self._read(name, LIST_BYTES, end, decode)
         self._lists[ordinal] = (parts, now)
         while len(self._lists) > KEPT_LISTS:
             self._lists.popitem(last=False)
@@ -171,18 +173,24 @@ class ArchivedPartsLists:
 
     async def _node(self, ordinal: int) -> tuple[PartsBound, ...]:
         name = node_name(self._store_id, self._container_id, ordinal)
-        data = await self._get(name, NODE_BYTES, (ordinal + 1) * NODE_PARTS)
-        try:
-            return decode_node(data, self._container_id, ordinal)
-        except PartsFormatError as error:
-            raise DataCorruptionError(name, str(error)) from error
+        end = (ordinal + 1) * NODE_PARTS
+        decode = partial(decode_node, container_id=self._container_id, ordinal=ordinal)
+        return await self._read(name, NODE_BYTES, end, decode)
 
-    async def _get(self, name: str, length: int, end: int) -> bytes:
-        self.gets += 1
-        try:
-            return await self._storage.get_range(name, 0, length)
-        except ObjectNotFoundError as error:
-            raise PartsListMissingError(name, end) from error
+    async def _read(self, name: str, length: int, end: int, decode: Callable[[bytes], _T]) -> _T:
+        """An object of parts before the index `end`; what is no such is fetched again, twice."""
+        for left in reversed(range(FETCHES_MAX)):
+            self.gets += 1
+            try:
+                return decode(await self._storage.get_range(name, 0, length))
+            except ObjectNotFoundError as error:
+                raise PartsListMissingError(name, end) from error
+            except InvalidRangeError as error:
+                raise DataCorruptionError(name, f"it ends too early: {error}") from error
+            except PartsFormatError as error:
+                if not left:
+                    raise DataCorruptionError(name, str(error)) from error
+        raise AssertionError
 
     def evict_idle(self) -> None:
         """Forget lists that nobody has used for IDLE_S. O(KEPT_LISTS)."""

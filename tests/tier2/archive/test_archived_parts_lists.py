@@ -31,6 +31,7 @@ from tests.tier2.archive.sample_parts import (
     with_part,
 )
 from tier2.archive.archived_parts_lists import IDLE_S, KEPT_LISTS, ArchivedPartsLists
+from tier2.archive.entry_reading import FETCHES_MAX
 from tier2.archive.parts_objects import (
     LIST_BYTES,
     PartsFormatError,
@@ -220,6 +221,41 @@ def test_a_missing_or_damaged_list_is_named() -> None:
         await world.storage.put(list_name(STORE, 3, 0), [bytes(LIST_BYTES)], bytes(16))
         with pytest.raises(DataCorruptionError, match="list-0000000000000000"):
             await world.lists.at(3)
+        assert world.lists.gets == 1 + FETCHES_MAX
+
+    asyncio.run(main())
+
+
+def test_a_list_or_node_that_is_too_short_is_damaged() -> None:
+    async def main() -> None:
+        world = World(archive_of(NODE_PARTS + 1))
+        for name in (list_name(STORE, 3, 0), node_name(STORE, 3, 0)):
+            await world.storage.put(name, [b"short"], bytes(16))
+        with pytest.raises(DataCorruptionError, match="list-0000000000000000: it ends too early"):
+            await world.lists.at(3)
+        with pytest.raises(DataCorruptionError, match="node-0000000000000000: it ends too early"):
+            await world.lists.find_sequence(1)
+
+    asyncio.run(main())
+
+
+class OneWrongAnswer(MemoryObjectStorage):
+    answers = 0
+
+    async def get_range(self, name: str, offset: int, length: int) -> bytes:
+        data = await super().get_range(name, offset, length)
+        self.answers += 1
+        return bytes([data[0] ^ 1]) + data[1:] if self.answers == 1 else data
+
+
+def test_a_damaged_answer_is_no_damaged_list() -> None:
+    async def main() -> None:
+        world = World(archive_of(LIST_PARTS + 1))
+        world.storage = OneWrongAnswer(Runtime())
+        lists = world.cold()
+        await world.put([0])
+        assert await lists.at(3) == part_of_index(3)
+        assert lists.gets == 2
 
     asyncio.run(main())
 
