@@ -22,6 +22,7 @@ from segmentstore.contracts.byte_sizes import format_size
 from segmentstore.contracts.errors import InvalidArgumentError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
+from segmentstore.contracts.segments import check_segment_name, may_be_stored
 
 if TYPE_CHECKING:
     from recovery.archived_history import ArchivedHistory, PastOperation
@@ -188,6 +189,8 @@ def replay(
     """
     from recovery.moments import parse_moment  # noqa: PLC0415
 
+    if segment is not None and not may_be_stored(segment):
+        check_segment_name(segment)
     first = parse_moment(begin) if begin is not None else None
     last = parse_moment(end) if end is not None else None
 
@@ -266,6 +269,10 @@ async def operations_between(
     begin = await _begin(history, first)
     end = _LAST if last is None or isinstance(last, AtTime) else last.sequence_number
     wanted_from = _LAST + 1 if isinstance(first, AtTime) else begin
+    # Before a time that is begun with there is nothing later.
+    bound = None if isinstance(first, AtTime) else last
+    if isinstance(bound, AtTime) and await history.time_of(begin) > bound.time_ms:
+        return
     async with aclosing(history.operations(begin, end)) as batches:
         async for operations in batches:
             kept = operations

@@ -97,3 +97,12 @@ def test_operations_that_may_be_of_the_segment_are_named(tmp_path: Path, archive
         assert (done.code, bool(done.out)) == (code, code == ExitCode.DONE)
         assert f"operations, {deletion - 1} to {deletion}, are on segments whose names" in done.err
         assert f"Some may be of '{name}'" in done.err
+
+
+def test_a_name_that_no_segment_has_is_refused(tmp_path: Path, archive: Path) -> None:
+    store = tmp_path / "s"
+    segmentstore("append", store, "a", stdin=b"one\n")
+    for name in ("", "x" * 1025):
+        done = segmentstore("archive", "replay", store, "--segment", name)
+        assert (done.code, done.out) == (ExitCode.REFUSED, b"")
+        assert "invalid segment name" in done.err

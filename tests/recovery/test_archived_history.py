@@ -141,6 +141,23 @@ async def test_what_is_printed_between_two_times_is_so_wherever_the_log_begins(s
             ]
 
 
+@pytest.mark.parametrize("seed", range(12))
+@on_a_loop
+async def test_what_is_printed_from_an_operation_to_a_time_heeds_what_was_before(seed: int) -> None:
+    log = log_of_a_clock_that_is_set(seed)
+    for checkpoint in log.checkpoints:
+        for begin in range(1, log.sequence + 1, 3):
+            for end in sorted(set(log.times.values()))[::4]:
+                history = log.history(log.tail(checkpoint))
+                between = operations_between(history, AtSequence(begin), AtTime(end))
+                found = [each.operation.sequence_number async for some in between for each in some]
+                assert found == [
+                    number
+                    for number in log.times
+                    if begin <= number and highest_up_to(log, number) <= end
+                ]
+
+
 @on_a_loop
 async def test_a_time_behind_the_part_that_is_kept_first_is_not_kept_if_it_was_set_back() -> None:
     log = ArchivedLog()
