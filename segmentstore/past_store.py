@@ -211,16 +211,22 @@ async def open_lost(
             raise InvalidArgumentError("tier2", storage.url, detail)
         found: dict[int, ContainerMetadata] = {}
         store_id, count = "", 0
+        unreadable: list[str] = []
         for container_id in bucket.containers:
-            checkpoint, _ = await newest_metadata(
+            checkpoint, damaged = await newest_metadata(
                 storage,
                 bucket.checkpoints.get(container_id, ()),
                 bucket.snapshots.get(container_id, ()),
                 catalogs.read,
             )
+            unreadable += damaged
             if checkpoint is not None:
                 found[container_id] = checkpoint.metadata
                 store_id, count = checkpoint.store_id, checkpoint.containers
+        if not found:
+            detail = "no copy of the metadata can be read there, which says what the archive has"
+            move = "a restore without a moment takes what tier2 has"
+            raise NotAStoreError(storage.url, "; ".join([detail, *unreadable[-3:], move]))
         settings = merge_settings({}, environment, {}, existing=True).archiving
         made = _Making(store_id, storage, replace(settings, archive=archive), runtime, undo)
         for container_id in range(count):

@@ -25,6 +25,7 @@ import segmentstore
 from recovery.moments import AtCheckpoint, AtSequence, AtTime, Moment, MomentNotKeptError
 from recovery.restore_past import PastReport, restore_past
 from segmentstore import SegmentStore
+from segmentstore.contracts.errors import NotAStoreError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.past_store import PastStore, open_lost, open_past
@@ -179,6 +180,23 @@ def test_a_store_as_of_a_moment_is_what_it_was_running_stopped_and_lost(tmp_path
             report = await restored(past, AtTime(known[0].time_ms), tmp_path / "lost")
             assert not report.losses
             assert await seen_in(tmp_path / "lost") == known[0].seen
+
+    run(main())
+
+
+def test_without_a_copy_of_the_metadata_nothing_says_what_the_archive_has(tmp_path: Path) -> None:
+    async def main() -> None:
+        await fill(tmp_path, rounds=1)
+        tier2 = tmp_path / "store" / "tier2"
+        places = (tier2.as_uri(), (tmp_path / "archive").as_uri())
+        for path in (tier2 / "checkpoints").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"no copy")
+        with pytest.raises(NotAStoreError, match=r"can be read .*; checkpoint checkpoints/"):
+            await open_lost(*places, Runtime())
+        shutil.rmtree(tier2 / "checkpoints")
+        with pytest.raises(NotAStoreError, match="no copy of the metadata can be read"):
+            await open_lost(*places, Runtime())
 
     run(main())
 
