@@ -46,6 +46,7 @@ from recovery.tier2_scan import (
     Bucket,
     ReadSnapshot,
     list_bucket,
+    listed_again,
     newest_metadata,
     scan,
     unknown_objects,
@@ -127,15 +128,18 @@ async def restore_store(
         if scratch is None:
             scratch = made = await on_disk(executor, location, tempfile.mkdtemp)
         reader = SnapshotReader(storage, f"{scratch}/snapshot", runtime, executor, catalog)
-        report, metadata = await _rebuild_all(
-            storage,
-            location,
-            runtime,
-            on_progress,
-            reader.read,
-            dry_run=dry_run,
-            predecessors=predecessors,
-            wanted=wanted,
+        report, metadata = await listed_again(
+            partial(
+                _rebuild_all,
+                storage,
+                location,
+                runtime,
+                on_progress,
+                reader.read,
+                dry_run=dry_run,
+                predecessors=predecessors,
+                wanted=wanted,
+            )
         )
         if not dry_run:
             lock = await on_disk(executor, location, take_folder, location, runtime)

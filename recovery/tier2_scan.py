@@ -31,7 +31,7 @@ from tier2.archive_places import ArchivedName
 from tier2.block_header import BlockFormatError, BlockHeader, BlockTooShortError, parse_block_header
 from tier2.block_reader import FETCHES_MAX
 from tier2.checkpoint_object import CheckpointFormatError, parse_checkpoint_object
-from tier2.metadata_snapshots import MetadataSnapshotError
+from tier2.metadata_snapshots import MetadataSnapshotError, SnapshotObjectMissingError
 from tier2.object_names import (
     CheckpointName,
     ForeignName,
@@ -73,7 +73,21 @@ TRIED_S: Final = 75.0
 silent server up after one.
 """
 
+LISTINGS_MAX: Final = 3
+"""Of a bucket whose store runs, and deletes copies of its metadata."""
+
 _T = TypeVar("_T")
+
+
+class MetadataRemovedError(TierUnavailableError):
+    """A copy of the metadata, or a metadata snapshot, was deleted since the bucket was listed.
+
+    The caller's move: list it again. A younger one is there.
+    """
+
+    def __init__(self, name: str) -> None:
+        detail = "was deleted while the bucket was read, so a store runs there: try again"
+        super().__init__("tier2", f"{name} {detail}")
 
 
 @dataclass(slots=True)
@@ -211,7 +225,8 @@ async def newest_metadata(
     epoch and sequence number; and a sentence for each younger one that cannot.
 
     Of two of one state the copy is read: it is one object.
-    Raises TierUnavailableError, and what `read_snapshot` raises but for damage.
+    Raises MetadataRemovedError, TierUnavailableError, and what `read_snapshot` raises but for
+    damage.
     """
     damaged: list[str] = []
     there: list[tuple[CheckpointName | MetadataManifestName, int, StoredObject]] = [
@@ -230,13 +245,40 @@ async def newest_metadata(
                 ObjectNotFoundError,
                 InvalidRangeError,
             ) as error:
+                if isinstance(error, ObjectNotFoundError):
+                    await _check_listed(storage, stored.name)
                 damaged.append(f"checkpoint {stored.name}: {error}")
         else:
             try:
                 return await retried(partial(read_snapshot, stored.name)), damaged
             except MetadataSnapshotError as error:
+                if isinstance(error, SnapshotObjectMissingError):
+                    await _check_listed(storage, stored.name)
                 damaged.append(f"metadata snapshot of {named.sequence_number}: {error}")
     return None, damaged
+
+
+async def _check_listed(storage: ObjectStorage, name: str) -> None:
+    """Raise MetadataRemovedError unless a listing shows it still."""
+
+    async def is_listed() -> bool:
+        return name in [each.name async for page in storage.list(name) for each in page]
+
+    if not await retried(is_listed):
+        raise MetadataRemovedError(name)
+
+
+async def listed_again(call: Callable[[], Awaitable[_T]]) -> _T:
+    """What the call gives, which lists a bucket; repeated while a store there deletes metadata.
+
+    Raises MetadataRemovedError, and what the call raises.
+    """
+    for _ in range(LISTINGS_MAX - 1):
+        try:
+            return await call()
+        except MetadataRemovedError:
+            pass
+    return await call()
 
 
 async def _read_checkpoint(storage: ObjectStorage, stored: StoredObject) -> CheckpointUsed:

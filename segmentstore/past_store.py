@@ -31,7 +31,7 @@ from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
 from recovery.retried_reads import RetriedReads
 from recovery.stopped_catalogs import StoppedCatalogs
-from recovery.tier2_scan import list_bucket, newest_metadata
+from recovery.tier2_scan import list_bucket, listed_again, newest_metadata
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
 from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import (
@@ -203,30 +203,7 @@ async def open_lost(
         storage = _opened(tier2, runtime, undo)
         catalogs = LostCatalogs(storage, runtime, CATALOG_READING)
         undo.push(catalogs.close)
-        bucket = await list_bucket(storage)
-        if bucket.is_empty:
-            raise NotAStoreError(storage.url, "Tier 2 holds nothing of a segment store")
-        if len(bucket.stores) > 1:
-            detail = f"the stores {', '.join(bucket.stores)} have been here: name a folder"
-            raise InvalidArgumentError("tier2", storage.url, detail)
-        found: dict[int, ContainerMetadata] = {}
-        store_id, count = "", 0
-        unreadable: list[str] = []
-        for container_id in bucket.containers:
-            checkpoint, damaged = await newest_metadata(
-                storage,
-                bucket.checkpoints.get(container_id, ()),
-                bucket.snapshots.get(container_id, ()),
-                catalogs.read,
-            )
-            unreadable += damaged
-            if checkpoint is not None:
-                found[container_id] = checkpoint.metadata
-                store_id, count = checkpoint.store_id, checkpoint.containers
-        if not found:
-            detail = "no copy of the metadata can be read there, which says what the archive has"
-            move = "a restore without a moment takes what tier2 has"
-            raise NotAStoreError(storage.url, "; ".join([detail, *unreadable[-3:], move]))
+        found, store_id, count = await listed_again(partial(_newest, storage, catalogs))
         settings = merge_settings({}, environment, {}, existing=True).archiving
         made = _Making(store_id, storage, replace(settings, archive=archive), runtime, undo)
         for container_id in range(count):
@@ -241,6 +218,39 @@ async def open_lost(
     except BaseException:
         await undo.unwind()
         raise
+
+
+async def _newest(
+    storage: ObjectStorage, catalogs: LostCatalogs
+) -> tuple[dict[int, ContainerMetadata], str, int]:
+    """The newest metadata that can be read of each container; whose they are, and the number of
+    its containers.
+    """
+    bucket = await list_bucket(storage)
+    if bucket.is_empty:
+        raise NotAStoreError(storage.url, "Tier 2 holds nothing of a segment store")
+    if len(bucket.stores) > 1:
+        detail = f"the stores {', '.join(bucket.stores)} have been here: name a folder"
+        raise InvalidArgumentError("tier2", storage.url, detail)
+    found: dict[int, ContainerMetadata] = {}
+    store_id, count = "", 0
+    unreadable: list[str] = []
+    for container_id in bucket.containers:
+        checkpoint, damaged = await newest_metadata(
+            storage,
+            bucket.checkpoints.get(container_id, ()),
+            bucket.snapshots.get(container_id, ()),
+            catalogs.read,
+        )
+        unreadable += damaged
+        if checkpoint is not None:
+            found[container_id] = checkpoint.metadata
+            store_id, count = checkpoint.store_id, checkpoint.containers
+    if not found:
+        detail = "no copy of the metadata can be read there, which says what the archive has"
+        move = "a restore without a moment takes what tier2 has"
+        raise NotAStoreError(storage.url, "; ".join([detail, *unreadable[-3:], move]))
+    return found, store_id, count
 
 
 async def _archive_now(
