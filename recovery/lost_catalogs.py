@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from durablelog.catalog.key_store import KeyStoreError
 from durablelog.operations import SnapshotCheckpointOperation
 from recovery.restore_report import CheckpointUsed
 from recovery.snapshot_name import snapshot_name
@@ -47,7 +46,10 @@ class LostCatalogs:
         async with self._lock:
             if not self._is_there:
                 self._is_there = True
-                await self._blocking(partial(self._disk.make_directory, self._directory))
+                try:
+                    await self._blocking(partial(self._disk.make_directory, self._directory))
+                except OSError as error:
+                    raise TierUnavailableError("tier1", f"{self._directory}: {error}") from error
             return await self._reader.read(name)
 
     async def load(
@@ -65,9 +67,6 @@ class LostCatalogs:
             place = f"container {container_id}, checkpoint {operation.sequence_number}"
             detail = f"its metadata were in tier2 alone, since the folder is lost: {error}"
             raise DataCorruptionError(place, detail) from error
-        except (KeyStoreError, OSError) as error:
-            detail = f"{name} cannot be read in {self._directory}: {error}"
-            raise TierUnavailableError("tier1", detail) from error
         return used.metadata
 
     async def close(self) -> None:

@@ -111,7 +111,7 @@ async def restore_store(
     this bucket again once the new one was opened. Raises InvalidArgumentError (several stores;
     `location` is a URL) and NotAStoreError (the folder is not empty; the bucket holds nothing of a
     store). Raises DataCorruptionError if what is in the bucket cannot be of one store. Also
-    StoreInUseError, TierUnavailableError, ConfigError, and KeyStoreError for a disk that is full.
+    StoreInUseError, ConfigError, and TierUnavailableError, also for a disk that is full.
     Costs one LIST for 1,000 objects and one GET a container, of a snapshot two requests for each
     file. Each object that the newest checkpoint does not know costs one or few GETs.
     """

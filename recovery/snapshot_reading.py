@@ -16,10 +16,12 @@ from durablelog.catalog.key_store import (
     ForeignKeyStoreError,
     KeyStore,
     KeyStoreCorruptError,
+    KeyStoreError,
 )
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from recovery.restore_report import CheckpointUsed
 from segmentstore.contracts.disk import Disk, remove_content
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from tier2.metadata_manifest import MetadataManifest
@@ -65,15 +67,14 @@ class SnapshotReader:
         """The metadata of the snapshot whose manifest has this name, of whatever store.
 
         Raises MetadataSnapshotError for one that is damaged or lacks something. Also
-        StorageUnavailableError, KeyStoreError and OSError.
+        StorageUnavailableError, and TierUnavailableError for a disk that is full or fails.
         """
         manifest = await read_snapshot_manifest(self._storage, name)
         try:
-            await download_snapshot(self._storage, manifest, self._directory, self._runtime)
-            metadata = await self._load(manifest)
-        finally:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._executor, _remove, self._runtime.disk, self._directory)
+            metadata = await self._downloaded(manifest)
+        except (KeyStoreError, OSError) as error:
+            detail = f"{name} cannot be read in {self._directory}: {error}"
+            raise TierUnavailableError("tier1", detail) from error
         return CheckpointUsed(
             name=name,
             store_id=str(manifest.store_id),
@@ -83,6 +84,14 @@ class SnapshotReader:
             time_ms=manifest.time_ms,
             metadata=metadata,
         )
+
+    async def _downloaded(self, manifest: MetadataManifest) -> ContainerMetadata:
+        try:
+            await download_snapshot(self._storage, manifest, self._directory, self._runtime)
+            return await self._load(manifest)
+        finally:
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._executor, _remove, self._runtime.disk, self._directory)
 
     async def _load(self, manifest: MetadataManifest) -> ContainerMetadata:
         container_id = manifest.container_id

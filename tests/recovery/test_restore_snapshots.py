@@ -4,6 +4,8 @@ was kept, and gives what a copy of the metadata gives.
 
 from __future__ import annotations
 
+import errno
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,18 +13,19 @@ from types import SimpleNamespace
 import pytest
 
 from durablelog.catalog.key_ranges import StoreKeyRange
-from durablelog.catalog.key_store import KeyBatch, KeyStore
+from durablelog.catalog.key_store import KeyBatch, KeyStore, KeyStoreFullError
 from durablelog.catalog.key_store_records import KeyStoreIdentity
 from durablelog.catalog.memory_key_store import MemoryKeyStore
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
+from recovery.restore import restore_store
 from recovery.restore_report import ContainerRestore, RestoreReport
 from recovery.snapshot_reading import CatalogReading
-from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.metadata import ContainerMetadata
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.snapshot_uploader import SnapshotUploader
 from tests.recovery.test_restore import DATA, Place, fill
-from tests.store.harness import run
+from tests.store.harness import WorldDisk, run
 from tier2.checkpoint_object import CheckpointHeader, parse_checkpoint_object
 from tier2.locations import open_object_storage
 from tier2.metadata_manifest import FileContent
@@ -251,3 +254,33 @@ def test_snapshots_of_another_store_are_left_alone_or_refused(place: SnapshotPla
     checkpoint = report.containers[0].checkpoint
     assert checkpoint is not None
     assert checkpoint.kind == "checkpoint"
+
+
+@pytest.mark.parametrize("fails", ["download", "reading"])
+def test_a_full_disk_ends_the_restore_and_names_the_folder(
+    place: SnapshotPlace, tmp_path: Path, fails: str
+) -> None:
+    header, metadata = place.newest_copy()
+    place.forget_copies()
+    place.put_snapshot(metadata, header.epoch, str(header.store_id))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    disk = WorldDisk()
+    if fails == "download":
+        disk.trap = lambda call, path: (
+            OSError(errno.ENOSPC, "full") if call == "pwrite" and str(scratch) in path else None
+        )
+
+    async def load_on_a_full_disk(store: KeyStore, container_id: int) -> ContainerMetadata:
+        del store, container_id
+        raise KeyStoreFullError("x", "full")
+
+    catalog = (
+        CATALOG if fails == "download" else CatalogReading(MemoryKeyStore, load_on_a_full_disk)
+    )
+    new, where = str(place.new), str(scratch)
+    restoring = restore_store(place.url, new, Runtime(disk=disk), catalog=catalog, scratch=where)
+    with pytest.raises(TierUnavailableError, match=f"cannot be read in {re.escape(where)}.*full"):
+        run(restoring)
+    assert list(scratch.iterdir()) == []
+    assert not place.new.exists()
