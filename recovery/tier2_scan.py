@@ -67,7 +67,8 @@ PIECE_BYTES: Final = 16 * 1024 * 1024
 """A checkpoint is fetched in pieces of this size."""
 COMMITTED_WITHIN_MS: Final = 10 * 60 * 1000
 """From the first to the last of the operations that commit one object; in truth milliseconds."""
-RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0)
+RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0, 8.0)
+"""A server that is asked to do too much says 503 for seconds. A restore cannot be continued."""
 TRIED_S: Final = 75.0
 """Nothing is asked again after so long. Some libraries try for a minute by themselves; S3 gives a
 silent server up after one.

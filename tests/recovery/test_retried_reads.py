@@ -84,3 +84,17 @@ def test_what_has_tried_for_long_by_itself_is_not_asked_again() -> None:
         assert clock.time_ms() - begun < 2000 * TRIED_S
 
     over(case)
+
+
+def test_a_burst_of_ten_seconds_is_waited_for() -> None:
+    async def case(_: RetriedReads, __: MemoryObjectStorage, clock: LoopClock) -> None:
+        end = clock.time_ms() + 10_000
+
+        async def call() -> str:
+            if clock.time_ms() < end:
+                raise StorageUnavailableError("x", "SlowDown")
+            return "answered"
+
+        assert await tried_again(call) == "answered"
+
+    over(case)
