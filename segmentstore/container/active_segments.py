@@ -220,7 +220,7 @@ class ActiveSegments:
         missing = sum(map(self._loader.may_be_idle, ids))
         if missing and self.eviction.lacks(missing):
             with suppress(TooManyActiveSegmentsError):
-                await self.eviction.make_room(min(missing, self.eviction.share(2)))
+                await self.eviction.make_room(min(missing, self.eviction.share(2)), whole=True)
 
     async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
         """As `SegmentLoader.chunks_in`."""
@@ -416,7 +416,7 @@ class ActiveSegments:
             try:
                 if self.eviction.lacks(len(keys)):
                     keys = keys[: self._batch_max]
-                    await self.eviction.make_room(len(keys))
+                    keys = keys[: await self.eviction.make_room(len(keys))]
             except TooManyActiveSegmentsError as error:
                 self._fail([key for key in keys if key not in self._roomy], error)
             else:

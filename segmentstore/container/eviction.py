@@ -165,15 +165,18 @@ class Eviction:
             self._prepared = True
             self._request_room(False, True)  # noqa: FBT003
 
-    async def make_room(self, count: int) -> None:
-        """Return when `count` segments more may be in memory.
+    async def make_room(self, count: int, *, whole: bool = False) -> int:
+        """Return when `count` segments more may be in memory, or as many as may be now, one at the
+        least; that number. `whole`: fewer only if others wait behind this call.
+
+        For a merge keeps the segments in memory that it has, and waits for room for one more.
 
         Raises TooManyActiveSegmentsError when none could leave in a while: ROOM_TIMEOUT_S, longer
         as long as a flush advances.
         """
         if not self._waiting and self._evict_for(count):
-            return
-        await self._wait_for_room(count)
+            return count
+        return await self._wait_for_room(count, whole=whole)
 
     async def return_to_bound(self) -> None:
         """Have the segments leave that a replay left above the bound: nothing else would, in a
@@ -181,18 +184,20 @@ class Eviction:
         """
         self._returning = True
         try:
-            await self._wait_for_room(0)
+            await self._wait_for_room(0, whole=True)
         except TooManyActiveSegmentsError:
             pass  # A call that needs room goes on with it.
         finally:
             self._returning = False
 
-    async def _wait_for_room(self, count: int) -> None:
+    async def _wait_for_room(self, count: int, *, whole: bool) -> int:
         self._waiting += 1
         begun = asyncio.get_running_loop().time()
+        if self._turn.locked() and not self.lacks(1):
+            self._changed.set()
         try:
             async with self._turn:
-                await self._make_room(count, begun)
+                return await self._make_room(count, begun, whole=whole)
         finally:
             self._waiting -= 1
 
@@ -202,7 +207,7 @@ class Eviction:
             self._last_left = asyncio.get_running_loop().time()
         return self._excess(count) <= 0
 
-    async def _make_room(self, count: int, begun: float) -> None:
+    async def _make_room(self, count: int, begun: float, *, whole: bool) -> int:
         loop = asyncio.get_running_loop()
         considered = 0
         while (excess := self._excess(count)) > 0:
@@ -221,9 +226,12 @@ class Eviction:
                 await asyncio.sleep(0)
                 continue
             considered = 0
+            if count > excess and (not whole or self._waiting > 1):
+                return count - excess
             # What is being made has an end, which is waited for.
             left_s = ROOM_TIMEOUT_S if self._reserved else self._deadline(begun) - loop.time()
             await self._wait(max(0.0, left_s))
+        return count
 
     def _deadline(self, begun: float) -> float:
         last = max(begun, self._last_left)

@@ -272,6 +272,54 @@ def test_what_is_flushed_leaves_before_a_flush_that_takes_long(flushed: int) -> 
     run_virtual(main())
 
 
+def test_who_waits_for_much_room_does_not_stand_before_who_holds_the_rest() -> None:
+    """The engine waited for room for two, a merge behind it for its last source: 30 s."""
+
+    async def main() -> None:
+        room, _ = full_of(2, 0)
+        room.active_max = 3
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        much = asyncio.ensure_future(room.make_room(2, whole=True))
+        await asyncio.sleep(2)
+        # Alone it waits for all.
+        assert not much.done()
+        assert await room.make_room(1) == 1
+        assert await much == 1
+        assert loop.time() == begun + 2
+        # A call takes what there is.
+        assert await room.make_room(2) == 1
+        assert loop.time() == begun + 2
+
+    run_virtual(main())
+
+
+def test_calls_on_idle_segments_share_the_room_that_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wanted room for four at once, where there was some for three, and were refused."""
+
+    async def main() -> None:
+        few = {**FEW, "active_segments_max": 32}
+        async with open_tiny(tmp_path / "s", **few) as store:
+            await made(store)
+            idle = NAMES[:8]
+            await make_idle(store, *idle)
+            readers = [
+                asyncio.ensure_future(store.read(name, 0, 1, wait=WAIT_S)) for name in NAMES[8:37]
+            ]
+            (container,) = store._containers
+            await until(lambda: len(container._eviction.pins) == len(readers))
+            monkeypatch.setattr(eviction, "ROOM_TIMEOUT_S", 1.0)
+            found = await asyncio.gather(*map(store.get_info, idle))
+            assert [info.name for info in found] == idle
+            for reader in readers:
+                reader.cancel()
+            await asyncio.wait(readers)
+
+    run(main())
+
+
 def test_segments_of_a_commit_stay_in_memory_though_its_caller_is_cancelled(tmp_path: Path) -> None:
     """Live the operation would be passed over, and not in replay."""
     release, slow = threading.Event(), threading.Event()
