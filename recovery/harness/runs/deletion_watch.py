@@ -7,6 +7,9 @@ object. Rules of this file:
 - the wall clock is not checked: true is the time that passes in the world;
 - an object that the metadata of an owner had already when it was opened has waited since then at
   the latest. If an earlier owner knew it as garbage, it has waited since that one did;
+- an owner that ends in the middle of its opening may have done so: a container of it may have begun
+  to count, and the reading is in the log. It cannot be watched: what is found behind it has waited
+  since that opening began;
 - only garbage is checked: what else is deleted (copies of metadata, probes, mail) has rules of its
   own.
 """
@@ -46,11 +49,21 @@ class DeletionWatch:
     def __init__(self, time: VirtualTime) -> None:
         self._time = time
         self._since_us: dict[str, int] = {}
+        self._opening_us: int | None = None
+        """When the first opening began, of those since a store was open."""
         self.violations: list[Violation] = []
         self.deletions = 0
 
+    def opening(self) -> None:
+        """An owner begins to open the store."""
+        if self._opening_us is None:
+            self._opening_us = self._time.now_us
+
     def attach(self, store: SegmentStore, opened_us: int) -> None:
         """Watch a store that has just been opened; `opened_us` is when its opening began."""
+        if self._opening_us is not None:
+            opened_us = min(opened_us, self._opening_us)
+            self._opening_us = None
         parts = store._parts  # noqa: SLF001 - what an owner deletes, and why, is not public
         for container in parts.containers:
             metadata = container.metadata

@@ -259,6 +259,7 @@ class Scenario:
         )
         self.history.process_runs.append(process_run)
         begun_us = self.world.time.now_us
+        self._deletions.opening()
         store = await self.world.open_store(process)
         self._deletions.attach(store, begun_us)
         self._archive.attach(store)
