@@ -97,7 +97,7 @@ class ActiveSegments:
         """Set before the first append."""
         self.wanted: dict[SegmentKey, list[tuple[int, Waiter]]] = {}
         """With the number of the waiter, in the order in which they came."""
-        self.several = asyncio.Lock()
+        self._several = asyncio.Lock()
         """Held while one call brings several segments into memory."""
         self._waiters = 0
         self._roomy: dict[SegmentKey, None] = {}
@@ -134,6 +134,20 @@ class ActiveSegments:
             yield segment
         finally:
             self.eviction.unpin(segment.segment_id)
+
+    @asynccontextmanager
+    async def several(self, names: Collection[str]) -> AsyncIterator[None]:
+        """Entered while one call brings these segments into memory.
+
+        One call at a time: several that each hold a segment and wait for room for another could
+        wait for each other. Raises TooManyActiveSegmentsError when the one before got that, and
+        this one has waited as long.
+        """
+        begun = asyncio.get_running_loop().time()
+        async with self._several:
+            if any(self._loader.in_memory(name) is None for name in names):
+                self.eviction.check_wait(begun)
+            yield
 
     # Not a context manager: one would be a noticeable part of a creation.
     async def begin_creating(self, name: str) -> SegmentMetadata | None:

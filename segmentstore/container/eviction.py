@@ -84,6 +84,8 @@ class Eviction:
         """When what kept segments in memory became less: bytes not in Tier 2, or changes not in the
         catalog.
         """
+        self._last_refused = float("-inf")
+        """When a caller was refused last."""
         self._round: list[int] = []
         """Ids of the segments as they were when this round over them began."""
         self._place = 0
@@ -178,6 +180,14 @@ class Eviction:
             return count
         return await self._wait_for_room(count, whole=whole)
 
+    def check_wait(self, begun: float) -> None:
+        """Raise TooManyActiveSegmentsError if there is no room, and another caller was refused that
+        waited no longer than one who has done so since `begun`, by the loop's time. O(1).
+        """
+        refused = self._last_refused
+        if begun + ROOM_TIMEOUT_S <= refused and self._last_left < refused and self.lacks(1):
+            raise self._too_many()
+
     async def return_to_bound(self) -> None:
         """Have the segments leave that a replay left above the bound: nothing else would, in a
         store that takes no calls. Returns when they have left, or none could in a while.
@@ -213,6 +223,7 @@ class Eviction:
         while (excess := self._excess(count)) > 0:
             if not considered:
                 if not self._reserved and loop.time() >= self._deadline(begun):
+                    self._last_refused = loop.time()
                     raise self._too_many()
                 self._changed.clear()
                 self._unflushed = self._unwritten = 0

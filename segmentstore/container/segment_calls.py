@@ -327,14 +327,10 @@ class SegmentCalls(ABC):
             return Merged(operation.offset, operation.offset + operation.length)
 
     def _room_for_several(self, *names: str) -> AbstractAsyncContextManager[object]:
-        """Entered while a call brings several segments into memory.
-
-        One call at a time: several that each hold a segment and wait for room for another could
-        wait for each other. A call whose segments are all in memory waits for none.
-        """
+        """As `ActiveSegments.several`. A call whose segments are all in memory waits for none."""
         if all(name in self.segment_ids for name in names):
             return nullcontext()
-        return self._active.several
+        return self._active.several(names)
 
     def _check_room_together(self, target: str, sources: Sequence[str]) -> None:
         """More than may be in memory would wait for room in vain, and others behind them."""

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.tiny_pages import pages_of
+from recovery.harness.simulation.world import SimulatedProcess
 from segmentstore import (
     ContainerMismatchError,
     ContainerStoppedError,
@@ -18,7 +20,9 @@ from segmentstore import (
     SegmentSealedError,
     SegmentTruncatedError,
     TierUnavailableError,
+    TooManyActiveSegmentsError,
 )
+from segmentstore.container.eviction import ROOM_TIMEOUT_S
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from tests.store.harness import WorldDisk, open_tiny, read_all, run
@@ -191,6 +195,41 @@ def test_merges_of_idle_segments_do_not_wait_for_each_other(tmp_path: Path) -> N
                 assert await read_all(store, target) == f"{target}{source}".encode()
 
     run(main())
+
+
+def test_merges_that_find_no_room_do_not_wait_one_after_another() -> None:
+    """Each had the whole time once the one before was refused: the last of 8 waited for 240 s."""
+    world = StoreWorld("no room", settings={"containers": 1, "active_segments_max": 4})
+    refused: list[float] = []
+
+    async def main(process: SimulatedProcess) -> None:
+        loop = asyncio.get_running_loop()
+        store = await world.open_store(process)
+        idle = [f"s{number:02}" for number in range(16)]
+        for name in (*idle, *"abcd"):
+            await store.create_segment(name)
+        readers = [asyncio.ensure_future(store.read(name, 0, 1, wait=300.0)) for name in "abcd"]
+        (container,) = store._containers
+        await asyncio.sleep(1)
+        assert len(container._eviction.pins) == len(readers)
+        begun = loop.time()
+
+        async def merge(target: str, source: str) -> None:
+            with pytest.raises(TooManyActiveSegmentsError):
+                await store.merge(target, source)
+            refused.append(loop.time() - begun)
+
+        await asyncio.gather(*map(merge, idle[::2], idle[1::2]))
+        readers[0].cancel()
+        readers[1].cancel()
+        # There is room again, and nothing that was refused stands before it.
+        assert (await store.merge("s00", "s01")).offset == 0
+        assert loop.time() < begun + 2 * ROOM_TIMEOUT_S
+
+    process = world.process("owner")
+    world.run_task(process, main(process))
+    world.close()
+    assert refused == [pytest.approx(ROOM_TIMEOUT_S)] * 8
 
 
 def test_more_than_may_be_in_memory_are_refused_at_once(tmp_path: Path) -> None:
