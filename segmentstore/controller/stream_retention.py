@@ -56,8 +56,6 @@ class RetentionTask:
         self._runtime = runtime
         self._period_s = period_s
         self._started_s = 0.0
-        self._recorded_s: dict[ScopedName, float] = {}
-        """When a tail was recorded here last; times of the loop."""
 
     def start(self) -> None:
         self._started_s = asyncio.get_running_loop().time()
@@ -66,11 +64,8 @@ class RetentionTask:
     async def run(self) -> None:
         """One pass; the next one is a period later."""
         self._deadlines.schedule(_KEY, self._period_s, self.run)
-        before, self._recorded_s = self._recorded_s, {}
         async for row in self._rows.scan("retention/"):
             name = ScopedName(*row.key.split("/")[1:])
-            if name in before:
-                self._recorded_s[name] = before[name]
             try:
                 async with self._streams.locked(name) as stream:
                     await self._retain(name, stream)
@@ -80,7 +75,6 @@ class RetentionTask:
     async def _retain(self, name: ScopedName, stream: LoadedStream | None) -> None:
         policy = stream.record.configuration.retention if stream else None
         if stream is None or policy is None:
-            self._recorded_s.pop(name, None)
             await self._rows.remove_below(f"cut/{name}/")
             await self._rows.remove([retention_key(name)])
             return
@@ -92,7 +86,7 @@ class RetentionTask:
             for row in rows
         ]
         if rows:
-            now_ms = recorded[-1].time_ms + self._passed_ms(name, rows[-1])
+            now_ms = recorded[-1].time_ms + self._passed_ms(rows[-1])
         else:
             now_ms = self._runtime.clock.time_ms()
         recorded.append(await self._record(stream, history, recorded, head, now_ms))
@@ -146,14 +140,14 @@ class RetentionTask:
             "boot_ms": boot.elapsed_ms,
         }
         await self._rows.put(RowPut(cut_key(name, now_ms), value))
-        self._recorded_s[name] = asyncio.get_running_loop().time()
         return found
 
-    def _passed_ms(self, name: ScopedName, last: FoundRow) -> int:
-        """How much time is known to have passed since a tail was recorded."""
-        since_s = self._recorded_s.get(name, self._started_s)
-        passed_ms = round((asyncio.get_running_loop().time() - since_s) * 1000)
+    def _passed_ms(self, last: FoundRow) -> int:
+        """How much time is known to have passed since a tail was recorded: all of it, on the same
+        boot, and since this Controller's start otherwise.
+        """
         boot = self._runtime.boot()
         if last.value.get("boot") == boot.boot_id.hex():
-            passed_ms = max(passed_ms, boot.elapsed_ms - last.value["boot_ms"])
-        return max(1, passed_ms)
+            return max(1, boot.elapsed_ms - int(last.value["boot_ms"]))
+        passed_s = asyncio.get_running_loop().time() - self._started_s
+        return max(1, round(passed_s * 1000))

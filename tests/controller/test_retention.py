@@ -9,8 +9,14 @@ from contextlib import asynccontextmanager
 import pytest
 
 from recovery.harness.simulation.virtual_loop import run_virtual
+from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.controller.controller import Controller
-from segmentstore.controller.controller_rows import ControllerRows, RowPut, subscriber_key
+from segmentstore.controller.controller_rows import (
+    ControllerRows,
+    FoundRow,
+    RowPut,
+    subscriber_key,
+)
 from segmentstore.controller.deadlines import FIRST_S
 from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.names import ScopedName, make_segment_id
@@ -92,6 +98,28 @@ def test_a_wall_clock_that_jumps_makes_nothing_older_or_younger(
                 assert await periods(disk, 1) == 20
                 clock.offset_ms -= jump_ms
                 assert await periods(disk, 2) == 40
+
+    run_virtual(main())
+
+
+def test_a_pass_that_fails_makes_nothing_older(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It lost the times of all streams: those of the whole run were added to their ages."""
+
+    async def main() -> None:
+        async with retained(1, 4 * HOUR_MS, 0) as (_, disk):
+            start = await periods(disk, 20)
+            scan, failed = ControllerRows.scan, list[str]()
+
+            async def fails_once(rows: ControllerRows, prefix: str) -> AsyncIterator[FoundRow]:
+                if prefix == "retention/" and not failed:
+                    failed.append(prefix)
+                    raise TierUnavailableError("tier1", "away")
+                async for row in scan(rows, prefix):
+                    yield row
+
+            monkeypatch.setattr(ControllerRows, "scan", fails_once)
+            assert await periods(disk, 2) == start + 20
+            assert failed == ["retention/"]
 
     run_virtual(main())
 
