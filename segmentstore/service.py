@@ -328,8 +328,8 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
 
         A source that does not exist counts as merged, so a batch whose outcome is unknown may be
         repeated. It is not one step: those before one that is refused are merged. Nothing comes
-        between two that both exist. Raises SegmentNotFoundError (the target), InvalidArgumentError
-        if target and sources are more than `active_segments_max`, and as `merge`.
+        between two that both exist, of each `active_segments_max` / 2 sources in turn. Raises
+        SegmentNotFoundError (the target), and as `merge`.
         """
         home = self._home(target)
         if isinstance(sources, str) or not isinstance(sources, Sequence):

@@ -49,7 +49,6 @@ from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
-    InvalidArgumentError,
     SegmentNotFoundError,
     SegmentStoreError,
 )
@@ -332,21 +331,16 @@ class SegmentCalls(ABC):
             return nullcontext()
         return self._active.several(names)
 
-    def _check_room_together(self, target: str, sources: Sequence[str]) -> None:
-        """More than may be in memory would wait for room in vain, and others behind them."""
-        active_max = self._eviction.active_max
-        if active_max is None or len(sources) < active_max:
-            return
-        if len({target, *sources}) > active_max:
-            detail = (
-                f"active_segments_max={active_max} has room for a target and {active_max - 1} "
-                "sources: merge them by several calls"
-            )
-            raise InvalidArgumentError("sources", f"{len(sources)} names", detail)
-
     async def merge_batch(self, target: str, sources: Sequence[str]) -> list[int]:
-        """As `SegmentStore.merge_batch`."""
-        self._check_room_together(target, sources)
+        """As `SegmentStore.merge_batch`. All segments of one part are in memory together."""
+        active_max = self._eviction.active_max
+        part = len(sources) if active_max is None else max(1, active_max // 2)
+        lengths = await self._merge_together(target, sources[:part])
+        for first in range(part, len(sources), part):
+            lengths += await self._merge_together(target, sources[first : first + part])
+        return lengths
+
+    async def _merge_together(self, target: str, sources: Sequence[str]) -> list[int]:
         async with AsyncExitStack() as stack:
             # None: it is not there, and was merged before.
             operations: list[MergeOperation | None] = []

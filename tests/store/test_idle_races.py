@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,10 @@ def test_an_append_by_name_stays_behind_one_that_waits_while_it_is_created(tmp_p
             await store.flush()
             await store.checkpoint()
             container = store._containers[0]
-            # What is followed stays in memory: there is room for the new one alone.
-            followers = [
-                asyncio.ensure_future(anext(store.reader(name, follow=True))) for name in NAMES[:3]
-            ]
-            await until(lambda: len(container._eviction.pins) == 3)
+            # What is in use stays in memory: there is room for the new one alone.
+            used = AsyncExitStack()
+            for name in NAMES[:3]:
+                await used.enter_async_context(container.segment(name))
             slow.set()
             creating = asyncio.ensure_future(store.create_segment("new"))
             await until(lambda: "new" in container._updater._pending_names)
@@ -86,11 +86,9 @@ def test_an_append_by_name_stays_behind_one_that_waits_while_it_is_created(tmp_p
             await creating
             assert not first.done()
             second = store.append("new", b"second;")
-            for follower in followers:
-                follower.cancel()
+            await used.aclose()
             assert await first == 0
             assert await second == 6
-            await asyncio.wait(followers)
             assert await content(store, "new") == b"first;second;"
 
     run(main())
@@ -305,17 +303,13 @@ def test_calls_on_idle_segments_share_the_room_that_there_is(
             await made(store)
             idle = NAMES[:8]
             await make_idle(store, *idle)
-            readers = [
-                asyncio.ensure_future(store.read(name, 0, 1, wait=WAIT_S)) for name in NAMES[8:37]
-            ]
             (container,) = store._containers
-            await until(lambda: len(container._eviction.pins) == len(readers))
-            monkeypatch.setattr(eviction, "ROOM_TIMEOUT_S", 1.0)
-            found = await asyncio.gather(*map(store.get_info, idle))
-            assert [info.name for info in found] == idle
-            for reader in readers:
-                reader.cancel()
-            await asyncio.wait(readers)
+            async with AsyncExitStack() as held:
+                for name in NAMES[8:37]:
+                    await held.enter_async_context(container.segment(name))
+                monkeypatch.setattr(eviction, "ROOM_TIMEOUT_S", 1.0)
+                found = await asyncio.gather(*map(store.get_info, idle))
+                assert [info.name for info in found] == idle
 
     run(main())
 

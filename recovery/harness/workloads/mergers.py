@@ -84,12 +84,9 @@ async def _merge(bench: ClientBench, target: str, source: str) -> None:
 
 
 async def _merge_several(bench: ClientBench, target: str) -> None:
-    """One call for several sources. A truncation beside it may have it refused half-way.
-
-    They are at most three: the smallest `active_segments_max` of a plan is four.
-    """
+    """One call for several sources. A truncation beside it may have it refused half-way."""
     lengths: dict[str, int] = {}
-    for _ in range(min(bench.random.randrange(2, 5), 3)):
+    for _ in range(bench.random.randrange(2, 5)):
         source = await _make_source(bench, target)
         if source is not None:
             with suppress(TierUnavailableError):
