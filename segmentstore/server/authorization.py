@@ -52,8 +52,10 @@ class TokenAuthorization:
     def __init__(self, key: TokenKey, clock: Clock) -> None:
         self._key = key
         self.clock: Final = clock
-        self._sound: dict[str, Grants] = {}
-        """By the token. Some are forgotten when there are many."""
+        self._sound: dict[str, tuple[str, Grants]] = {}
+        """By the token, with the one object that is kept of it. All are forgotten when there are
+        many.
+        """
 
     def refusal(self, request: Any) -> AuthTokenCheckFailed | None:
         """The reply to a request that its token does not allow; None if it does."""
@@ -70,7 +72,11 @@ class TokenAuthorization:
 
     def expires_s(self, token: str) -> float | None:
         """When a token runs out that a request was just allowed with; None: never."""
-        return self._sound[token].expires_s
+        return self._sound[token][1].expires_s
+
+    def kept(self, token: str) -> str:
+        """A token that a request was just allowed with, as one object for all that have it."""
+        return self._sound[token][0]
 
     def writer_tokens(self, end: Callable[[str], None]) -> WriterTokens:
         """Those of one connection, which `end` closes."""
@@ -78,14 +84,14 @@ class TokenAuthorization:
 
     def _grants(self, token: str) -> Grants:
         now_s = self.clock.time_ms() / 1000
-        grants = self._sound.get(token)
-        if grants is not None:
-            grants.check_time(now_s)
-            return grants
+        sound = self._sound.get(token)
+        if sound is not None:
+            sound[1].check_time(now_s)
+            return sound[1]
         grants = self._key.check(token, now_s)
         if len(self._sound) >= _KEPT_MAX:
             self._sound.clear()
-        self._sound[token] = grants
+        self._sound[token] = (token, grants)
         return grants
 
 

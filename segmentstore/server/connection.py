@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
-from sys import intern
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from segmentstore.contracts import forks
@@ -287,7 +286,8 @@ class WireConnection(asyncio.Protocol):
         reads with one token keep it once: a frame has room for 64 KiB.
         """
         if command.token:
-            token = "" if self._authorization is None else intern(command.token)
+            authorization = self._authorization
+            token = "" if authorization is None else authorization.kept(command.token)
             command = command._replace(token=token)
         self._begin(command, self._work_of(command))
 
