@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import Final
 
 from segmentstore.contracts.runtime import Clock
@@ -22,6 +23,10 @@ REQUEST_ID: Final = "requestid"
 """The header that has the id, a number of 64 bits."""
 KEPT_MS: Final = 3600 * 1000
 """How long a deletion's answer is known. Clients call for the last time within minutes."""
+KEPT_AT_START_MS: Final = 7 * 24 * KEPT_MS
+"""The same for a Controller that has just begun: its clock may be ahead of that of the one before,
+whose clients call again now.
+"""
 _FORM: Final = re.compile(r"-?[0-9]{1,20}")
 _PURGE_PERIOD_S: Final = 3600.0
 _PURGED_AT_ONCE: Final = 200
@@ -45,7 +50,7 @@ class RequestIds:
 
     def start(self) -> None:
         """Remove those that are too old, from time to time."""
-        self._deadlines.schedule("purge of requests", FIRST_S, self._purge)
+        self._purge_in(FIRST_S, KEPT_AT_START_MS)
 
     async def note(self, request_id: str, key: str) -> None:
         """The deletion of what has this row need not be carried out once more, as soon as the row
@@ -60,13 +65,16 @@ class RequestIds:
         row = await self._rows.get(answered_key(request_id)) if request_id else None
         return row is not None and row.value["deleted"] == key
 
-    async def _purge(self) -> None:
-        self._deadlines.schedule("purge of requests", _PURGE_PERIOD_S, self._purge)
+    def _purge_in(self, after_s: float, kept_ms: int) -> None:
+        self._deadlines.schedule("purge of requests", after_s, partial(self._purge, kept_ms))
+
+    async def _purge(self, kept_ms: int) -> None:
+        self._purge_in(_PURGE_PERIOD_S, KEPT_MS)
         now_ms = self._clock.time_ms()
         old: list[str] = []
         async for row in self._rows.scan("answered/"):
             # Also one of a clock that was ahead.
-            if abs(now_ms - row.value["time_ms"]) > KEPT_MS:
+            if abs(now_ms - row.value["time_ms"]) > kept_ms:
                 old.append(row.key)
             if len(old) == _PURGED_AT_ONCE:
                 await self._rows.remove(old)

@@ -17,7 +17,7 @@ from segmentstore.controller.group_model import GroupConfiguration
 from segmentstore.controller.key_value_tables import KeyValueTableConfiguration
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.refusals import Reason
-from segmentstore.controller.request_ids import KEPT_MS
+from segmentstore.controller.request_ids import KEPT_AT_START_MS, KEPT_MS
 from segmentstore.controller.stream_model import StreamConfiguration
 from segmentstore.controller.streams import FINISH_REPEATED_S, FINISH_S
 from segmentstore.controller.transaction_model import KEPT_MS as TRANSACTIONS_KEPT_MS
@@ -214,7 +214,12 @@ def test_controllers_that_are_ended_after_minutes_forget_old_answers_too() -> No
             await asyncio.sleep(2 * FIRST_S)
         kinds = {bytes(key).partition(b"/")[0] for key in disk.rows}
         assert kinds >= {b"answered", b"ended"}
-        clock.offset_ms += 2 * TRANSACTIONS_KEPT_MS
+        # A clock that is ahead by some hours, of a Controller that has just begun, removes nothing.
+        clock.offset_ms += KEPT_AT_START_MS // 2
+        async with running(FakeProcess(disk), clock=clock):
+            await asyncio.sleep(2 * FIRST_S)
+        assert any(key.startswith(b"answered/") for key in disk.rows)
+        clock.offset_ms += 2 * max(TRANSACTIONS_KEPT_MS, KEPT_AT_START_MS)
         async with running(FakeProcess(disk), clock=clock):
             await asyncio.sleep(2 * FIRST_S)
         kinds = {bytes(key).partition(b"/")[0] for key in disk.rows}
