@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
-from recovery.tier2_scan import RETRY_DELAYS_S, tried_again
+from recovery.tier2_scan import RETRY_DELAYS_S, TRIED_S, tried_again
 from tier2.object_storage import StorageUnavailableError, StoredObject, WholeObject
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
 
@@ -32,7 +32,8 @@ class RetriedReads(ReadOnlyObjectStorage):
         self, prefix: str = "", start_after: str = ""
     ) -> AsyncGenerator[Sequence[StoredObject], None]:
         """A page that does not come is asked for again, from the end of the one before it."""
-        delays = iter(RETRY_DELAYS_S)
+        loop = asyncio.get_running_loop()
+        delays, end_s = iter(RETRY_DELAYS_S), loop.time() + TRIED_S
         while True:
             try:
                 async for page in super().list(prefix, start_after):
@@ -40,9 +41,10 @@ class RetriedReads(ReadOnlyObjectStorage):
                         start_after = page[-1].name
                         delays = iter(RETRY_DELAYS_S)
                     yield page
+                    end_s = loop.time() + TRIED_S
             except StorageUnavailableError:
                 delay = next(delays, None)
-                if delay is None:
+                if delay is None or loop.time() >= end_s:
                     raise
                 await asyncio.sleep(delay)
             else:

@@ -99,12 +99,19 @@ class ClusterActions(RoutedActions):
         acting = own_task(run(), name="controller-action")
         try:
             while not (await asyncio.wait((acting,), timeout=CHECK_S))[0]:
-                if await self._of(name) is not there:
+                if await self._is_elsewhere(name, there):
                     host = f"the former host of {name}"
                     raise HostUnavailableError(host, "another one serves it by now")
             return acting.result()
         finally:
             acting.cancel()
+
+    async def _is_elsewhere(self, name: str, there: SegmentActions) -> bool:
+        """Whether another host is known to serve the segment; none may be, for a moment."""
+        try:
+            return await self._of(name) is not there
+        except HostUnavailableError:
+            return False
 
     async def _of(self, name: str) -> SegmentActions:
         if self._is_here(name):

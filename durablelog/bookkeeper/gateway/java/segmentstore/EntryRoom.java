@@ -8,7 +8,7 @@ import java.util.concurrent.locks.ReentrantLock;
 /**
  * Room for the entries that BookKeeper's clients have, of all sessions. One may hold twice what is
  * left, as a dynamic threshold of a shared buffer has it (Choudhury and Hahne, 1998). So sessions
- * whose bookies hang leave some for the others, however many they are.
+ * whose bookies hang leave some for the others, while they are fewer than the entries it fits.
  */
 final class EntryRoom {
     private static final int HELD_PER_LEFT = 2;
