@@ -26,8 +26,9 @@ from typing import Any
 
 from durablelog.checkpoint_policy import CheckpointPolicy
 from durablelog.checkpoint_source import CheckpointSource, InlineCheckpoints
-from durablelog.durable_data_log import DurableDataLog, LogAddress, LogFullError
+from durablelog.durable_data_log import DurableDataLog, LogFullError
 from durablelog.fair_admission import FairAdmission
+from durablelog.frame_commits import FrameCommits
 from durablelog.frame_packer import (
     REQUEST_BYTES,
     AppendRequest,
@@ -41,12 +42,7 @@ from durablelog.log_positions import LogPositions
 from durablelog.metadata_lookup import Learn, MetadataLookup
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import encode_operation
-from durablelog.operations import (
-    CheckpointOperation,
-    Operation,
-    SnapshotCheckpointOperation,
-    commit_runs,
-)
+from durablelog.operations import Operation
 from durablelog.pending_segment import Event
 from durablelog.processor_config import ProcessorConfig, ProcessorStatistics
 from durablelog.queue_room import QueueRoom
@@ -94,13 +90,18 @@ class OperationProcessor:
         """
         self._log = log
         self._updater = updater
-        self._positions = positions
         self._config = config
         self._clock = clock
-        self._on_commit = on_commit
         self._on_failure = on_failure
         self._pauses = ThrottlePauses(throttle, self.throttle_changed)
         self._source = InlineCheckpoints(updater) if checkpoints is None else checkpoints
+        self._commits = FrameCommits(
+            log=log,
+            updater=updater,
+            positions=positions,
+            source=self._source,
+            on_commit=on_commit,
+        )
         self._container_id = updater.metadata.container_id
         self._loop = asyncio.get_running_loop()
         self._defer = defer
@@ -124,14 +125,11 @@ class OperationProcessor:
         self._bytes_in_flight = 0
         self._scheduled = self._checkpoint_wanted = self._closing = False
         self._checkpoint_waiters: list[asyncio.Future[object]] = []
-        self._checkpoint_start: LogAddress | None = None
         self._drained: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
         self._close_cause: BaseException | None = None
         log.on_settled = self._frames_done
         log.on_failed = self.fail
-        self._requests_committed = self._operations_committed = 0
-        self._frames_committed = self._checkpoints = 0
 
     def note_replayed(self, operations: int, length: int, checkpoint_length: int) -> None:
         """What recovery found behind the log's last checkpoint, and that one's size: counts towards
@@ -377,7 +375,7 @@ class OperationProcessor:
             last.futures += frame.futures
             last.values += frame.values
         else:
-            self._resolve(frame)
+            self._commits.resolve(frame)
 
     def _ship_checkpoint(self) -> None:
         operation = self._source.take()
@@ -423,7 +421,7 @@ class OperationProcessor:
                 acknowledged = frame.acknowledged
                 if acknowledged is None or not acknowledged.done():
                     break
-                self._commit(frame, acknowledged.result())
+                self._commits.commit(frame, acknowledged.result())
                 in_flight.popleft()
                 self._bytes_in_flight -= frame.length
                 self._holds.acknowledged(frame.shipped_s, len(frame.futures))
@@ -438,48 +436,6 @@ class OperationProcessor:
             return
         if self._drained is not None or not self._all_empty():
             self._pump()
-
-    def _commit(self, frame: PackedFrame, address: LogAddress) -> None:
-        operations = frame.operations
-        if frame.starts_checkpoint:
-            self._checkpoint_start = address
-        if frame.placed and (begin := self._log.payload_address(address)) is not None:
-            frame.note_places(begin)
-        if operations:
-            for run in commit_runs(operations):
-                self._updater.commit(run)
-                self._on_commit(run)
-            self._note_positions(operations, address, frame.length)
-        self._frames_committed += 1
-        self._operations_committed += len(operations)
-        self._resolve(frame)
-
-    def _note_positions(
-        self, operations: Sequence[Operation], address: LogAddress, length: int
-    ) -> None:
-        first, last = operations[0], operations[-1]
-        self._positions.add_frame(first.sequence_number, address, length)
-        self._positions.add_operations(
-            address,
-            (first.sequence_number, first.timestamp_ms),
-            (last.sequence_number, last.timestamp_ms),
-        )
-        if self._checkpoint_start is not None:
-            if isinstance(last, CheckpointOperation):
-                self._positions.add_checkpoint(last.sequence_number, self._checkpoint_start)
-            elif isinstance(last, SnapshotCheckpointOperation):
-                self._source.logged(last, self._checkpoint_start)
-            else:
-                return
-            self._positions.note_checkpoint(last.sequence_number, self._checkpoint_start)
-            self._checkpoint_start = None
-            self._checkpoints += 1
-
-    def _resolve(self, frame: PackedFrame) -> None:
-        self._requests_committed += len(frame.futures)
-        for future, value in zip(frame.futures, frame.values, strict=True):
-            if not future.done():
-                future.set_result(value)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -571,10 +527,10 @@ class OperationProcessor:
             queue_bytes=self.room.queued - self._packer.bytes_taken,
             frames_in_flight=len(self._in_flight),
             bytes_in_flight=self._bytes_in_flight,
-            requests_committed=self._requests_committed,
-            operations_committed=self._operations_committed,
-            frames_committed=self._frames_committed,
-            checkpoints=self._checkpoints,
+            requests_committed=self._commits.requests,
+            operations_committed=self._commits.operations,
+            frames_committed=self._commits.frames,
+            checkpoints=self._commits.checkpoints,
             throttled_by=self._pauses.source if self._pauses.in_progress else "",
             throttled_s=self._pauses.total_s,
         )

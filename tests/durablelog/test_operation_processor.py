@@ -202,7 +202,7 @@ def test_an_error_while_committing_stops_everything_behind_it() -> None:
         def broken(_operations: Sequence[Operation]) -> None:
             raise error
 
-        bench.processor._on_commit = broken
+        bench.processor._commits._on_commit = broken
         results = await outcomes([bench.processor.append(segment_id, bytes(40)) for _ in range(5)])
         assert not any(isinstance(result, int) for result in results)
         assert bench.failures == [error]

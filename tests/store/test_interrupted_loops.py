@@ -15,6 +15,7 @@ import pytest
 
 import durablelog.file.file_log
 from durablelog.file.file_log import FileLog
+from durablelog.frame_commits import FrameCommits
 from durablelog.frame_packer import FramePacker
 from durablelog.operation_processor import OperationProcessor
 from segmentstore import AppendOutcomeUnknownError, ContainerStoppedError, SegmentStore
@@ -26,7 +27,7 @@ PLACES: dict[str, tuple[object, str]] = {
     "in the log's queue": (FileLog, "append"),
     "shipped": (OperationProcessor, "_ship"),
     "acknowledged by the log": (FileLog, "_acknowledge"),
-    "committed": (OperationProcessor, "_commit"),
+    "committed": (FrameCommits, "commit"),
 }
 
 

@@ -127,7 +127,7 @@ LOG: Final = (
         "The truncation point is the frame in which a checkpoint ends.",
         (
             Edit(
-                "durablelog.operation_processor:OperationProcessor._note_positions",
+                "durablelog.frame_commits:FrameCommits._note_positions",
                 "self._positions.add_checkpoint(last.sequence_number, self._checkpoint_start)",
                 "self._positions.add_checkpoint(last.sequence_number, address)",
             ),

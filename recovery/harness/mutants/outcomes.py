@@ -21,7 +21,7 @@ OUTCOMES: Final = (
                 "acknowledged = self._log.append(frame.payload)",
                 "acknowledged = self._log.append(frame.payload)\n"
                 "if all(operation.type_id == 1 for operation in frame.operations):\n"
-                "    self._resolve(frame)",
+                "    self._commits.resolve(frame)",
             ),
         ),
         Hunt(workload="appends", tier1="ledger"),

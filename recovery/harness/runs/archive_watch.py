@@ -98,7 +98,8 @@ class ArchiveWatch:
         processor, log = owned._processor, owned._log  # noqa: SLF001
         if processor is None:
             return
-        committed: Callable[[Sequence[Operation]], None] = processor._on_commit  # noqa: SLF001
+        commits = processor._commits  # noqa: SLF001
+        committed: Callable[[Sequence[Operation]], None] = commits._on_commit  # noqa: SLF001
         numbers = self._committed.setdefault(owned.container_id, set())
 
         def noted(operations: Sequence[Operation]) -> None:
@@ -120,7 +121,7 @@ class ArchiveWatch:
             async with self._deleting(owned, lag_ms):
                 await delete_retained(below)
 
-        processor._on_commit = noted  # noqa: SLF001
+        commits._on_commit = noted  # noqa: SLF001
         log.truncate, log.delete_retained = truncated, deleted
         self._check_opening(owned)
 

@@ -36,14 +36,14 @@ class PastWatch:
     def _attach(self, container: SegmentContainer) -> None:
         processor = container._processor  # noqa: SLF001
         assert processor is not None, container
-        before = processor._on_commit  # noqa: SLF001
+        before = processor._commits._on_commit  # noqa: SLF001
 
         def committed(operations: Sequence[Operation]) -> None:
             before(operations)
             if self._rng.random() < SHARE:
                 self._note(container)
 
-        processor._on_commit = committed  # noqa: SLF001
+        processor._commits._on_commit = committed  # noqa: SLF001
 
     def _note(self, container: SegmentContainer) -> None:
         metadata = container.metadata
