@@ -52,10 +52,10 @@ class StorageWriterConfig:
     """How long an object must have been unreferenced in the log before it is deleted."""
     orphan_sweep_interval_s: float = seconds(60.0)
     """One listing request in so much time searches for orphans: 256 and a few make a sweep; 0:
-    nobody checks.
+    no search.
     """
     mailbox_poll_interval_s: float = seconds(30.0)
-    """One listing request in so much time searches for messages of jobs; 0: nobody checks."""
+    """One listing request in so much time searches for messages of jobs; 0: no search."""
     retry_min_s: float = 0.1
     """First back-off after Tier 2 did not answer; doubles with each failure."""
     retry_max_s: float = 30.0
@@ -118,8 +118,8 @@ class StorageWriterStatistics(NamedTuple):
     """Merges whose source was made part of its target in Tier 2."""
     upload_failures: int
     name_collisions: int
-    """Uploads that found a foreign object under a name of ours: always 0 unless somebody else
-    writes there.
+    """Uploads that found a foreign object under a name of ours: always 0 unless another
+    program writes there.
     """
     consolidations: int
     """Objects made of others."""
@@ -144,7 +144,7 @@ class StorageWriterStatistics(NamedTuple):
     """Objects that no operation of the log named, made garbage."""
     orphan_bytes: int
     uploads_aborted: int
-    """Uploads in parts that nobody would have finished."""
+    """Uploads in parts that had no owner left."""
     messages_waiting: int
     """Messages of jobs without an answer, as of the last check."""
     messages_answered: int

@@ -55,7 +55,7 @@ P = TypeVar("P")
 
 
 def dead_bytes(live: LiveObject) -> int:
-    """Bytes of an object nobody will ask for again, at least; headers are not among them."""
+    """Bytes of an object that are read no more, at least; headers are not among them."""
     tables = NAMED_HEADER_BYTES_MAX * live.live_chunks + 8 * (
         live.live_bytes // EXTENT_BYTES_DEFAULT
     )

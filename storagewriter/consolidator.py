@@ -14,7 +14,7 @@ chunks, have the store copy their blocks or download and write them anew, commit
   meanwhile;
 - only the committed operation changes where bytes are read from. The old objects become garbage by
   it, and go after the deletion lag; cut off anywhere, a consolidation leaves at most an object
-  nobody refers to;
+  without a reference;
 - idle segments are consolidated as active ones. A group may have tens of thousands of them: they
   are held in batches, while an operation on them is committed. Their names do not bring them back;
 - so a group may have tens of thousands of chunks, too. What is pure and passes over all of them is
@@ -289,7 +289,7 @@ class Consolidator:
         return True
 
     def _leave_alone(self, names: Sequence[str], error: Exception) -> None:
-        # What nobody wants any more may be missing: nothing is wrong then.
+        # What the metadata no longer refer to may be missing: nothing is wrong then.
         wanted = [name for name in names or self._pinned if name in self._source.metadata.objects]
         self.failures += bool(wanted)
         self._left_alone.update(dict.fromkeys(wanted, str(error)))
@@ -464,7 +464,7 @@ class Consolidator:
                 add()
             else:
                 await loop.run_in_executor(self._executor, add)
-                # With a codec nobody else has them.
+                # With a codec these are the last references.
                 await _release(parts, len)
             blocks.append(
                 PlacedBlock(chunks[0].start_offset, length, builder.placements[-1].block_offset)

@@ -83,10 +83,10 @@ class WriterDataSource(Protocol):
 
 
 async def nothing() -> None:
-    """Done where nobody else is to know of this store."""
+    """Where no other store is to know of this one."""
 
 
-async def nobody() -> str | None:
+async def no_other_store() -> str | None:
     """The answer where no other store has its objects."""
     return None
 
@@ -99,8 +99,8 @@ class OtherStores(NamedTuple):
 
     mark: Callable[[], Awaitable[None]] = nothing
     """Makes this store known there; done before each object is sent."""
-    shared_with: Callable[[], Awaitable[str | None]] = nobody
-    """Names another one in words, None for nobody; asked before deletions."""
+    shared_with: Callable[[], Awaitable[str | None]] = no_other_store
+    """Names another one in words, None if there is none; asked before deletions."""
     is_meant: bool = False
     """They are there by intention: orphans with the tag of this store are searched for all the
     same.

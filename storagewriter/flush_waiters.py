@@ -54,7 +54,7 @@ class FlushWaiters:
         del self._waiters[waiter]
         future = waiter.future
         if not future.cancel() and not future.cancelled():
-            # Else asyncio complains about a failure that nobody has waited for.
+            # Else asyncio complains about a failure that was never retrieved.
             future.exception()
 
     def settle(self, segment_ids: Iterable[int], metadata: ContainerMetadata) -> None:
@@ -72,7 +72,7 @@ class FlushWaiters:
             waiter.check()
 
     def fail(self, error: SegmentStoreError) -> None:
-        """Nobody is served any more."""
+        """No wait ends in success any more."""
         for waiter in self._waiters:
             if not waiter.future.done():
                 waiter.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""GarbageCollector: deletes Tier-2 objects that the log says nobody refers to any more.
+"""GarbageCollector: deletes Tier-2 objects to which the log has no reference any more.
 
 Rules (DESIGN 4.3):
 - only what is in `metadata.garbage` is ever deleted, and only after the deletion lag by the
@@ -24,7 +24,7 @@ from segmentstore.contracts.object_states import GarbageObject
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
-from storagewriter.data_source import WriterDataSource, nobody
+from storagewriter.data_source import WriterDataSource, no_other_store
 from storagewriter.deletion_clock import DeletionClock
 from tier2.object_names import is_of_store
 from tier2.object_storage import ObjectStorage, StorageUnavailableError
@@ -59,7 +59,7 @@ class GarbageCollector:
         storage: ObjectStorage,
         config: StorageWriterConfig,
         runtime: Runtime,
-        shared_with: Callable[[], Awaitable[str | None]] = nobody,
+        shared_with: Callable[[], Awaitable[str | None]] = no_other_store,
     ) -> None:
         self._shared_with = shared_with
         self._source = source
@@ -200,7 +200,7 @@ class GarbageCollector:
         return confirmed, failed
 
     async def _delete_one(self, name: str) -> bool | None:
-        """True: deleted. False: failed, or nobody knows. None: in use, left alone."""
+        """True: deleted. False: failed, or not known. None: in use, left alone."""
         if self._source.object_in_use(name):
             return None
         try:

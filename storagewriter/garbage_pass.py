@@ -1,7 +1,7 @@
 """GarbagePass: one pass over all of Tier 2 for what one container does not need, done at once.
 
-What the orphan sweeper and the garbage collector do slowly and all the time, for somebody who does
-not want to wait. The rules stay theirs; nothing here checks or deletes.
+What the orphan sweeper and the garbage collector do slowly and all the time, for an operator who
+does not want to wait. The rules stay theirs; nothing here checks or deletes.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class GarbagePass:
         await self._sweeper.check_alone()
 
     async def abort_uploads(self, uploads: Sequence[UnfinishedUpload]) -> list[UnfinishedUpload]:
-        """Abort those of these uploads that nobody would finish, and return them; delete what
+        """Abort those of these uploads that have no owner left, and return them; delete what
         checks of the store left behind.
 
         Raises StorageUnavailableError.

@@ -2,7 +2,7 @@
 forward.
 
 Theory of operation. An owner checks now and then, because listings cost; often after something was
-found, because more will come; and at once when somebody who put a message says so. Rules:
+found, because more will come; and at once when the sender of a message asks for it. Rules:
 
 - a check that was asked for begins no sooner than WAKE_INTERVAL_S after the last one: however many
   ask, the requests are bounded;
@@ -46,7 +46,7 @@ class MailboxPace:
         self.group.join(self)
 
     def wake(self) -> None:
-        """Somebody has put a message: check once, and often for a while.
+        """A message has been put: check once, and often for a while.
 
         O(1); nothing where checking is off.
         """

@@ -98,8 +98,8 @@ class ObjectUploader:
     async def upload(
         self, plan: ObjectPlan, before: asyncio.Task[object] | None = None
     ) -> list[StorageUpdateOperation]:
-        """Store the plan's bytes; return the operations that make them visible, none if nobody
-        wants any of them now. They are read at once, and sent when `before` is done.
+        """Store the plan's bytes; return the operations that make them visible, none if
+        none of them is wanted now. They are read at once, and sent when `before` is done.
 
         Several only for many segments: each changes at most OPERATION_CHUNKS of them, in one turn
         of the loop. Retries for ever while a tier does not answer. Raises what else reading the
@@ -179,8 +179,8 @@ class ObjectUploader:
                 read = await self._source.read_unflushed(plan.blocks)
             except TierUnavailableError as error:
                 self.reading.failed(error)
-                # A successor truncates: what we owe is missing from the log then, and would never
-                # be reported to us.
+                # A successor truncates: what this owner has to flush is missing from the log then,
+                # and no report of that would come.
                 with contextlib.suppress(TierUnavailableError):
                     await self._source.check_primary()
             else:

@@ -1,5 +1,5 @@
-"""Which objects and uploads in Tier 2 nobody will ever want: distinguished from their names and the
-metadata alone.
+"""Which objects and uploads in Tier 2 no owner will ever want: distinguished by their names and
+the metadata alone.
 
 An orphan is an object whose upload ended and whose operation never committed: its owner died, was
 fenced, or a reply came too late. Rules (DESIGN 4.3):
@@ -65,7 +65,7 @@ class OrphanVerdict(enum.Enum):
     """Under way, or the work of a job."""
     ORPHAN = "orphan"
     SUSPECT = "suspect"
-    """Of the running epoch, and nobody knows of it."""
+    """Of the running epoch, and in no record of its owner."""
     UNKNOWN_OWNER = "unknown owner"
     """Not in the log, and without the tag of this store: another store's, or made by an older
     version.
@@ -112,8 +112,8 @@ def is_abandoned(
     now_ms: int,
     tag: bytes,
 ) -> bool:
-    """Whether this is an upload in parts of the store of this tag, and nobody will ever finish
-    it.
+    """Whether this is an upload in parts of the store of this tag that no owner will ever
+    finish.
     """
     old = now_ms - upload.begun_ms > UPLOAD_AGE_MS
     named = classify_name(upload.name)

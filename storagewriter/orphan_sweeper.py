@@ -75,7 +75,7 @@ class OrphanSweeper:
         other_stores: OtherStores = NO_OTHER_STORES,
     ) -> None:
         self.shared_with = other_stores.shared_with
-        """Which other store keeps objects in the same place, in words; None for nobody."""
+        """Which other store keeps objects in the same place, in words; None if there is none."""
         self._sharing_is_meant = other_stores.is_meant
         # An operator has said that other stores may be there: then the tag alone decides what is
         # ours.
@@ -180,7 +180,7 @@ class OrphanSweeper:
         return classify_object(name, source.metadata, source.epoch, self._in_flight, self._tag)
 
     def is_abandoned(self, upload: UnfinishedUpload) -> bool:
-        """Whether nobody will finish an upload in parts. O(1)."""
+        """Whether an upload in parts has no owner left. O(1)."""
         source, now_ms = self._source, self._clock.time_ms()
         container_id = source.metadata.container_id
         return is_abandoned(upload, container_id, source.epoch, self._in_flight, now_ms, self._tag)
@@ -266,7 +266,7 @@ class OrphanSweeper:
                     await self._storage.delete(stored.name)
 
     async def abort_abandoned(self, uploads: Sequence[UnfinishedUpload]) -> list[UnfinishedUpload]:
-        """Give up the uploads in parts that nobody will finish; return them.
+        """Give up the uploads in parts that have no owner left; return them.
 
         Raises StorageUnavailableError.
         """

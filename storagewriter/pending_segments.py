@@ -6,8 +6,7 @@ Each such segment has an aggregator in `dirty`, and is in one of three states:
     waiting --due (size, age, forced)--> ready --taken by a plan--> busy --release--> deleted,
     waiting, or ready again
 
-- a busy segment belongs to one flight; nobody else touches it, so its chunks are committed in
-  order;
+- a busy segment belongs to one run of uploads, so its chunks are committed in order;
 - what is flushed is always asked of the metadata (`storage_length`), so live operation, replay, a
   truncation or a deletion in between all end in the same `settle`;
 - nothing here is O(all segments) but `start` and a flush of everything.
@@ -57,7 +56,7 @@ class MetadataHolder(Protocol):
 
 
 class PendingSegments:
-    """What one container still owes Tier 2.
+    """What of one container is not in Tier 2 yet.
 
     `add` takes committed operations, and `ready` holds what is due, in the order it became so.
     `take` and `release` bracket an upload. `touched` gathers the segments whose storage length
@@ -256,8 +255,8 @@ class PendingSegments:
                 yield aggregator
 
     def in_order(self) -> list[int]:
-        """Segments that no flight has, about in the order in which they will go: what is due before
-        what waits.
+        """Segments of no run of uploads, about in the order in which they will go: first what is
+        due.
         """
         waiting = (segment_id for segment_id in self.dirty if segment_id not in self.ready)
         return [segment_id for segment_id in (*self.ready, *waiting) if segment_id not in self.busy]
@@ -269,7 +268,7 @@ class PendingSegments:
         self.ready.pop(segment_id, None)
 
     def take(self, segment_ids: Sequence[int]) -> None:
-        """These belong to a flight now."""
+        """These belong to a run of uploads now."""
         for segment_id in segment_ids:
             assert segment_id not in self.busy, segment_id
             self.busy.add(segment_id)
@@ -278,14 +277,14 @@ class PendingSegments:
                 aggregator.close_run()
 
     def release(self, segment_ids: Sequence[int], now: float) -> None:
-        """Their flight is over, with or without effect; what is old enough or forced is due
+        """Their run is over, with or without effect; what is old enough or forced is due
         again.
         """
         self.busy.difference_update(segment_ids)
         self._unblock(segment_ids, now)
 
     def _unblock(self, segment_ids: Sequence[int], now: float) -> None:
-        """Settle the segments; those that no flight has may be due again."""
+        """Settle the segments; those of no run may be due again."""
         for segment_id in segment_ids:
             self.settle(segment_id)
             aggregator = self.dirty.get(segment_id)

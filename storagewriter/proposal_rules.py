@@ -45,7 +45,7 @@ REFUSALS_SHOWN_MAX: Final = 1000
 WINDOW_BYTES: Final = 1024 * 1024
 """Most bytes that one GET fetches for headers."""
 HEADER_GAP_BYTES: Final = 64 * 1024
-"""Bytes nobody asked for that are fetched rather than make another request."""
+"""Unwanted bytes that are fetched rather than make another request."""
 
 
 class Standing(enum.Enum):
@@ -327,7 +327,7 @@ class OpenProposals(Container[str]):
 
     names: Container[str]
     unread_jobs: Container[str]
-    """Jobs with a message that nobody could read: what it proposes is an object of its job."""
+    """Jobs with a message that could not be read: what it proposes is an object of its job."""
 
     def __contains__(self, name: object) -> bool:
         if name in self.names:

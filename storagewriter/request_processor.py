@@ -74,8 +74,8 @@ from tier2.object_storage import (
 MESSAGES_PER_CHECK = 1000
 """Messages without an answer that one check takes; the rest comes with the next."""
 KEEP_MS = 7 * 24 * 3600 * 1000
-"""Messages are deleted when their answer is so old, or when they are themselves and nobody answers
-them.
+"""Messages are deleted when their answer is so old, or when they are themselves and have no
+answer.
 """
 REMOVED_PER_CHECK = 100
 """Answered messages one check deletes, and as many of the others."""
@@ -121,8 +121,8 @@ class RequestProcessor:
     """The answering half of a storage writer, which owns the task that runs it.
 
     `on_garbage()` is called when there is something for the collector. `export` makes a snapshot of
-    the container's catalog and gives the name of its manifest; None where nobody can. `group` has
-    the mailboxes that are woken by what is found here.
+    the container's catalog and gives the name of its manifest; None where that is not
+    possible. `group` has the mailboxes that are woken by what is found here.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class RequestProcessor:
             return
         while True:
             await self.pace.until_due()
-            before = self.answered  # What nobody here may answer does not count.
+            before = self.answered  # What this owner may not answer does not count.
             try:
                 await self.check_now()
             except StorageUnavailableError:
@@ -214,7 +214,7 @@ class RequestProcessor:
                 raise
             except TierUnavailableError as error:
                 # Tier 1 cannot say whether this is still the primary, or has no metadata of a
-                # segment: as if nobody had checked.
+                # segment: as if there had been no check.
                 self.health.failed(error)
                 raise StorageUnavailableError("mailbox", str(error)) from error
             self.health.succeeded()
@@ -289,15 +289,15 @@ class RequestProcessor:
                 poll.waiting.append(entry)
             if is_stale:
                 poll.stale.append(entry)
-        # What is missing or was answered by another is nobody's trouble any more.
+        # What is missing or was answered by another is not in the way any more.
         self._quarantined = quarantined
         last = poll.waiting[-1].message if poll.more else None
         self._polled_to = last.name if last is not None else ""
         return poll
 
     async def _tidy(self, poll: _Poll) -> None:
-        """Delete what nobody will read any more, and what nobody answered: it was tried once more
-        in this check.
+        """Delete what no job will read any more, and what had no answer: it was tried once more in
+        this check.
         """
         unanswered = (
             []

@@ -17,8 +17,8 @@ to be durable: its own, and those it took over. `keep_from` follows the truncati
 ahead of the log's beginning.
 
 **Deletion.** Nothing is deleted before there are KEPT whole ones, the newest its own. Nothing at
-all is deleted while the log begins with a snapshot whose manifest could not be read: nobody knows
-which files it names. Of one that lacks files the others stay. A pass has three steps. (1) It notes
+all is deleted while the log begins with a snapshot whose manifest could not be read: it may name
+any of the files. Of one that lacks files the others stay. A pass has three steps. (1) It notes
 the kept ones. (2) It asks the log whether this owner is still the primary. (3) It lists objects of
 this store and of epochs up to its own. Those that neither a kept snapshot nor a put in progress
 names are garbage: this owner never names them again. Manifests are deleted first, files a lag
@@ -372,7 +372,7 @@ class SnapshotUploader:
         try:
             await self._storage.put(manifest.name, [data], manifest.unique_id)
         except ObjectExistsError:
-            self._unconfirmed = None  # It is somebody else's: another id is needed.
+            self._unconfirmed = None  # It is another writer's: another id is needed.
             raise
         self.bytes_put += len(data)
         self._unconfirmed = None

@@ -1,14 +1,14 @@
-"""StorageWriter: takes committed operations and sees to it that their bytes come to Tier 2.
+"""StorageWriter: takes committed operations, and moves their bytes to Tier 2.
 
 Theory of operation. `add` is called with every committed operation, in the same turn of the event
-loop that commits it to the metadata. It only keeps books (`PendingSegments`) and wakes the writer
-when something became due. One task checks what is due, lets the plan choose (`flush_plan`), and
-starts a flight for each object: read, upload, commit. A segment is in at most one flight, so its
-chunks come in order by construction. Only the committed operation makes bytes visible in Tier 2; a
-flight cut short anywhere leaves at most an object nobody refers to.
+loop that commits it to the metadata. `FlushLoop` uploads what is due. A segment's chunks are
+committed in the order of its bytes. Only the committed operation makes bytes visible in Tier 2. An
+upload that is cut off leaves at most an object that nothing refers to. Beside the flushes run the
+parts that keep Tier 2 in order: consolidation, deletion of garbage, sweeps for orphans, the
+mailbox.
 
 Tier 2 failing shows in `health` and holds the log, nothing else. The log failing (not primary,
-stopped, outcome unknown) ends the writer: its container ends too, and recovery goes on from the
+stopped, outcome unknown) ends the writer. Its container ends too, and recovery continues from the
 log.
 """
 
@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Iterator, KeysView, Sequence
+from collections.abc import Awaitable, Callable, KeysView, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Final
 
-from durablelog.operations import Operation, StorageUpdateOperation
+from durablelog.operations import Operation
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerNotServedError,
@@ -36,24 +35,17 @@ from storagewriter.chunk_releaser import ChunkReleaser
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator, rewrite_gate
 from storagewriter.data_source import NO_OTHER_STORES, OtherStores, WriterDataSource
-from storagewriter.flush_plan import ObjectPlanner, plan_full_object
-from storagewriter.flush_waiters import FlushWaiters
+from storagewriter.flush_loop import FlushLoop
 from storagewriter.garbage_collector import GarbageCollector
-from storagewriter.link_plan import plan_links
 from storagewriter.mailbox_pace import MailboxGroup
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.orphan_sweeper import OrphanSweeper
-from storagewriter.pending_segments import PendingSegments
 from storagewriter.request_processor import RequestProcessor
-from storagewriter.uploads_in_flight import UploadsInFlight
 from storagewriter.wall_clock import SteadyWallClock
 from tier2.object_storage import ObjectStorage
 
 _LOG_ENDED = (AppendOutcomeUnknownError, ContainerStoppedError, NotPrimaryError)
 
-
-SEGMENTS_OF_A_TURN: Final = 512
-"""Passed over without letting others run: a millisecond or two."""
 _DRAIN_CHECK_S = 0.1
 """How often a close checks whether Tier 2 has begun to fail."""
 
@@ -91,7 +83,6 @@ class StorageWriter:
         group: MailboxGroup | None = None,
         rewrites: WeightedGate | None = None,
     ) -> None:
-        self._on_advance = on_advance
         self._on_failure = on_failure
         self.failure: BaseException | None = None
         self.garbage_collector = GarbageCollector(
@@ -100,7 +91,7 @@ class StorageWriter:
         self.chunk_releaser = ChunkReleaser(source, config, runtime)
         self._source = source
         self._config = config
-        self._unflushed_target_bytes = config.unflushed_target_bytes
+        self._drained_some = asyncio.Event()
         self._executor = runtime.executor("storagewriter", 1)
         self._uploader = ObjectUploader(
             source, storage, config, runtime, self._executor, other_stores.mark
@@ -124,7 +115,7 @@ class StorageWriter:
             self._uploader,
             self._executor,
             rewrites or rewrite_gate(config.consolidation_bytes),
-            may_run=lambda: not self._is_over_target(),
+            may_run=lambda: not self._flushes.is_over_target,
             on_garbage=self._notice_released,
         )
         self.mailbox = RequestProcessor(
@@ -139,25 +130,18 @@ class StorageWriter:
             export=export,
             group=group,
         )
-        self._pending = PendingSegments(source, config)
-        self._uploads = UploadsInFlight(
+        self._flushes = FlushLoop(
             source,
-            self._pending,
             self._uploader,
             config,
             side_by_side=not storage.is_local,
-            on_ended=self._upload_ended,
-            release=self._release_some,
+            on_advance=on_advance,
+            on_settled=self._settled,
+            on_ended=self._drained_some.set,
         )
-        self._waiters = FlushWaiters()
-        self._wake = asyncio.Event()
+        self._pending, self._uploads = self._flushes.pending, self._flushes.uploads
         self._task: asyncio.Task[None] | None = None
         self._stopping = self._stopped = False
-        self._advanced = False
-        self._requested: list[int] = []
-        """Segments to be flushed at the request of somebody who is held back."""
-        self._drained_some = asyncio.Event()
-        self._links = 0
 
     # --- the container's side ---------------------------------------------------------------------
 
@@ -167,14 +151,8 @@ class StorageWriter:
 
         What Tier 2 has already is passed over. After the writer stopped nothing happens.
         """
-        if self._stopped:
-            return
-        pending = self._pending
-        pending.add(operations, asyncio.get_running_loop().time())
-        if pending.touched:
-            self._settle_waiters()
-        if pending.news or self._advanced or (self._uploads.has_room and self._is_over_target()):
-            self._wake.set()
+        if not self._stopped:
+            self._flushes.add(operations)
 
     def start(self) -> None:
         """Begin to flush; after replay.
@@ -198,8 +176,7 @@ class StorageWriter:
         """Flush everything pending from now on once it has so many bytes: there is more, or less,
         room for it. O(1).
         """
-        self._unflushed_target_bytes = target_bytes
-        self._wake.set()
+        self._flushes.set_target(target_bytes)
 
     async def drain(self, timeout_s: float) -> None:
         """Begin no more uploads, and let those on their way end: cut off, each would leave an
@@ -254,27 +231,15 @@ class StorageWriter:
         """
         if self._stopped:
             raise self._stop_error()
-        waiter = self._waiters.begin()
-        try:
-            for some in _portions(self._pending.with_sources(segment_id)):
-                waiter.add(self._pending.force(some))
-                self._wake.set()
-                if len(some) == SEGMENTS_OF_A_TURN:
-                    await asyncio.sleep(0)
-            await waiter.wait()
-        finally:
-            self._waiters.end(waiter)
+        await self._flushes.flush(segment_id)
 
     def request_flush(self) -> None:
-        """Flush what is pending now, if nothing is on its way: somebody is held back by it.
+        """Flush what is pending now, if no upload is under way: a caller is held back by it.
 
         O(dirty segments) of a pointer each then; the task makes them due, in slices.
         """
-        if self._stopped or self._uploads.count or self._requested:
-            return
-        if self._pending.dirty:
-            self._requested = self._pending.with_sources(None)
-            self._wake.set()
+        if not self._stopped:
+            self._flushes.request()
 
     @property
     def unflushed_bytes(self) -> int:
@@ -289,7 +254,7 @@ class StorageWriter:
     @property
     def is_flushing(self) -> bool:
         """Whether bytes are on their way, or go as soon as something sees to it."""
-        return self._uploads.count > 0 or self._is_over_target()
+        return self._uploads.count > 0 or self._flushes.is_over_target
 
     def unflushed_bytes_of(self, segment_id: int) -> int:
         """Those of one segment, without what was merged into it. O(1)."""
@@ -386,7 +351,7 @@ class StorageWriter:
             objects_written=self._uploads.objects,
             blocks_written=self._uploads.blocks,
             bytes_written=self._uploads.bytes_written,
-            links=self._links,
+            links=self._flushes.links,
             upload_failures=self._uploader.health.failures,
             name_collisions=self._uploader.collisions,
             consolidations=self.consolidator.consolidations,
@@ -417,7 +382,7 @@ class StorageWriter:
         try:
             async with OwnedTaskGroup() as group:
                 self._begin_parts(group)
-                await self._flush_what_is_due(group)
+                await self._flushes.run(group)
         except BaseExceptionGroup as errors:
             self._fail(_first(errors))
 
@@ -442,96 +407,7 @@ class StorageWriter:
         if self._config.consolidation:
             group.create_task(self.consolidator.run())
 
-    async def _flush_what_is_due(self, group: asyncio.TaskGroup) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            self._wake.clear()
-            self._pending.news = False
-            if self._advanced:
-                self._advanced = False
-                while self._pending.correct_first(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - a step
-                    await asyncio.sleep(0)
-                self._on_advance()
-            now = loop.time()
-            next_age = self._pending.collect_aged(now, SEGMENTS_OF_A_TURN)
-            while next_age is not None and next_age <= now:
-                await asyncio.sleep(0)
-                next_age = self._pending.collect_aged(now, SEGMENTS_OF_A_TURN)
-            await self._force_requested()
-            self._start_links(group)
-            await self._start_uploads(group)
-            timer = loop.call_at(next_age, self._wake.set) if next_age is not None else None
-            try:
-                await self._wake.wait()
-            finally:
-                if timer is not None:
-                    timer.cancel()
-
-    async def _force_requested(self) -> None:
-        requested, self._requested = self._requested, []
-        for some in _portions(requested):
-            self._pending.force(some)
-            if len(some) == SEGMENTS_OF_A_TURN:
-                await asyncio.sleep(0)
-
-    def _start_links(self, group: asyncio.TaskGroup) -> None:
-        links = plan_links(self._pending, self._source.metadata)
-        if links:
-            ids = list(dict.fromkeys(segment_id for link in links for segment_id in link))
-            self._pending.take(ids)
-            group.create_task(self._link(links, ids))
-
-    async def _start_uploads(self, group: asyncio.TaskGroup) -> None:
-        config, pending, uploads = self._config, self._pending, self._uploads
-        while uploads.has_room:
-            room = uploads.room_bytes
-            planner = ObjectPlanner(pending, self._source.metadata, config, room)
-            uploads.planning = True
-            try:
-                while planner.plan_some(SEGMENTS_OF_A_TURN):  # noqa: ASYNC110 - it is a step
-                    await asyncio.sleep(0)
-            finally:
-                uploads.planning = False
-            plan = planner.plan
-            # Ready and yet no plan: it does not fit into what is in flight, so a landing will wake
-            # us.
-            if plan is None and not pending.ready and self._is_over_target():
-                plan = plan_full_object(pending, self._source.metadata, config, room)
-                pending.take(plan.segment_ids if plan is not None else ())
-            if plan is None:
-                return
-            uploads.begin(plan, group)
-
-    def _is_over_target(self) -> bool:
-        return (
-            self._pending.unflushed_bytes - self._uploads.bytes_in_flight
-            >= self._unflushed_target_bytes
-        )
-
-    async def _link(self, links: Sequence[tuple[int, int]], segment_ids: Sequence[int]) -> None:
-        await self._source.commit(StorageUpdateOperation(links=links))
-        self._links += len(links)
-        self._release(segment_ids)
-
-    def _upload_ended(self) -> None:
-        self._drained_some.set()
-        self._wake.set()
-
-    async def _release_some(self, segment_ids: Sequence[int]) -> None:
-        for some in _portions(segment_ids):
-            self._release(some)
-            if len(some) == SEGMENTS_OF_A_TURN:
-                await asyncio.sleep(0)
-
-    def _release(self, segment_ids: Sequence[int]) -> None:
-        self._pending.release(segment_ids, asyncio.get_running_loop().time())
-        self._settle_waiters()
-        self._wake.set()
-
-    def _settle_waiters(self) -> None:
-        self._advanced = True
-        self._waiters.settle(self._pending.touched, self._source.metadata)
-        self._pending.touched.clear()
+    def _settled(self) -> None:
         self._notice_released()
         self.consolidator.notice()
 
@@ -547,7 +423,7 @@ class StorageWriter:
             self._stopped = True
             self.failure = error
             self.mailbox.pace.group.leave(self.mailbox.pace)
-            self._waiters.fail(self._stop_error())
+            self._flushes.waiters.fail(self._stop_error())
 
     def _stop_error(self) -> SegmentStoreError:
         if isinstance(self.failure, ContainerNotServedError):
@@ -556,12 +432,6 @@ class StorageWriter:
         if failing is not None and self.failure is None:
             return TierUnavailableError("tier2", failing)
         return ContainerStoppedError(self._source.metadata.container_id, self.failure)
-
-
-def _portions(segment_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The segments, so many at a time that others wait for a millisecond or two."""
-    for first in range(0, len(segment_ids), SEGMENTS_OF_A_TURN):
-        yield segment_ids[first : first + SEGMENTS_OF_A_TURN]
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

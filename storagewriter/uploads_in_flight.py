@@ -1,14 +1,14 @@
 """UploadsInFlight: objects on their way to Tier 2, and what becomes of the metadata by each (loop).
 
-A flight is of one plan and has its segments to itself. One of a large segment goes on while full
-objects of it are pending and nothing else is due. They are uploaded beside each other, so that a
-segment is not bound to the rate of one upload. On a local disk they would compete with the log, so
-one is sent at a time, and the next one is read and built meanwhile. Rules:
+A run of uploads begins with a plan, and has its segments to itself. The run of a large segment goes
+on while full objects of it are pending and nothing else is due. They are uploaded beside each
+other, so that a segment is not bound to the rate of one upload. On a local disk they would compete
+with the log. So one is sent at a time, and the next one is read and built meanwhile. Rules:
 
 - chunks of a segment are committed in the order of its bytes, whichever object is there first;
 - an object is committed with no chunk if those before it were not taken: a truncation or a release
   came between. It is garbage at once, and its segment is planned again;
-- all flights together keep to `uploads_max` and `upload_bytes_max`.
+- all uploads together keep to `uploads_max` and `upload_bytes_max`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ AHEAD_OF_A_DISK: Final = 2
 class UploadsInFlight:
     """Of one storage writer. `side_by_side`: objects of one segment are sent so.
 
-    `on_ended()` is called when an object is not on its way any more, `release(segment_ids)` at the
-    end of each flight.
+    `on_ended()` is called when an object is not on its way any more, `release(segment_ids)` at
+    the end of each run.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class UploadsInFlight:
         return self._config.upload_bytes_max - self.bytes_in_flight
 
     def begin(self, plan: ObjectPlan, group: asyncio.TaskGroup) -> None:
-        """Have a plan, whose segments are taken, carried out. What stops a flight stops the
+        """Have a plan, whose segments are taken, carried out. What stops an upload stops the
         group.
         """
         self._add(plan)

@@ -8,8 +8,8 @@ back is believed at once, for it only makes things younger. What the clock says 
 has to be believed.
 
 A jump is what wall time does beyond the time that passed: the event loop's, or the machine's since
-its start, which goes on while it is suspended. It is noticed whenever somebody asks for the time or
-for the health.
+its start, which goes on while it is suspended. It is noticed whenever the time or the
+health is asked for.
 """
 
 from __future__ import annotations

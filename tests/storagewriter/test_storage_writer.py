@@ -14,7 +14,7 @@ import pytest
 from durablelog.operations import StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import ConfigError
-from storagewriter import object_uploader, storage_writer
+from storagewriter import flush_loop, object_uploader
 from storagewriter.config import StorageWriterConfig
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 
@@ -156,7 +156,7 @@ class TestTriggers:
     def test_a_request_sends_all_and_makes_few_due_in_a_turn(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(storage_writer, "SEGMENTS_OF_A_TURN", 4)
+        monkeypatch.setattr(flush_loop, "SEGMENTS_OF_A_TURN", 4)
 
         async def body(c: FakeContainer) -> None:
             ids = [c.create(f"s{number}") for number in range(18)]

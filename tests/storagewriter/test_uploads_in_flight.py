@@ -14,7 +14,7 @@ import pytest
 from durablelog.chunk_slices import Slices
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.runtime import Runtime
-from storagewriter import storage_writer
+from storagewriter import flush_loop
 from storagewriter.flush_plan import ObjectPlan
 from tests.storagewriter.fake_container import LOG_LATENCY_S, FakeContainer, run
 from tier2.file_object_storage import FileObjectStorage
@@ -216,7 +216,7 @@ def test_a_flight_that_lost_a_block_ends_though_appends_go_on() -> None:
 
 def test_a_plan_in_progress_keeps_its_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are planned one in each turn, behind a large one that is on its way already."""
-    monkeypatch.setattr(storage_writer, "SEGMENTS_OF_A_TURN", 1)
+    monkeypatch.setattr(flush_loop, "SEGMENTS_OF_A_TURN", 1)
 
     async def body(c: FakeContainer) -> None:
         puts, a = held_puts(c), c.create("a")
