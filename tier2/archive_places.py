@@ -15,7 +15,7 @@ _ARCHIVED: Final = re.compile(
 class ArchivedName(NamedTuple):
     """The name of a part of a log, of its index, or of a list of parts.
 
-    Its store's metadata have it, and nobody else deletes it.
+    Its store's metadata name it, and only that store deletes it.
     """
 
     name: str

@@ -33,7 +33,7 @@ from tier2.block_object import (
 
 RUN_BYTES_DEFAULT = 64 * 1024 * 1024
 GAP_BYTES_MAX = 1024 * 1024
-"""Bytes nobody asked for that are fetched rather than begin another run."""
+"""Bytes no caller asked for that are fetched rather than begin another run."""
 
 
 class ChunkStretch(NamedTuple):
@@ -97,8 +97,8 @@ def plan_runs(
     in their order.
 
     ValueError if they are not, or lie elsewhere. No run takes more than `run_bytes` (at least one
-    extent) of a fetch. Up to `gap_bytes` nobody asked for are fetched between two chunks rather
-    than begin another run.
+    extent) of a fetch. Up to `gap_bytes` between two chunks are fetched unasked rather than begin
+    another run.
     """
     runs: list[BlockRun] = []
     start = end = 0

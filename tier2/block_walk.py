@@ -4,7 +4,7 @@ checksum right.
 The object is walked from its first byte as the row of blocks it should be, so that bytes no chunk
 refers to any more are checked as well. Rules of this file:
 
-- a fault says whether a chunk lies in its block: nobody will ask for the bytes of any other;
+- a fault says whether a chunk lies in its block: no reader asks for the bytes of any other;
 - a block that fails a check is read twice more from the store before that is believed: two
   transfers may go wrong;
 - behind a header that cannot be read the walk goes on at the next place where a chunk says a block
@@ -67,7 +67,7 @@ class BlockFault(NamedTuple):
     position: int
     """Of the block in its object."""
     chunks: tuple[ChunkRecord, ...]
-    """Those that lie in it by their own word; empty: nobody will ask for its bytes."""
+    """Those that lie in it by their own word; empty: no reader asks for its bytes."""
     error: BlockFormatError
     """BlockIdentityError: it is another's block.
 

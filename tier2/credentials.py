@@ -23,7 +23,7 @@ _PAGE: Final = "docs/tier2.md#credentials"
 
 
 def refuse_secrets(url: str, stored: object = None, *, setting: str = "tier2") -> None:
-    """Raise ConfigError if a URL that somebody gives holds a password or a key.
+    """Raise ConfigError if a URL that a caller gives holds a password or a key.
 
     But not the one that the store was made with: a program that has always given it must still
     open the store.

@@ -1,6 +1,6 @@
 """StagingFolder: where the file storage writes an object before it has its name.
 
-Files here are nobody's until they are linked to a name; what a dead process left is thrown away.
+Files here belong to no object until they are linked to a name; what a dead process left is deleted.
 Rules:
 
 - every storage writes under a tag of its own, and holds the lock `<tag>.lock` for as long as it is
@@ -85,8 +85,8 @@ class StagingFolder:
             except BlockingIOError:
                 self._tag = (self._tag + 1) & _TAG_MAX
                 continue
-            # Somebody clearing up may have locked and removed the file between its creation and our
-            # lock.
+            # Another storage that removes leftovers may have locked and removed the file between
+            # its creation and our lock.
             if owned.is_at(path):
                 return owned
             owned.close()

@@ -42,8 +42,8 @@ class FileTree:
         self._publish(source, target, replace=True)
 
     def sync_nearest(self, folder: str) -> None:
-        """Make durable what is missing from `folder`; if that itself is missing, pruned by
-        somebody, that it is.
+        """Make durable what is missing from `folder`; if another process pruned the folder itself,
+        make its absence durable.
         """
         while True:
             try:
@@ -96,7 +96,7 @@ class FileTree:
                 break
             self._disk.sync_directory(above)
         else:
-            # What is above the root may be another's, and closed to us.
+            # What is above the root may belong to another user, and be closed to this process.
             with contextlib.suppress(PermissionError):
                 self._disk.sync_directory(posixpath.dirname(self._root))
         if len(self._durable) >= FOLDERS_MAX:

@@ -5,7 +5,7 @@ The adapter (`fsspec_object_storage`) believes no back end more than what stands
 file:
 
 - a scheme that is not named gets the most careful treatment: `_UNKNOWN`;
-- what was seen is said; a promise read in a document of somebody's is not enough for
+- an entry states what was measured; a promise in a back end's documentation is not enough for
   `atomic_create` or `whole`.
 """
 

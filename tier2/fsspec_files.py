@@ -241,8 +241,8 @@ class FsspecFiles:
         """All that lies below `folder` ("" or ending in a slash), whatever it is called, as `walk`
         orders it.
 
-        But what is in a folder that `is_left_out`. One that is closed to us is a thing by itself,
-        unless it `must_be_seen`.
+        But what is in a folder that `is_left_out`. A folder that this process may not list is a
+        thing by itself, unless it `must_be_seen`.
         """
         left = self._everything_in(folder)[::-1]
         while left:
@@ -319,7 +319,7 @@ class FsspecFiles:
                 self._make_folder(fs, folder)
             elif not isinstance(error, FileNotFoundError):
                 raise
-            # Made by us, or by another meanwhile.
+            # The folder exists now: made here, or by another process meanwhile.
             self._write(fs, path, data)
 
     def _make_folder(self, fs: Any, folder: str) -> None:
@@ -502,7 +502,7 @@ class FsspecFiles:
 
 
 def secret_values(options: Mapping[str, Any]) -> set[str]:
-    """Those of the options that nobody else may see."""
+    """Those of the options that must not be shown."""
     return {str(value) for key, value in options.items() if is_secret(key, str(value))}
 
 

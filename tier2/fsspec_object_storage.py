@@ -118,9 +118,9 @@ class FsspecObjectStorage(ThreadedObjectStorage[FsspecFiles]):
         """As `list`, of all that lies below a folder ("" or ending in a slash), also under names
         that are none of objects.
 
-        Folders that `is_left_out` are not inspected; of those that are closed to us only the ones
-        that `must_be_seen` are an error. Names end in a slash. Never for the engine, which touches
-        nothing that is foreign.
+        Folders that `is_left_out` are not inspected; of those that this process may not list only
+        the ones that `must_be_seen` are an error. Names end in a slash. Never for the engine, which
+        touches nothing that is foreign.
         """
         found = self._files.walk_everything(folder, is_left_out, must_be_seen)
         while page := await self._next_page(folder, found):

@@ -39,7 +39,7 @@ class SecretFileError(Exception):
 def known_options(
     scheme: str, file_system: type[Any], *, strict: bool = True
 ) -> frozenset[str] | None:
-    """The options it takes; None where it takes any, or nobody can know.
+    """The options it takes; None where it takes any, or where they cannot be known.
 
     With `strict` also where it passes over unknown ones in silence, as those of fsspec itself do.
     """

@@ -1,7 +1,7 @@
 """Where Tier 2 is: from a URL in the settings to an object storage.
 
 `file:///absolute/path`, `memory://` (private, lost when closed), `memory://name` (shared by
-everybody in this process who names it, as long as its `MemoryStorages` lives),
+all stores of this process that name it, as long as its `MemoryStorages` lives),
 `s3://bucket/prefix?key=value` (tier2/s3), and whatever else fsspec knows. Rules of this file:
 
 - another scheme joins by a line in `_SCHEMES`;
@@ -71,7 +71,7 @@ def check_object_storage_url(url: str, *, new: bool = False) -> None:
     """Raise ConfigError("tier2", ...) if `open_object_storage` would; makes and touches nothing.
 
     With `new` also for what stores have been made with and no store shall be made with again: a
-    secret in the URL, and an option that nobody heeds.
+    secret in the URL, and an option without effect.
     """
     scheme = _scheme_of(url)
     if new:

@@ -182,7 +182,7 @@ async def _read_file(
 
 
 class _Download:
-    """One download into a directory that nobody reads yet."""
+    """One download into a directory that has no reader yet."""
 
     def __init__(
         self,

@@ -202,7 +202,7 @@ class MarkerName(NamedTuple):
 
 
 class ProbeName(NamedTuple):
-    """The name of a probe: nobody wants it after the check that put it."""
+    """The name of a probe: no caller needs it after the check that put it."""
 
     name: str
 

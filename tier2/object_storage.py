@@ -70,7 +70,7 @@ class ObjectRange(NamedTuple):
 class UnfinishedUpload(NamedTuple):
     """An upload in parts that was begun and neither completed nor aborted.
 
-    Nobody sees it; its parts are billed.
+    No read or listing of objects shows it; its parts are billed.
     """
 
     name: str
@@ -351,7 +351,7 @@ class ObjectStorage(ABC):
         """
 
     async def list_unfinished(self, prefix: str = "") -> Sequence[UnfinishedUpload]:
-        """All uploads in parts that nobody finished, of names beginning with `prefix`.
+        """All unfinished uploads in parts, of names beginning with `prefix`.
 
         None where there are no parts. One request for 1,000 of them.
         """

@@ -4,8 +4,8 @@
 Names of objects begin their unique id with a tag of the store (tier2/object_names.py), so no store
 deletes what another one made. Names that older versions wrote have no tag: their store is known by
 the markers. Rule: a store's marker is there before its first object, in every place, its own folder
-included. Another store may name that folder, or both may be links to one volume. So who sees an
-object, and afterwards no marker but his own, knows that the object is of no store but his.
+included. Another store may name that folder, or both may be links to one volume. So a store that
+sees an object, and afterwards no marker but its own, knows that the object is its own.
 
 Where another store has its marker, a store is made, or opened for the first time, only if its
 setting `shared_tier2` says that they are meant to share (docs/decisions/0038-shared-tier2.md). A
@@ -126,8 +126,8 @@ class StoreMarkers:
             raise PlaceTakenError(self._storage.url, await self._refusal(others))
 
     async def withdraw(self) -> None:
-        """Take away what `make` has put, of a store that is deleted for good, so that nobody goes
-        by its marker.
+        """Delete the marker that `make` has put, of a store that is deleted for good, so that no
+        other store goes by it.
 
         As well as Tier 2 lets it.
         """

@@ -193,7 +193,7 @@ class ArchivedPartsLists:
         raise AssertionError
 
     def evict_idle(self) -> None:
-        """Forget lists that nobody has used for IDLE_S. O(KEPT_LISTS)."""
+        """Forget lists unused for IDLE_S. O(KEPT_LISTS)."""
         before = asyncio.get_running_loop().time() - IDLE_S
         for ordinal in [each for each, (_, used) in self._lists.items() if used < before]:
             del self._lists[ordinal]
@@ -214,7 +214,7 @@ class ArchivedPartsLists:
         ordinal = archive.lists
         parts = archive.tail[:LIST_PARTS]
         swept = archive.swept >= (ordinal + 1) * LIST_PARTS
-        if not swept:  # else nobody asks for it, and nothing would delete it any more
+        if not swept:  # no caller asks for a swept list, and no sweep would delete it
             content = encode_list(self._container_id, ordinal, parts)
             name = list_name(self._store_id, self._container_id, ordinal)
             await self._storage.put(name, [content], content_id(content))

@@ -29,7 +29,7 @@ __all__ = ["VERSION", "CatalogFormatError", "Manifest", "TableFile", "encode", "
 
 VERSION: Final = 1
 MANIFEST_BYTES_MAX: Final = 1024 * 1024
-"""Nobody reads a longer one; in truth it is about a thousand bytes."""
+"""A longer one is refused; the usual size is about a thousand bytes."""
 _CRC: Final = "crc32c"
 
 
@@ -70,7 +70,7 @@ class Manifest:
     """
     tables: Mapping[str, TableFile]
     stopped: bool = False
-    """Nobody had the container open: no owner of a newer epoch was there before `time_ms`."""
+    """No process had the container open: no owner of a newer epoch was there before `time_ms`."""
 
     @property
     def snapshot(self) -> SnapshotName:

@@ -170,7 +170,7 @@ async def _read_segments(
     columns: list[str] | None,
     segment_ids: list[int],
 ) -> pa.Table:
-    # The column that rows are chosen by is read even if nobody asked for it.
+    # The column that rows are chosen by is read even if the caller did not ask for it.
     fetched = None if columns is None else list(dict.fromkeys([*columns, "segment_id"]))
     partial = await _open(storage, file, schema, fetched)
     groups = partial.choose_segments(segment_ids)

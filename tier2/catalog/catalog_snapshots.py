@@ -100,7 +100,7 @@ async def write_snapshot(
 
     Four requests; most of the work is a thread's.
 
-    `stopped`: nobody has had the container open since `time_ms` (`Manifest.stopped`).
+    `stopped`: no process has had the container open since `time_ms` (`Manifest.stopped`).
     """
     assert metadata.container_id == container_id, (metadata.container_id, container_id)
     copy = copy_catalog(metadata)
@@ -335,8 +335,8 @@ async def delete_old_snapshots(
     keep: int = KEPT,
     age_ms: int = AGE_MS,
 ) -> int:
-    """Delete what nobody needs any more of this store's snapshots of a container, and say how many
-    they were.
+    """Delete those of this store's snapshots of a container that no reader needs any more; gives
+    how many they were.
 
     The newest `keep` stay, and what is younger than `age_ms`; so does all of owners after `epoch`.
     """
@@ -358,7 +358,7 @@ async def delete_old_snapshots(
             await storage.delete(each.manifest.name)
         elif await storage.head(manifest_name(each.name)) is not None:
             # A listing may lag: it is whole, and without its tables it would be a snapshot that
-            # nobody can read.
+            # no reader can open.
             continue
         for stored in each.objects:
             if stored is not each.manifest:

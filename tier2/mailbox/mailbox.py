@@ -67,7 +67,8 @@ async def put_message(storage: ObjectStorage, runtime: Runtime, message: Message
 
     ValueError as `encode`.
 
-    After StorageUnavailableError nobody knows: put it again, and delete nothing it names meanwhile.
+    After StorageUnavailableError it may be there or not: put it again, and delete nothing it names
+    meanwhile.
     """
     return await _put(storage, runtime, message_name(message.key), encode(message))
 

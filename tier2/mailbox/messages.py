@@ -100,8 +100,8 @@ class ReplaceProposal(NamedTuple):
 
 
 class OrphanDeletionRequest(NamedTuple):
-    """Objects that a job found nobody refers to: the owner is to check, and to make garbage of what
-    is.
+    """Objects that a job found without a reference: the owner is to check each, and to make garbage
+    of those that are unreferenced.
     """
 
     container_id: int

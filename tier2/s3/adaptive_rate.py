@@ -1,7 +1,7 @@
 """AdaptiveRate: how many requests a second a throttling provider gets; RateGate: where requests
 wait for it.
 
-Without throttling there is no limit. Throttled once, everybody slows down to half of what was
+Without throttling there is no limit. Throttled once, all requests slow down to half of what was
 measured; each second without throttling adds a little; far above where it began, the limit is off
 again. So the storage as a whole finds the rate that the provider grants, where each request
 retrying for itself would only make it worse.
@@ -88,7 +88,7 @@ class AdaptiveRate:
 class RateGate:
     """Where requests wait, one behind another, for what `rate` grants.
 
-    After `stop` nobody waits any more.
+    After `stop` no request waits any more.
     """
 
     def __init__(self, source: random.Random) -> None:
@@ -112,7 +112,7 @@ class RateGate:
         self.rate.sent(loop.time())
 
     def stop(self) -> None:
-        """Let everybody through: what is left is failing fast, and aborting what was begun."""
+        """Let every request through: what is left is failing fast, and aborting what was begun."""
         self._stopped.set()
 
     def throttled(self) -> None:

@@ -40,7 +40,7 @@ READ_TIMEOUT_S: Final = 60
 """Between two arrivals of bytes, not of a whole request."""
 
 CUT_S: Final = 0.001
-"""What is left to a reply that nobody waits for, of its socket's patience."""
+"""The socket timeout of a reply that no caller waits for."""
 
 NEW_CLIENT_MS: Final = 5000
 """A client whose credentials were refused is kept at least so long."""
@@ -66,7 +66,7 @@ class S3Reply:
         """The request is on its way: what is needed for that, as credentials, is there."""
         self.begun = False
         self.lost = False
-        """Nobody waits for it any more: another one had the answer, or its reader was cancelled."""
+        """No caller waits for it any more: another had the answer, or its reader was cancelled."""
         self._body: StreamingBody | None = None
 
     def begins(self, body: StreamingBody) -> None:
@@ -75,7 +75,7 @@ class S3Reply:
         self.begun = True
 
     def give_up(self) -> None:
-        """Nobody waits for it any more."""
+        """End it: no caller waits for it any more."""
         self.lost = True
         self.cut()
 

@@ -40,7 +40,7 @@ class S3Verdict(Enum):
     FAILED = auto()
     """Refused for a reason of its own; it took no effect."""
     UNCERTAIN = auto()
-    """Nobody knows whether it took effect."""
+    """It may have taken effect or not."""
 
 
 class S3AnswerError(ObjectStorageError):

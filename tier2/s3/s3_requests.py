@@ -50,7 +50,7 @@ CALL_NAMES: dict[Operation, str] = {
 
 
 CUT_AGAIN_S = 1.0
-"""While closing, between two searches for replies that nobody waits for."""
+"""While closing, between two searches for replies that no caller waits for."""
 CREDENTIALS_S = 30.0
 """From here on requests that wait for credentials are reported."""
 CLOSE_S_MAX = 150.0
@@ -179,7 +179,7 @@ class S3Requests:
         return self._start(operation, name, work, 0, size_received, self._leave_beside, hedge=True)
 
     def abandon(self, sent: Sent[Any]) -> None:
-        """Nobody wants its answer any more, for another request had it.
+        """Its answer is no longer needed, for another request had it.
 
         It counts among the second requests until its thread ends: as many may hang, and no other
         read waits for them.
@@ -204,7 +204,7 @@ class S3Requests:
             for reply in self._running.values():
                 if reply.lost:
                     reply.cut()
-            # One that nobody waits for may begin only now, and trickle.
+            # A reply that no caller waits for may begin only now, and trickle.
             await asyncio.wait(tuple(self._running), timeout=CUT_AGAIN_S)
         if self._closed:
             return

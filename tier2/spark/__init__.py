@@ -4,8 +4,8 @@ has.
 Rules of this room:
 
 - the jobs see Tier 2 alone: a catalog snapshot, a listing, objects, a mailbox. They load neither
-  the engine's loops nor its log nor the gateway, and change nothing themselves that anybody can
-  want: they propose, the owner of a container decides;
+  the engine's loops nor its log nor the gateway, and change nothing themselves that a reader needs:
+  they propose, the owner of a container decides;
 - what plans or checks is pure (Arrow in, results out) and tested without Spark; what a task does
   with objects is a coroutine over ObjectStorage and Runtime. Spark adds partitions, retries and
   other machines;

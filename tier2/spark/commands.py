@@ -8,7 +8,7 @@ Rules of this file:
 - what breaks ends with 2, never with 1: a scheduler must not take a failure for findings;
 - a verb runs in a thread of its own, so that Ctrl-C can cancel its query from this one, and the
   shell gets 130;
-- where nobody said what the master is, it is this machine: said here, in the environment, before
+- where the user names no master, it is this machine: set here, in the environment, before
   the first session.
 """
 
@@ -47,8 +47,8 @@ _LOCAL: Final = (
     "spark.ui.showConsoleProgress=false",
     "spark.log.level=ERROR",
 )
-"""Of a master that is this process: nobody reaches it from elsewhere, or opens its web page, and
-our own progress is shown.
+"""Of a master that is this process: no other machine reaches it, no web page is served, and our own
+progress is shown.
 """
 _CHECK_S: Final = 1.0
 _INTERRUPTED_S: Final = 20.0
@@ -128,7 +128,7 @@ def build_parser(program: str) -> argparse.ArgumentParser:
 
 
 def choose_master(said: str | None) -> None:
-    """Say in the environment what Spark's master is, if nobody else does.
+    """Set Spark's master in the environment, if the user's settings do not.
 
     Raises SystemExit(2) if it is too late to say so.
     """
@@ -181,7 +181,7 @@ def _run_interruptibly(verb: Callable[[], int]) -> int:
     thread = threading.Thread(target=work, name="spark-verb", daemon=True)
     try:
         thread.start()
-        # Not for ever at a time: a signal that another thread took wakes nobody here.
+        # Not for ever at a time: a signal that another thread took does not wake this one.
         while not ended.wait(_CHECK_S):
             pass
     except KeyboardInterrupt:

@@ -26,7 +26,7 @@ class Exit(enum.IntEnum):
     NOTHING = 0
     """Checked everything: nothing found, or all of it done."""
     FINDINGS = 1
-    """Something was found, or a part was refused or failed: somebody should check."""
+    """Something was found, or a part was refused or failed: the user should check."""
     UNDECIDED = 2
     """Not everything could be checked, or an answer did not come.
 

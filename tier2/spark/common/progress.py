@@ -207,4 +207,4 @@ class Progress:
             self._stream.write(text)
             self._stream.flush()
         except (OSError, ValueError):
-            self._show = False  # nobody reads it any more
+            self._show = False  # its reader has closed it

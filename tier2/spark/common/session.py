@@ -4,8 +4,8 @@ its place.
 Rules of this file:
 
 - the master is never named by a job. Spark has it from spark-submit, PYSPARK_SUBMIT_ARGS,
-  SPARK_REMOTE or spark-defaults.conf; only the console entry (`commands`) says something where
-  nobody else did, in the environment, before the first session;
+  SPARK_REMOTE or spark-defaults.conf; only the console entry (`commands`) sets one where none of
+  these does, in the environment, before the first session;
 - by Spark Connect and on other machines the code of the tasks is sent along: what checks there is
   what checks here;
 - the only place besides `progress` that distinguishes classic sessions from Connect.
@@ -134,7 +134,7 @@ def task_runtime() -> Runtime:
 
 
 def _is_any() -> bool:
-    """Whether somebody in this process has made a session, in whatever thread."""
+    """Whether this process has a Spark session, of whatever thread."""
     # getActiveSession knows the calling thread alone, for classic ones, and pyspark has no
     # public name for the other question.
     return (

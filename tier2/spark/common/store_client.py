@@ -188,7 +188,7 @@ class StoreClient:
         )
 
     async def merge_once(self, target: str, source: str) -> int | None:
-        """Merge a source that nobody else merges or deletes; its offset, None if that is not known
+        """Merge a source that no other client merges or deletes; its offset, None if not known
         any more.
 
         It is not known if the store was lost while it answered; then the source is missing because
@@ -380,6 +380,6 @@ class StoreClient:
 
 
 def _take_exception(future: asyncio.Future[int | None]) -> None:
-    """An event that is sent again has another outcome, and nobody asks for this one."""
+    """An event that is sent again has another outcome, and no caller asks for this one."""
     if not future.cancelled():
         future.exception()

@@ -83,7 +83,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--stopped",
         action="store_true",
-        help="nobody has the store open: take its newest snapshots",
+        help="no process has the store open: take its newest snapshots",
     )
     parser.add_argument(
         "--job-id", metavar="HEX", help="go on with this job, or name a new one; 16 hex digits"

@@ -3,7 +3,7 @@ they are lost.
 
 A store consolidates, truncates and deletes beside a job, and what it replaced is deleted after the
 deletion lag. Only the present catalog distinguishes that from loss. Rule: a source that is no
-longer live there was replaced, and its group is nobody's trouble; one that is live and not there is
+longer live there was replaced, and its group needs no work; one that is live and not there is
 missing.
 
 Coroutines over ObjectStorage; no pyspark.

@@ -121,7 +121,7 @@ class GroupRow:
 
 
 def planned_row(job_id: str, container_id: int, planned: PlannedGroup) -> GroupRow:
-    """A group nobody has worked at."""
+    """A group that no task has processed."""
     return GroupRow(
         job_id=job_id,
         container_id=container_id,

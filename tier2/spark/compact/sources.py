@@ -256,7 +256,7 @@ async def several(
                 return
             try:
                 await work(item)
-            except Exception as error:  # noqa: BLE001 - raised below, when nobody reads any more
+            except Exception as error:  # noqa: BLE001 - raised below, when no reader is left
                 errors.append(error)
 
     await asyncio.gather(*(worker() for _ in range(min(at_once, len(items)))))

@@ -8,12 +8,12 @@ Rules of this file:
   checked (with `verify_copies` all of it). The headers and extent tables of new objects are read
   back and compared before they are reported;
 - an object has a name of its own for each attempt; nothing is ever deleted here. What an attempt
-  leaves behind that did not get to propose it, or came second, is an object nobody refers to:
+  leaves behind that did not get to propose it, or came second, is an object without a reference:
   reconciliation finds it by its name;
 - the proposal is the group's: put if absent under the group's id. A second attempt says so and is
   as well off;
 - a source that is missing or corrupt fails its group, with names, and no other; so do a storage
-  that stays away and what nobody foresaw. Never the job.
+  that stays away and an unforeseen error. Never the job.
 
 Memory: the bytes of one group, what is fetched at a time, and, while a thread writes blocks, what a
 codec makes of them.

@@ -46,12 +46,12 @@ def add_parser(subparsers: Any) -> None:
         "--older-than",
         default="3 days",
         metavar="AGE",
-        help="an object that nobody refers to is an orphan when it is so old (default %(default)s)",
+        help="an unreferenced object is an orphan when it is so old (default %(default)s)",
     )
     parser.add_argument(
         "--allow-short-retention",
         action="store_true",
-        help="take an --older-than below a day: only where nobody writes",
+        help="take an --older-than below a day: only where no process writes",
     )
     parser.add_argument(
         "--listing",
@@ -95,7 +95,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--stopped",
         action="store_true",
-        help="nobody has the store open: its newest snapshots are the last word, and no owner "
+        help="no process has the store open: its newest snapshots are the last word, and no owner "
         "is asked",
     )
     parser.add_argument(

@@ -137,7 +137,7 @@ class StoreFacts(NamedTuple):
     empty: none.
     """
     tag: bytes = b""
-    """Of the store: what does not carry it may be another's. Empty: nobody knows it."""
+    """Of the store: what does not carry it may be another's. Empty: unknown."""
     taken_ms: Mapping[int, int] = {}
     """When snapshot B of some containers was taken, milliseconds since 1970 UTC: those whose owners
     were not asked for it, and might have had them open.
@@ -149,7 +149,7 @@ class StoreFacts(NamedTuple):
     others: Mapping[bytes, str] = {}
     """Tags of the other stores that have their markers here, and their ids."""
     store_id: str = ""
-    """A UUID; empty: nobody knows it, or the store has no object yet, and perhaps no marker."""
+    """A UUID; empty: unknown, or the store has no object yet, and perhaps no marker."""
     asked: bool = True
     """Snapshot B is of owners that were asked for it, not the newest there was."""
 

@@ -6,8 +6,8 @@ What lies there is foreign unless the grammar of the folder makes its name (docs
 Rules of this file:
 
 - a name of another store, by its tag, is that store's, and nothing here;
-- what the engine itself deletes later is a leftover, and information: nobody has to do anything;
-- what only the bytes can know is handed on to be read: markers, and messages that nobody answered.
+- what the engine itself deletes later is a leftover, and information: the user has nothing to do;
+- what only the bytes can know is handed on to be read: markers, and unanswered messages.
 
 Pure: rows of a listing in, findings out.
 """
@@ -202,7 +202,7 @@ def missing_marker(name: str) -> FindingRow:
 
 
 def bad_manifest(name: str, why: str) -> FindingRow:
-    """A snapshot that nobody can read."""
+    """A snapshot that cannot be read."""
     parts = parse_manifest_name(name)
     evidence = f"a snapshot of the catalog that cannot be read, an older one was taken: {why}"
     return FindingRow(

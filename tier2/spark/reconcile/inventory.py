@@ -1,4 +1,4 @@
-"""Prepared listings: Parquet, CSV or ORC that somebody wrote, and S3 Inventory by its manifest.
+"""Prepared listings: Parquet, CSV or ORC that the user provides, and S3 Inventory by its manifest.
 
 An inventory is opened once, where the job is planned, and is a plain value then that tasks get. It
 says which files there are, and of Parquet which keys each row group has. Rules of this file:

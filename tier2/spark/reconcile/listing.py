@@ -136,7 +136,7 @@ def _tables(stored: Iterable[StoredObject]) -> Iterator[pa.Table]:
 def _below(root: str, entries: Sequence[_Entry]) -> Iterator[StoredObject]:
     """All that is in there, in code point order of the names.
 
-    A folder that is closed to us is one foreign thing by itself.
+    A folder that this process may not list is one foreign thing by itself.
     """
     left = list(reversed(entries))
     while left:

@@ -1,4 +1,4 @@
-"""Listings that somebody else made: a DataFrame, or an inventory in files, brought to shards and
+"""Listings that the user provides: a DataFrame, or an inventory in files, brought to shards and
 compared there.
 
 Rules of this file:

@@ -56,7 +56,7 @@ class Asking(NamedTuple):
     older_than_ms: int
     """Wall time: only objects last modified before it are meant."""
     store_id: str
-    """Of the store whose owners are meant; empty if nobody says so."""
+    """Of the store whose owners are meant; empty if unknown."""
     names: int
     """Asked for at the most, of a container and range of shards."""
 

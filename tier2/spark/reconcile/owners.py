@@ -54,7 +54,7 @@ REQUESTS_AT_ONCE: Final = 16
 ASK: Final = "ask"
 """Every owner exports its catalog, now, and says so."""
 NEWEST: Final = "newest"
-"""The newest snapshots are the last word: nobody has the store open, or it was exported by hand."""
+"""The newest snapshots are final: no process has the store open, or the user exported them."""
 
 
 class Snapshots(NamedTuple):
@@ -65,7 +65,7 @@ class Snapshots(NamedTuple):
     unresponsive: Mapping[int, str]
     """Why each other container has none."""
     containers: int
-    """Of the store; 0 if nobody knows."""
+    """Of the store; 0 if unknown."""
     unreadable: Mapping[str, Unreadable] = {}
     """Manifests newer than these that cannot be read, and why."""
 
@@ -139,8 +139,8 @@ class Owners:
         return Snapshots(manifests, unresponsive, containers, unreadable)
 
     async def _require_store(self) -> None:
-        """Nobody would answer where nobody is; and a message would begin a folder, which the maker
-        of a store then refuses.
+        """Without a store no owner would answer; and a message would begin a folder, which then
+        keeps a store from being created there.
         """
         async for page in self.storage.list():
             if page:
@@ -172,8 +172,8 @@ class Owners:
         return await answers_to(self.storage, [each.key for each in requests], self.timeout_s)
 
     async def known_store(self) -> str:
-        """For which store requests are; empty if nobody says so: then each owner decides whether it
-        is meant.
+        """The store that requests are for; empty if unknown: then each owner decides whether it is
+        meant.
         """
         if self.store_id is None:
             known = await newest_snapshots(self.storage, unreadable={})

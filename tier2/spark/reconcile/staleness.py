@@ -1,5 +1,5 @@
-"""Whether the newest snapshots, which nobody was asked for, are the last word: what is listed
-beside them may say otherwise.
+"""Whether the newest snapshots, which no owner was asked for, are final: what is listed beside them
+may show otherwise.
 
 A store that ran on after its last export has objects that its snapshot does not know, and lacks
 some that it does. What the snapshot names all the same was never changed, so damage to it stays
@@ -8,8 +8,8 @@ certain; only what is missing or orphaned cannot be known. Rules:
 - only objects count that are not in snapshot A: a store that was copied has new times on all of
   them;
 - an object of another store, by the tag in its name, shows nothing of this one;
-- a snapshot that was exported while nobody had the store open (`Manifest.stopped`) is the last word
-  of all owners until then. Only what a later owner, or a job, has put since shows that it is old. A
+- a snapshot that was exported while no process had the store open (`Manifest.stopped`) is final for
+  all owners until then. Only what a later owner, or a job, has put since shows that it is old. A
   name of a newer epoch that was there before, or has a time that is still to come, is a stray;
 - of any other snapshot a newer epoch shows it, and so does a newer time. Clocks of stores and
   owners may differ by CLOCKS_MS: what is newer by less proves nothing, and is no orphan either.
@@ -30,7 +30,7 @@ from tier2.spark.reconcile.findings import CLOCKS_MS, StoreFacts, Suspects
 def moved_on(
     surveyed: Iterable[Suspects], manifests: Mapping[int, Manifest], place: StoreFacts
 ) -> dict[int, str]:
-    """Containers whose snapshots in `manifests` are not the last word: which object shows it, and
+    """Containers whose snapshots in `manifests` are not final: which object shows it, and
     what to do.
 
     Of `place` its tags and its time count. O(suspects).
@@ -51,7 +51,7 @@ def moved_on(
 
 
 def outdated_by(name: str, manifest: Manifest) -> str:
-    """Why a snapshot is not the last word, and whose move is next."""
+    """Why a snapshot is not final, and whose move is next."""
     if manifest.stopped:
         return (
             f"the store was opened after its export, as {name} shows: export the catalog "
@@ -68,10 +68,10 @@ def outdated_by(name: str, manifest: Manifest) -> str:
 def behind_unreadable(
     unreadable: Mapping[str, Unreadable], manifests: Mapping[int, Manifest]
 ) -> dict[int, str]:
-    """Containers of whose snapshots the newest cannot be read: an older one is not the last word.
+    """Containers of whose snapshots the newest cannot be read: an older one is not final.
 
-    But one that was exported since, while nobody had the store open: what cannot be read is a stray
-    then.
+    But one that was exported since, while no process had the store open: what cannot be read is a
+    stray then.
     """
     reasons: dict[int, str] = {}
     for name, found in sorted(unreadable.items()):

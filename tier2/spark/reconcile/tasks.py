@@ -306,7 +306,7 @@ def _array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
 
 
 def is_same(by: CheckInputs) -> bool:
-    """Whether B is A: no owner has done anything meanwhile, or nobody has the store open."""
+    """Whether B is A: no owner has done anything meanwhile, or no process has the store open."""
     return {number: each.name for number, each in by.before.items()} == {
         number: each.name for number, each in by.after.items()
     }

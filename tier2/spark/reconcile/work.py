@@ -118,7 +118,7 @@ class Site:
     shown: int | None = None
     """Findings that a row of work hands on; None: all. All are counted."""
     asking: Asking | None = None
-    """Owners are asked to delete the orphans that are found; None: nobody is."""
+    """Owners are asked to delete the orphans that are found; None: none is asked."""
     findings_url: str = field(default="", repr=False)
     """Where each row of work writes all it found; empty: nowhere."""
     place: StoreFacts | None = None

@@ -367,7 +367,7 @@ async def _commit_in(
     except StoreNotServedError:
         raise
     except SegmentStoreError:
-        # The epoch is run again by new attempts, and nobody else knows the name.
+        # The epoch is run again by new attempts, and no other attempt knows the name.
         await _delete_quietly(client, [whole])
         raise
 

@@ -55,7 +55,7 @@ class Rows(NamedTuple):
     offsets: NDArray[np.int64]
     bounds: NDArray[np.int32]
     data: Buffer | None
-    """None if nobody asked for the bytes."""
+    """None if the query does not ask for the bytes."""
 
     @property
     def lengths(self) -> NDArray[np.int32]:

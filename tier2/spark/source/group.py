@@ -5,8 +5,8 @@ Rules of this file:
 
 - a range is small by its chunks, which are fetched whole. A group of small ranges is bounded in
   bytes and in ranges, and the next one is fetched while the rows of one are given out;
-- chunks of one object become one GET as long as no more than GAP_BYTES between two of them are
-  for nobody, and a GET takes no more than RUN_BYTES;
+- chunks of one object become one GET as long as at most GAP_BYTES between two of them are unneeded,
+  and a GET takes no more than RUN_BYTES;
 - what an object does not give, for it is missing or damaged, is left to `SegmentBytes`, which asks
   again and says what is wrong. Before that, the newest catalog is asked once for all ranges of the
   group that lay in objects that are missing.
@@ -47,7 +47,7 @@ GROUP_RANGES: Final = 4096
 RUN_BYTES: Final = 8 * 1024 * 1024
 """The most one GET takes."""
 GAP_BYTES: Final = 256 * 1024
-"""Bytes nobody asked for that are fetched rather than begin another GET."""
+"""Bytes no range asks for that are fetched rather than begin another GET."""
 IN_FLIGHT: Final = 4
 """GETs of a group under way."""
 

@@ -56,7 +56,7 @@ class _Sized(NamedTuple):
 def plan_parts(
     ranges: Sequence[RowRange], chunks: Chunks | None, options: SourceOptions
 ) -> list[tuple[RowPart, ...]]:
-    """The partitions of these ranges; `chunks` None: nobody needs the bytes.
+    """The partitions of these ranges; `chunks` None: the query needs no bytes.
 
     Raises SourceCatalogError for a range whose chunks are not known.
     """

@@ -181,7 +181,7 @@ def place_since(chunks: SegmentChunks, since_ms: int) -> int | None:
 
 
 class RowPart(NamedTuple):
-    """A range of rows and its chunks: rows [first, last) of a table; no table: nobody needs the
+    """A range of rows and its chunks: rows [first, last) of a table; no table: the query needs no
     bytes.
     """
 
@@ -209,8 +209,8 @@ def whole_part(rows: RowRange, chunks: SegmentChunks | None, options: SourceOpti
 def cut_range(
     whole: RowRange, chunks: SegmentChunks | None, split: int, options: SourceOptions
 ) -> Iterator[RowPart]:
-    """The parts of a range, each of about `split` bytes, with their chunks; `chunks` None: nobody
-    needs the bytes.
+    """The parts of a range, each of about `split` bytes, with their chunks; `chunks` None: the
+    query needs no bytes.
     """
     starts = chunks.starts if chunks is not None else np.empty(0, np.int64)
     borders = list(_borders(whole, starts, split, options))

@@ -4,7 +4,7 @@ Rules of this file:
 
 - `read_rows` is a coroutine over ObjectStorage and Runtime; what drives it, and Spark, are
   elsewhere (`source.reader`);
-- bytes nobody asked for are not fetched: rows of `raw` are known by counting.
+- bytes that the query does not need are not fetched: rows of `raw` are known by counting.
 """
 
 from __future__ import annotations

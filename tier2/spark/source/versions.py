@@ -92,7 +92,7 @@ def need_limits(options: list[str]) -> None:
 
 
 def enable_pushdown(spark: SparkSession) -> bool:
-    """Have Spark hand filters over, unless somebody has said that it shall not; else a line in the
+    """Have Spark hand filters over, unless the user has set that it shall not; else a line in the
     log says what to do.
 
     Whether it does.
