@@ -2,7 +2,7 @@
 right.
 
 The walk itself is tier2/block_walk.py; here its faults become findings. Rule: a fault in a block
-that a chunk lies in is harmful; in any other it is a note, for nobody will ask for its bytes.
+that a chunk lies in is harmful; in any other it is a note, for no reader asks for its bytes.
 """
 
 from __future__ import annotations

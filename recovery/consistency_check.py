@@ -169,7 +169,7 @@ class Listing:
                 continue
             metadata = self._containers[container_id]
             if metadata is not None and not metadata.sequence_number and len(self._stores) <= 1:
-                # Nobody else was ever here: an older version of this store made them.
+                # No other store was ever here: an older version of this store made them.
                 detail = (
                     f"Tier 2 has {unknown} of this container, and its log has no operation: "
                     "the log was lost"

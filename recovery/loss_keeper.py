@@ -4,10 +4,10 @@ health, and checked again (loop).
 Rules of this file:
 
 - one task, begun by `start` and ended by `stop`; nothing else rests on it;
-- while nothing is lost it waits, and asks nobody for anything;
+- while nothing is lost it waits, and sends no requests;
 - a place is checked again by fetching just those bytes, PLACES_A_ROUND in a round, RECHECK_S
   apart. Whether it is still wanted is asked before, of idle segments only then;
-- a tier that does not answer anybody ends the round; what it refuses for one object holds up no
+- a tier that answers no request ends the round; what it refuses for one object holds up no
   other;
 - any other error is our bug: it is reported in health and checked past, ever more rarely, for
   nothing may rest on it;
@@ -53,7 +53,7 @@ FIRST_RECHECK_S: Final = 5.0
 """From a loss that was just seen to the first check."""
 RECHECK_S: Final = 60.0
 RECHECK_MAX_S: Final = 3600.0
-"""After errors nobody expected, one after the other."""
+"""After unexpected errors, one after the other."""
 PLACES_A_ROUND: Final = 32
 FAILURES_IN_A_ROW: Final = 3
 """After so many that are not the tier's as a whole, a container's turn is over."""
@@ -130,7 +130,7 @@ class LossKeeper:
         self._check_at_s: float | None = None
         self._recheck_s = RECHECK_S
         self._trouble = ""
-        """What ended the last round that nobody expected."""
+        """The unexpected error that ended the last round."""
         self._task: asyncio.Task[None] | None = None
 
     def attach(self, container_id: int, container: OpenContainer) -> ContainerWatch:
@@ -257,7 +257,7 @@ class LossKeeper:
         self._recheck_s = min(2 * self._recheck_s, RECHECK_MAX_S) if self._trouble else RECHECK_S
 
     async def _attempt(self, step: Coroutine[Any, Any, bool]) -> bool:
-        """What the step says: False once the tier answers nobody."""
+        """What the step says: False once the tier answers no request."""
         try:
             return await step
         except Exception as error:  # noqa: BLE001
@@ -284,7 +284,7 @@ class LossKeeper:
     async def _fetch_again(
         self, container_id: int, losses: SeenLosses, places: list[LostPlace]
     ) -> bool:
-        """Fetch these places; False once the tier answers nobody."""
+        """Fetch these places; False once the tier answers no request."""
         reader = BlockReader(self._storage, container_id, self._runtime)
         failures = 0
         try:

@@ -149,7 +149,7 @@ class _Rebuilding:
             self._resolve(segment_id)
         linked = self._linked()
         # The younger of one name has it; a source that comes back as a segment gets its own only if
-        # nobody has.
+        # no other segment has.
         order = sorted((*known, *made_later), reverse=True)
         order.sort(key=lambda id_: id_ in known and known[id_].merged_into is not None)
         for segment_id in order:

@@ -80,7 +80,7 @@ async def _write_log(log: DurableDataLog, metadata: ContainerMetadata, runtime: 
     try:
         in_flight: deque[asyncio.Future[object]] = deque()
         for frame in frames:
-            # Nobody reads the address.
+            # The address is not needed.
             in_flight.append(log.append(frame))  # type: ignore[arg-type]
             if len(in_flight) == _FRAMES_IN_FLIGHT:
                 await in_flight.popleft()

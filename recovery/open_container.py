@@ -49,7 +49,7 @@ class WholeMetadata(OpenContainer):
         assert metadata.whole, (metadata.idle, metadata.partial)
         self._metadata = metadata
         self._by_object: dict[str, list[tuple[int, ChunkRecord]]] | None = None
-        """Every chunk, with the id of its segment; None: nobody has asked."""
+        """Every chunk, with the id of its segment; None: not asked for yet."""
 
     @property
     def metadata(self) -> ContainerMetadata:

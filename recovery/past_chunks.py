@@ -36,7 +36,7 @@ class CoveredSegment(NamedTuple):
 
 
 class PastChunks:
-    """Of one container: `then` as it was, `now` as it is; None: nobody knows."""
+    """Of one container: `then` as it was, `now` as it is; None: unknown."""
 
     def __init__(
         self,

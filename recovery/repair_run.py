@@ -82,7 +82,7 @@ async def repair(
 ) -> RepairReport:
     """Repair what is damaged in these objects; with `dry_run` only say what could be.
 
-    Somebody must own the store, or come to own it, for its answers are waited for. Raises
+    A process must own the store, or come to own it, for its answers are waited for. Raises
     TierUnavailableError if none comes for `timeout_s`, DataCorruptionError.
     """
     report = RepairReport(dry_run=dry_run)

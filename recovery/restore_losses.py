@@ -12,7 +12,7 @@ from typing import NamedTuple
 from recovery.restore_report import FoundBlock, Gap, Loss
 from segmentstore.contracts.metadata import SegmentMetadata
 
-NOBODY_KNOWS = "nothing says which object held it"
+OBJECT_UNKNOWN = "nothing says which object held it"
 OBJECT_MISSING = (
     "the object is missing: lost, unless the segment was truncated or deleted after the copy of "
     "its metadata was made"
@@ -86,8 +86,8 @@ def _cover(gap: Gap, holders: Sequence[_Held]) -> Iterator[_Held]:
         if start >= end:
             continue
         if start > position:
-            yield _Held(position, start, "", NOBODY_KNOWS)
+            yield _Held(position, start, "", OBJECT_UNKNOWN)
         yield held._replace(start_offset=start, end_offset=end)
         position = end
     if position < gap.end_offset:
-        yield _Held(position, gap.end_offset, "", NOBODY_KNOWS)
+        yield _Held(position, gap.end_offset, "", OBJECT_UNKNOWN)

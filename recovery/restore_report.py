@@ -165,8 +165,8 @@ class ContainerRestore:
     damaged: list[str] = field(default_factory=list)
     """Objects that could not be read, a sentence each."""
     unreadable: list[str] = field(default_factory=list)
-    """Names of damaged objects that the checkpoint does not know: what else they held nobody can
-    know.
+    """Names of damaged objects that the checkpoint does not know: what else they held is
+    unknown.
     """
 
 

@@ -6,7 +6,7 @@ Rules of this file:
 - the order is by container, then by object name; the position is moved on only when everything up
   to it was checked;
 - an object that is missing from the metadata when it is reached, or while it is read, is passed
-  over: nobody wants it;
+  over: no reader needs it;
 - anything found is checked once more with the chunks as they are then: the metadata of an open
   store move on;
 - a store, or a catalog, that does not answer is never taken for corruption. The walk ends with

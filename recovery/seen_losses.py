@@ -1,5 +1,5 @@
 """SeenLosses: bytes of one container that reads found lost in Tier 2, until they are there again or
-nobody wants them. Pure, but for `settle`.
+no longer needed. Pure, but for `settle`.
 
 Rules of this file:
 
@@ -86,8 +86,8 @@ class SeenLosses:
         error: Exception,
         now_ms: int,
     ) -> bool:
-        """Note a fetch that failed; whether that was a loss: not of what nobody wants any more, or
-        of a tier that is away.
+        """Note a fetch that failed; whether that was a loss: not of bytes that are no longer
+        needed, or of a tier that is away.
         """
         if not isinstance(error, DataCorruptionError | ObjectNotFoundError | InvalidRangeError):
             return False
@@ -129,7 +129,7 @@ class SeenLosses:
             self.places.setdefault(place.key, place)
 
     def prune(self) -> bool:
-        """Forget what nobody wants any more, as far as memory has it; whether anything was.
+        """Forget what is no longer needed, as far as memory has it; whether anything was.
 
         O(places), and O(chunks) after a merge while all of them are in memory.
         """
@@ -204,7 +204,7 @@ class SeenLosses:
             )
 
     def _is_wanted(self, place: LostPlace) -> bool | None:
-        """Whether somebody wants the bytes; None: memory does not have the segment, or the chunk.
+        """Whether the bytes are still needed; None: memory does not have the segment, or the chunk.
 
         O(log chunks).
         """

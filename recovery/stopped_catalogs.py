@@ -32,7 +32,7 @@ class LoadedSnapshot(NamedTuple):
 
 
 class StoppedCatalogs:
-    """The catalogs of a store that nobody runs there.
+    """The catalogs of a store that no process runs there.
 
     `directory(container id)` is where they are.
     """

@@ -200,7 +200,7 @@ class _LogCheck:
                 return False
             if report.status == "torn":
                 self.findings.append(
-                    note("torn-tail", place, f"{report.detail}; nobody was promised it")
+                    note("torn-tail", place, f"{report.detail}; it was never acknowledged")
                 )
             elif report.status == "ok":
                 frame = LogFrame(report.address, report.sequence, report.epoch, report.payload)

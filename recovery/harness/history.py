@@ -200,7 +200,7 @@ class History:
     process_runs: list[ProcessRun] = field(default_factory=list)
     observations: list[Observation] = field(default_factory=list)
     tiers: list[SeenTiers] = field(default_factory=list)
-    """What lay in the tiers between the process runs, where somebody checked."""
+    """What lay in the tiers between the process runs, where a check was run."""
     stamp: int = 0
     past: SeenPast = field(default_factory=SeenPast)
 

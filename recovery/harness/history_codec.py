@@ -10,7 +10,7 @@ Pure. Rules of this file:
   is timed before the store is asked and its end after the answer: so what ended before another
   began did so, in whatever process;
 - numbers of calls are given out in advance (a record holds the number of its call); those that
-  nobody used become calls that were refused, of nothing.
+  no call used become calls that were refused, of nothing.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from recovery.harness.history import (
     Update,
 )
 
-NOBODY: Final = "nobody"
-"""The client of calls that nobody made."""
+NO_CLIENT: Final = "no client"
+"""The client of numbers that no call used."""
 _ARGUMENTS: Final = (
     *("size", "expected", "writer", "event", "source", "behind", "offset", "max_length"),
 )
@@ -228,10 +228,10 @@ class Retelling:
         calls, fields = self.history.calls, event.fields
         number = int(fields["call"])
         while len(calls) <= number:
-            nobody = Call(len(calls), event.process_run, NOBODY, CallKind.FLUSH, "", stamp)
-            nobody.ended, nobody.outcome = stamp, CallOutcome.REFUSED
-            calls.append(nobody)
-        if calls[number].client != NOBODY:
+            unused = Call(len(calls), event.process_run, NO_CLIENT, CallKind.FLUSH, "", stamp)
+            unused.ended, unused.outcome = stamp, CallOutcome.REFUSED
+            calls.append(unused)
+        if calls[number].client != NO_CLIENT:
             raise ValueError(f"call {number} began twice")
         call = Call(
             number,

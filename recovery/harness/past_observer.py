@@ -1,5 +1,5 @@
 """Past observer: rebuilds what containers were at operations that were noted, from the logs and
-archives of a store that nobody has open.
+archives of a store that no process has open.
 
 It works by the product's own restore (`recovery.archived_history`, `recovery.past_bytes`), into
 memory. What a moment comes to is written down; a checker compares. Rules of this file:

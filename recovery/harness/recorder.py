@@ -9,8 +9,7 @@ Rules of this file:
 - REFUSED is said only of what provably had no effect; whatever is in doubt is UNKNOWN (the class of
   the error is kept, for checkers who know more);
 - a process that dies leaves its calls without an end: no `finally` here ends one;
-- an error nobody foresaw is raised to the client and kept in `unforeseen`, for clients that look
-  away;
+- an unforeseen error is raised to the client and kept in `unforeseen`, for clients that ignore it;
 - appending costs a few microseconds over the store's own, and no task.
 """
 
@@ -64,7 +63,7 @@ _HARMLESS: Final = (CallKind.READ, CallKind.INFO, CallKind.ATTRIBUTES)
 
 
 def classify(kind: CallKind, error: BaseException, *, at_once: bool = False) -> CallOutcome | None:
-    """What an error means for a call; None if nobody foresaw it.
+    """What an error means for a call; None if it is unforeseen.
 
     `at_once`: an append's answer when it was made.
     """
@@ -75,7 +74,7 @@ def classify(kind: CallKind, error: BaseException, *, at_once: bool = False) -> 
     if kind in _HARMLESS:
         return CallOutcome.REFUSED
     if kind is CallKind.CREATE and isinstance(error, SegmentNotFoundError):
-        # It was made, and somebody deleted it before its maker could check.
+        # It was created, and deleted by another client before its creator could check.
         return CallOutcome.UNKNOWN
     if isinstance(error, _DEFINITE) or (at_once and isinstance(error, TierUnavailableError)):
         # The queue was full: an append that waits can no more end so.

@@ -1,4 +1,4 @@
-"""Tier observer: reads both tiers of a store that nobody has open, and writes down what lies there.
+"""Tier observer: reads both tiers of a store no process has open, and writes down what lies there.
 
 It stands beside `recovery.store_check`, which is part of the product and says what is wrong: here
 nothing is checked. Where a log lies is its caller's: a `LogProbe` gives its frames. Rules of this

@@ -23,7 +23,7 @@ from recovery.harness.history import (
     Update,
 )
 from recovery.harness.history_codec import (
-    NOBODY,
+    NO_CLIENT,
     Event,
     Retelling,
     call_begun,
@@ -220,7 +220,8 @@ def test_two_processes_are_reported_in_the_order_of_their_times() -> None:
     told = Retelling()
     told.replay(sent([*first, over(60, 0)]), sent([*second, over(61, 1)]))
     history = told.history
-    assert [call.client for call in history.calls] == ["a", "a", NOBODY, NOBODY, NOBODY, "a"]
+    clients = [call.client for call in history.calls]
+    assert clients == ["a", "a", NO_CLIENT, NO_CLIENT, NO_CLIENT, "a"]
     assert [call.number for call in history.calls] == list(range(6))
     begun = {number: history.calls[number].begun for number in (0, 1, 5)}
     assert begun[0] < (history.process_runs[1].opened or 0) < begun[5] < begun[1]

@@ -58,7 +58,7 @@ class _Seen:
 def check(index: HistoryIndex) -> Iterator[Violation]:
     """Violations of attributes."""
     for chain in index.chains.values():
-        yield from _nobodys(index, chain)
+        yield from _never_set(index, chain)
     budget = Budget()
     for incarnation in index.incarnations:
         if incarnation.certain and (incarnation.calls.updates or incarnation.chain is not None):
@@ -66,7 +66,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 yield from _check_bytes(index, incarnation, attribute, changes, budget)
 
 
-def _nobodys(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
+def _never_set(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
     """Attributes that no call set, or only refused ones."""
     named = index.names.get(chain.name)
     known: dict[int, None] = {}
@@ -81,7 +81,7 @@ def _nobodys(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
             if attribute.int not in known:
                 detail = (
                     f"attribute {attribute} of {chain.name!r} is {value} at "
-                    f"{observation.begun}; nobody set it"
+                    f"{observation.begun}; no call set it"
                 )
                 yield Violation(NAME, detail)
 

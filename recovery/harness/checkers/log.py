@@ -50,7 +50,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
 
 
 def _missing(segment: LoggedSegment, log: SeenLog) -> list[Span]:
-    """What is neither in Tier 2 nor in the log, of the bytes that nobody has truncated."""
+    """What is neither in Tier 2 nor in the log, of the bytes that are not truncated."""
     wanted = [(max(segment.storage_length, segment.start_offset), segment.length)]
     return without(without(wanted, segment.merges), log.held.get(segment.segment_id, ()))
 

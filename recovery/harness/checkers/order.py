@@ -74,7 +74,7 @@ def _dense(
         or (call.outcome is CallOutcome.OK and call.result is None and call.updates)
     )
     if holes > room:
-        detail = f"{holes} bytes below {end} of {incarnation.name!r} were acknowledged to nobody"
+        detail = f"{holes} bytes below {end} of {incarnation.name!r} were acknowledged to no client"
         yield Violation(NAME, f"{detail}; appends of unknown outcome have {room}")
 
 

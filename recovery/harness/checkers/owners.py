@@ -4,7 +4,7 @@ acknowledge was not lost.
 Rules of this file: a call may begin before the later opening ended and be acknowledged after it. It
 either reached the log in time, and its effect is in the first observation of the later owner, or it
 must not have been acknowledged. A repeated event, and an update of nothing, write nothing and may
-be acknowledged by anyone.
+be acknowledged by any owner.
 """
 
 from __future__ import annotations

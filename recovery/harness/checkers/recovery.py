@@ -84,7 +84,7 @@ def _created(
     ]
     if not possible:
         yield Violation(
-            NAME, f"{seen.name!r} is there at {observation.begun}, and nobody created it"
+            NAME, f"{seen.name!r} is there at {observation.begun}, and no call created it"
         )
     elif all(
         call.outcome is CallOutcome.OK and call.result != seen.segment_id for call in possible

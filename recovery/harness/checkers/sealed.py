@@ -33,7 +33,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
             ):
                 detail = (
                     f"call {call.number} ({call.kind}) received that {name!r} is sealed, "
-                    "which nobody had asked for"
+                    "which no call had asked for"
                 )
                 yield Violation(NAME, detail, [call.number])
 
@@ -55,7 +55,7 @@ def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
                 call.outcome is not CallOutcome.REFUSED and call.begun < observation.ended
                 for call in seals
             ):
-                yield Violation(NAME, f"{where}, is sealed and nobody sealed it")
+                yield Violation(NAME, f"{where}, is sealed and no call sealed it")
 
 
 def _after(incarnation: Incarnation, seals: list[Call]) -> Iterator[Violation]:

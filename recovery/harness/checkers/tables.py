@@ -5,8 +5,8 @@ The model is a whole table: the version and the value of each key. Rules of this
 
 - a call takes effect whole or not at all. One of unknown outcome may take effect until its process
   run is over, or until its end if its client knows that it was decided;
-- each new version is above all that any answer had shown. Nobody knows those of a call without an
-  answer: what shows its value later gives them;
+- each new version is above all that any answer had shown. Those of a call without an answer are
+  unknown: what shows its value later gives them;
 - a refusal and a read are about what was durable: they bind as any other answer does, and what they
   show survives a crash;
 - what a table gives is what its segment's records say, read here by themselves
@@ -76,7 +76,7 @@ def check(index: HistoryIndex) -> Iterator[Violation]:
                 yield Violation(NAME, f"{seen.name!r} at {observation.begun}: {fault}")
 
 
-# --- what was set by nobody -----------------------------------------------------------------------
+# --- what no call set -----------------------------------------------------------------------------
 
 
 def _sound(index: HistoryIndex, named: NamedCalls) -> Iterator[Violation]:

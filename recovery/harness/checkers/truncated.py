@@ -46,7 +46,7 @@ def _seen(index: HistoryIndex, chain: Chain) -> Iterator[Violation]:
         elif start > before and not any(
             call.offset == start and call.begun < observation.ended for call in truncates
         ):
-            yield Violation(NAME, f"{where}, where nobody truncated it")
+            yield Violation(NAME, f"{where}, where no call truncated it")
         before = start
 
 

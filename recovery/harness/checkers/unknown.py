@@ -77,12 +77,12 @@ def _late(
     place = chain.seen_first(offset)
     if not 0 < place < len(chain.begins):
         return
-    landing = [
+    effective = [
         call
         for call in sent
         if call.outcome is CallOutcome.UNKNOWN or (call.outcome is CallOutcome.OK and call.updates)
     ]
-    decided = max((index.latest[call.number] for call in landing), default=NEVER)
+    decided = max((index.latest[call.number] for call in effective), default=NEVER)
     if decided < chain.begins[place - 1]:
         detail = (
             f"{what} at {offset} of {chain.name!r} was not there when observed at "

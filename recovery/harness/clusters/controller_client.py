@@ -18,7 +18,7 @@ _AGAIN_S: Final = 0.1
 _AGAIN: Final = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.DEADLINE_EXCEEDED,
-    # A call that nobody here cancelled: gRPC says so of some whose connection ended.
+    # A call that this client did not cancel: gRPC says so of some whose connection ended.
     grpc.StatusCode.CANCELLED,
 )
 """Codes of calls whose outcome is unknown. Pravega's own client repeats them, too."""

@@ -175,7 +175,7 @@ class Recording:
         """What was known when the last process run ended so, at this instant: what had not ended
         then never did.
 
-        Calls and observations are shared, not copied: nobody may change them.
+        Calls and observations are shared, not copied: the caller must not change them.
         """
         stamp, known = instant.stamp, self.history
         calls = [_call_at(call, stamp) for call in known.calls[: instant.calls]]

@@ -141,7 +141,7 @@ async def _live(
     errors = [result for result in results if isinstance(result, BaseException)]
     errors.sort(key=lambda error: isinstance(error, STOPPED))
     if errors:
-        raise errors[0]  # what nobody foresaw before what may happen
+        raise errors[0]  # unforeseen errors before expected ones
 
 
 def main(arguments: list[str]) -> int:

@@ -4,7 +4,7 @@ operation on.
 The parts are read by their own handles, entry by entry, and then once more with the log behind
 them, as a restore reads them. Rules of this file:
 
-- nothing is written; nobody has the store open;
+- nothing is written; no process has the store open;
 - the parts must be those of the log from its first frame on, each once, without a hole;
 - the archive has the objects of these parts and of their lists, no others, and no unfinished
   upload.

@@ -186,7 +186,7 @@ class BookKeeperRound:
             elif event.what == "ended" and event.fields.get("error") in _STOPPED and not foreseen:
                 self._note(
                     f"call {event.fields['call']} ended in {event.fields['error']}, and "
-                    "nobody had taken over"
+                    "no other owner had taken over"
                 )
 
     def _note(self, detail: str) -> None:

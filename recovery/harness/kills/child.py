@@ -125,8 +125,8 @@ async def _observe(store: SegmentStore, orders: Orders) -> None:
 
 def _history_from(first_call: int) -> History:
     """A history whose next call has this number; those before it were reported by others."""
-    nobody = Call(0, 0, "", CallKind.INFO, "", 0)
-    return History(calls=[nobody] * first_call)
+    unknown = Call(0, 0, "", CallKind.INFO, "", 0)
+    return History(calls=[unknown] * first_call)
 
 
 def _report_call(what: str, call: Call) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from recovery.harness.history import CallKind, CallOutcome, History, Violation
-from recovery.harness.history_codec import NOBODY
+from recovery.harness.history_codec import NO_CLIENT
 from recovery.harness.interrupts import settle_worker, starting_workers, stop_asked
 from recovery.harness.kills.orders import shared_clock_ns
 from recovery.harness.kills.points import require_exact_kills
@@ -81,7 +81,7 @@ class KillResult:
         self.takeovers += result.takeovers
         self.fenced += result.fenced
         self.openings += result.openings
-        self.calls += sum(call.client != NOBODY for call in calls)
+        self.calls += sum(call.client != NO_CLIENT for call in calls)
         self.appends += sum(
             call.outcome is CallOutcome.OK and call.kind in {CallKind.APPEND, CallKind.EVENT}
             for call in calls

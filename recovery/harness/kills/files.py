@@ -91,7 +91,7 @@ async def _check(
 
 
 def remove_cache(location: Path) -> None:
-    """As somebody does who needs room."""
+    """As a user does who needs room."""
     shutil.rmtree(location / "cache", ignore_errors=True)
 
 
@@ -129,7 +129,7 @@ def expire_locks(location: Path) -> None:
 
 
 def is_refused(location: Path, settings: Mapping[str, Any]) -> bool:
-    """True if the store cannot be opened because somebody has it."""
+    """True if the store cannot be opened because another owner has it open."""
 
     async def opens() -> bool:
         try:

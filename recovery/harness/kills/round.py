@@ -50,7 +50,7 @@ RIVAL_OPERATIONS: Final = 200
 FAULTY_S: Final = 3.0
 """How long a process run may go on whose system calls fail."""
 NUMBERS_SPARE: Final = 1024
-"""More calls than this nobody makes beyond those it was asked to make, about."""
+"""About the most calls that a process makes beyond those it was asked to make."""
 _POLL_S: Final = 0.1
 _JOBS_KILLED: Final = 0.5
 _UNKNOWN: Final = "AppendOutcomeUnknownError"

@@ -77,7 +77,7 @@ CONNECT: Final = (
         "append-sent-again",
         _UNKNOWN,
         "The client sends an append twice while it waits for replies to what it sent before: "
-        "nobody knows the outcome of these.",
+        "the outcome of these is unknown.",
         (
             Edit(
                 f"{_CLIENT}._send_joined_of",

@@ -69,8 +69,8 @@ RUNNING: Final = (
         "writer-ends-unnoticed",
         "4.5 Whatever the embedding program does (cancels every task), answers stay "
         "true, and the store closes.",
-        "A program that cancels all tasks of its loop ends the storage writer, and "
-        "nobody notices: a flush waits for ever.",
+        "A program that cancels all tasks of its loop ends the storage writer, and the "
+        "store does not notice: a flush waits for ever.",
         (
             Edit(
                 "storagewriter.storage_writer:StorageWriter.start",

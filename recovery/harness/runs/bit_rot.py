@@ -18,7 +18,7 @@ from recovery.harness.simulation.store_world import LOCATION, TIER2, StoreWorld
 def plant_bit_rot(world: StoreWorld, point: str, rng: random.Random) -> Callable[[], None] | None:
     """Flip a bit; what flips it back, or None if there is nothing to flip.
 
-    Nobody has the store open.
+    No process has the store open.
     """
     if point == "rot.log":
         return _flip_file_bit(world, point, f"{LOCATION}/log/", ".log", rng)

@@ -1,5 +1,5 @@
-"""Damage to the metadata catalogs on local disk while nobody has the store open. They are copies of
-what Tier 2 has: no call may fail for it.
+"""Damage to the metadata catalogs on local disk while no process has the store open. They are
+copies of what Tier 2 has: no call may fail for it.
 """
 
 from __future__ import annotations

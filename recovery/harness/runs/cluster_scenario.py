@@ -1,7 +1,7 @@
 """ClusterScenario: clients of whole stores, while things happen to their hosts.
 
 To the checkers of histories the whole cluster is one owner, from its start to the end of all
-clients. Which host an answer came from must not matter to anybody.
+clients. Which host an answer came from must not matter to any client.
 """
 
 from __future__ import annotations

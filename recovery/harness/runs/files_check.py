@@ -31,7 +31,7 @@ _LATE_PUTS: Final = ("object.put.late", "object.put.twice")
 def check_files(
     world: StoreWorld, plan: Plan, history: History, *, deep: bool, settled: bool = False
 ) -> tuple[str, ...]:
-    """Harmful findings in the files as they lie; nobody has the store open.
+    """Harmful findings in the files as they lie; no process has the store open.
 
     `settled` as `SeenTiers` has it.
     """

@@ -2,7 +2,7 @@
 
 With Tier 2 elsewhere and well, everything is flushed by then. What is left of a log is its last
 file, the one before if the truncation point lies there, and one that is prepared. More is room that
-nobody will ever give back.
+is never given back.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from segmentstore.store_folder import log_directory
 
 FILES_MAX: Final = 3
 TIMEOUT_S: Final = 300.0
-"""Virtual time after which somebody makes room on a disk that is full."""
+"""Virtual time after which the test makes room on a full disk."""
 
 
 def wait_on_full_disk(
@@ -44,7 +44,7 @@ def full_disk_held(image: DiskImage, store: SegmentStore | None) -> list[Violati
     found = []
     for container in store._parts.containers if store is not None else ():  # noqa: SLF001
         # Its log is reported nowhere else. Frames of one large append, sent just before the disk
-        # filled, may take more than the reserve has: then nothing goes on until somebody makes room
+        # filled, may take more than the reserve has: then nothing goes on until there is room
         # (docs/limits.md).
         log = container._log  # noqa: SLF001 - `stats` of the container wants a running loop.
         if not container.lacks_log_room or log.statistics().frames_in_flight:

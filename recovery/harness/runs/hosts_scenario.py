@@ -96,7 +96,7 @@ class HostsScenario(ABC):
             return self.result()
 
     def note(self, error: BaseException, when: str) -> None:
-        """An error that nobody foresaw is a violation."""
+        """An unforeseen error is a violation."""
         self.violations.append(Violation("errors", f"{when}: {type(error).__name__}: {error}"))
 
     def _carry_out(self) -> None:

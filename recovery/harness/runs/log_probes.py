@@ -1,7 +1,7 @@
 """Log probes of a simulated world: the logs as they lie between two process runs, in files, in the
 service, or on bookies.
 
-Nobody has the store open, and a check is none of a client's: it fences nothing, and meets no fault.
+No process has the store open, and no client makes a check: it fences nothing, and meets no fault.
 Rules of this file:
 
 - what is due by now has arrived first, and a random part of the requests of dead processes. A

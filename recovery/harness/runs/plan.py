@@ -132,7 +132,7 @@ class Cycle:
     it.
     """
     again: bool = False
-    """Recover once more before anybody writes, and compare."""
+    """Recover once more before any client writes, and compare."""
     checked: bool = False
     """The files are checked as they lie, by `recovery.store_check`, before this process run opens
     them.
@@ -383,7 +383,7 @@ def draw_settings(rng: random.Random) -> dict[str, Any]:
         "compression": rng.choice(["none", "none", "zstd"]),
         "scrub_bytes_per_s": rng.choice([0, 0, 0, 1000]),
         "read_ahead_bytes_max": piece * rng.choice([0, 1, 4, 30]),
-        # Nobody writes to the mailbox, but for jobs.
+        # Only jobs write to the mailbox.
         "mailbox_poll_interval_s": 0.0,
     }
 

@@ -53,8 +53,8 @@ TIER1: Final[Sequence[Tier1]] = ("file", "bookkeeper")
 
 
 def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
-    """The race of this name, in which somebody is stopped behind the check of this number; None:
-    nobody. Raises KeyError.
+    """The race of this name, in which a process is stopped behind the check of this number; None:
+    no process is. Raises KeyError.
     """
     drawn = draw_plan(f"{base}/{tier1}/{name}", "everything")
     *before, last = RACES[name]
@@ -73,7 +73,7 @@ def race(base: str, tier1: Tier1, name: str, number: int | None) -> Plan:
 def race_plans(base: str, tier1: Tier1, name: str) -> Iterator[Plan]:
     """One race, once for each check of the opening.
 
-    Some 0.1 s for the first of them: before it nobody is stopped.
+    Some 0.1 s for the first of them: before it no process is stopped.
     """
     undisturbed = _Undisturbed(race(base, tier1, name, None))
     undisturbed.run()
@@ -87,8 +87,8 @@ def all_races(base: str) -> Iterator[Plan]:
 
 
 class _Undisturbed(Scenario):
-    """Nobody is stopped behind a check; the checks of the last opening that another one may disturb
-    are counted.
+    """No process is stopped behind a check; the checks of the last opening that another one may
+    disturb are counted.
     """
 
     def __init__(self, plan: Plan) -> None:

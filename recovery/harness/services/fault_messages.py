@@ -4,7 +4,7 @@ is.
 Rules of this file:
 
 - bytes that are not understood are refused (MessageError), never guessed at: a proxy that loses
-  count of a message would make faults nobody asked for;
+  count of a message would inject faults that no rule asked for;
 - names of headers keep their spelling on the wire, for a signature may cover them;
 - everything read has a bound.
 """

@@ -68,7 +68,7 @@ class FaultProxy:
         self._ready: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._ended: concurrent.futures.Future[None] | None = None
         self._seen: deque[SeenRequest] = deque(maxlen=SEEN_MAX)
-        # Bound and never listening: the port stays ours while nobody listens on it.
+        # Bound and never listening: the port stays ours while it has no listener.
         self._holder = _bound_socket(0)
         self.port: int = self._holder.getsockname()[1]
         self._connections: dict[asyncio.Task[Any], asyncio.StreamWriter] = {}

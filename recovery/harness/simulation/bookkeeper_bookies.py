@@ -225,8 +225,8 @@ class BookKeeperServers:
     def close_ledger(self, ledger_id: int, last_entry: int, length: int) -> LedgerRecord | int:
         """Close a ledger at an entry, if it is not closed yet; as it is then.
 
-        Its writer may do so while somebody recovers it: both know all that was OK, and the first
-        one decides where.
+        Its writer may do so while another client recovers it: both know all that was OK, and the
+        first one decides where.
         """
         record = self.records.get(ledger_id)
         if record is None:

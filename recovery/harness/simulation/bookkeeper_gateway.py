@@ -135,7 +135,7 @@ class SimulatedGateway(NetworkClient):
         return answers
 
     def forget(self, answers: Answers) -> None:
-        """Nobody waits for them any more."""
+        """No caller waits for them any more."""
         if answers in self._asked:
             self._asked.remove(answers)
 
@@ -284,7 +284,7 @@ class Handle:
         return self._gateway.owner.random.choice((NOT_ENOUGH_BOOKIES, QUORUM_LATE, TIMED_OUT))
 
     def _fail(self, code: int) -> None:
-        """The end, of a handle nobody has closed: the client itself closes the ledger."""
+        """The end, of a handle that was not closed: the client itself closes the ledger."""
         self._gateway.owner.world.reach(_POINTS[code])
         self._end(code)
         gateway = self._gateway
@@ -308,4 +308,4 @@ _POINTS: Final = {
 
 
 def _nothing(_answer: object) -> None:
-    """Nobody waits for it."""
+    """No caller waits for it."""

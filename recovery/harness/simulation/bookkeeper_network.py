@@ -114,7 +114,7 @@ class Timeline:
 
 
 class NetworkServer:
-    """When somebody listens.
+    """Says when a server listens.
 
     Killed, it loses no data, and connections break; stopped, it answers later.
     """

@@ -116,9 +116,10 @@ class SimulatedNodes(MetadataNodes):
         await self._elections.resign(path)
 
     def lose_session(self) -> None:
-        """The service ends our session now, as if it had received nothing from us for too long.
+        """The service ends the session of this process now, as if it had received nothing from it
+        for too long.
 
-        We learn of it with our next call, or check.
+        The process learns of it with its next call, or check.
         """
         self._held.lose_session(self._now_s)
 
@@ -238,7 +239,7 @@ class SimulatedNodes(MetadataNodes):
         return answer
 
     async def _time_out(self, path: str) -> None:
-        """A call that reaches nobody."""
+        """A call that reaches no server."""
         self._process.world.reach("node.cut-off")
         self._elections.disconnected()
         await asyncio.sleep(TIMEOUT_S)

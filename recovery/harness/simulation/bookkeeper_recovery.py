@@ -170,7 +170,7 @@ class LedgerRecovery:
         )
 
     def _length(self, record: LedgerRecord, last_entry: int) -> int:
-        """Bytes up to an entry; the simulation checks where nobody could."""
+        """Bytes up to an entry; the simulation reads it where no client could."""
         replicas = (
             self._servers.bookies[number].replica(self._ledger_id) for number in record.bookies
         )

@@ -4,8 +4,8 @@ its own.
 Rules of this file:
 
 - a host whose opening fails for a reason outside of it is opened again, as a supervisor does;
-- a host that dies stays dead until somebody starts it again, under the same name and in the same
-  folder, or under the same name in another one;
+- a host that dies stays dead until it is started again, under the same name and in the same folder,
+  or under the same name in another one;
 - a client sees a host as serving what that host itself believes to serve. It may be stopped, or
   fenced.
 """
@@ -138,7 +138,7 @@ class HostProcess:
         self.opening: asyncio.Task[None] | None = None
         self.closing: asyncio.Task[None] | None = None
         self.is_followed = False
-        """It died, and somebody sees to it that it is started again."""
+        """It died, and a task sees to it that it is started again."""
 
     @property
     def store(self) -> SegmentStore | None:
@@ -218,7 +218,7 @@ class ClusterWorld(StoreWorld):
         """Those that another one has followed while they lived."""
         self.openings = 0
         self.unforeseen: list[BaseException] = []
-        """What openings and closes ended with that nobody foresaw."""
+        """Unforeseen errors of openings and closes."""
 
     def start_host(self, name: str, folder: str = "") -> HostProcess:
         """Begin a process that opens the store as a host. It is the host of this name from now

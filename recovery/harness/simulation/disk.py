@@ -152,7 +152,7 @@ class SimulatedFile:
         disk.wait(_WRITE_S, late)
 
     def allocate(self, offset: int, length: int) -> None:
-        # Nobody sees it: no effect, and no time of its own.
+        # No reader sees it: no effect, and no time of its own.
         file, disk = self._writable(errno.EBADF), self._disk
         disk.check_alive()
         failure = disk.no_room(file, offset, length)
@@ -241,7 +241,7 @@ class SimulatedDisk:
                 node = self.image.create(path)
                 node.modified_ms = self.now_ms()
                 _named(node, path)
-            # Opened is not locked yet: somebody may come between the two.
+            # Opened is not locked yet: another process may come between the two.
             self._process.note_read()
             self.wait(_NAME_S)
             file = SimulatedFile(self, node, path, write=True)
@@ -280,7 +280,7 @@ class SimulatedDisk:
         self.wait(_NAME_S, late)
 
     def make_private(self, path: str) -> None:
-        """Nobody else is here: rights are not simulated."""
+        """No effect: there is one user, and rights are not simulated."""
 
     def make_directory(self, path: str) -> None:
         path = "/" + "/".join(parts_of(path))

@@ -223,7 +223,7 @@ class DiskImage:
     def lock(self, file: Inode, process: str, handle: object) -> None:
         """Give the one lock of a file to a handle of a process.
 
-        BlockingIOError if anybody has it.
+        BlockingIOError if another handle has it.
         """
         if file in self._locks:
             raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK))

@@ -1,8 +1,7 @@
 """Every fault the simulated world knows, by name, with what it means: the one table; runs count how
 often each was reached.
 
-A fault point that no run of the suite reaches fails the suite: a fault nobody meets protects
-nobody.
+A fault point that no run of the suite reaches fails the suite: such a fault checks nothing.
 """
 
 from __future__ import annotations
@@ -185,7 +184,7 @@ _OTHERS: Final[Mapping[str, str]] = {
     "host.restarts": "all hosts are stopped in order and started again, one behind the other",
     "host.session-lost": "ZooKeeper ends the session of a host that runs",
     "host.cut-off": "a host that runs does not reach ZooKeeper, for up to 40 s",
-    "host.zookeeper-away": "ZooKeeper answers nobody for up to 30 s",
+    "host.zookeeper-away": "ZooKeeper answers no client for up to 30 s",
     "host.leader-dies": "the leader dies before or behind a write, with something to assign",
     "host.dies-at-effect": "a host dies at one of its next effects",
     "host.clock": "the wall clock of a host jumps, or stands still",

@@ -133,7 +133,7 @@ def end_jobs(begun: dict[greenlet, None]) -> None:
             try:
                 job.throw(GreenletExit)
             except BaseException:  # noqa: BLE001, S110
-                # The dead raise what they like; nobody gets it.
+                # What a dead process raises reaches no caller.
                 pass
     begun.clear()
 

@@ -52,7 +52,7 @@ _BATCH_FRAMES: Final = 64
 
 
 @dataclass(slots=True, eq=False)
-class _Flight:
+class _PendingFrame:
     """A frame from `append` to its acknowledgement."""
 
     payload: Sequence[Buffer]
@@ -95,14 +95,14 @@ class _Ledger:
         self.parts = MemoryParts(LogAddress(_FIRST_ADDRESS), PART_BYTES)
         self.next_address = _FIRST_ADDRESS
         self.next_sequence = 1
-        self.in_flight: deque[_Flight] = deque()
+        self.in_flight: deque[_PendingFrame] = deque()
         """Frames of the owner on their way, in the order they are due."""
         self.owner: StorageProcess | None = None
         self.settled_death = False
 
-    def send(self, epoch: int, flight: _Flight) -> None:
+    def send(self, epoch: int, pending: _PendingFrame) -> None:
         if epoch == self.epoch:
-            self.in_flight.append(flight)
+            self.in_flight.append(pending)
 
     def settle(self, now_us: int) -> None:
         """Apply what has arrived by now."""
@@ -153,12 +153,14 @@ class _Ledger:
         twin.epoch, twin.epoch_opened = self.epoch, self.epoch_opened
         twin.frames, twin.parts = list(self.frames), self.parts.copy()
         twin.next_address, twin.next_sequence = self.next_address, self.next_sequence
-        for flight in list(self.in_flight)[:arrived]:
-            twin.keep(self.epoch, flight.data, flight.due_us, repeated=flight.repeated)
+        for pending in list(self.in_flight)[:arrived]:
+            twin.keep(self.epoch, pending.data, pending.due_us, repeated=pending.repeated)
         return twin
 
-    def _arrive(self, flight: _Flight) -> None:
-        flight.address = self.keep(self.epoch, flight.data, flight.due_us, repeated=flight.repeated)
+    def _arrive(self, pending: _PendingFrame) -> None:
+        pending.address = self.keep(
+            self.epoch, pending.data, pending.due_us, repeated=pending.repeated
+        )
 
 
 class SimulatedLedgerStore:
@@ -177,9 +179,7 @@ class SimulatedLedgerStore:
         return any(ledger.epoch for ledger in self._ledgers.values())
 
     def frames(self, container_id: int) -> list[LogFrame]:
-        """The frames from the truncation point on that are durable, as far as anybody has
-        checked.
-        """
+        """The frames from the truncation point on that are durable, as of the last check."""
         return list(self.ledger(container_id).frames)
 
     def in_flight(self, container_id: int) -> int:
@@ -191,8 +191,8 @@ class SimulatedLedgerStore:
         had passed.
         """
         for ledger in self._ledgers.values():
-            flights = ledger.in_flight
-            ledger.settle(flights[-1].due_us if flights else 0)
+            unanswered = ledger.in_flight
+            ledger.settle(unanswered[-1].due_us if unanswered else 0)
 
     def copy(self, arrived: int = 0) -> SimulatedLedgerStore:
         """The service as it would be if every process died now and `arrived` frames in flight of
@@ -230,9 +230,9 @@ class SimulatedLedgerLog(DurableDataLog):
         self._payload_bytes_max = payload_bytes_max
         self._epoch = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._waiting: deque[_Flight] = deque()
+        self._waiting: deque[_PendingFrame] = deque()
         """Not sent yet."""
-        self._in_flight: deque[_Flight] = deque()
+        self._in_flight: deque[_PendingFrame] = deque()
         """Sent and not answered, in order of their answers."""
         self._bytes_in_flight = 0
         self._last_due_us = self._last_answered_us = 0
@@ -277,7 +277,7 @@ class SimulatedLedgerLog(DurableDataLog):
         if self._failure is not None:
             future.set_exception(self._failure())
             return future
-        self._waiting.append(_Flight(payload, length, future))
+        self._waiting.append(_PendingFrame(payload, length, future))
         self._bytes_in_flight += length
         if len(self._waiting) == 1:
             loop.call_soon(self._send)
@@ -383,19 +383,19 @@ class SimulatedLedgerLog(DurableDataLog):
             return
         self._groups += 1
         while self._waiting:
-            flight = self._waiting[0]
-            if not flight.announced:
-                flight.announced = True
-                self._process.effect("ledger.append", self._place, str(flight.length))
+            pending = self._waiting[0]
+            if not pending.announced:
+                pending.announced = True
+                self._process.effect("ledger.append", self._place, str(pending.length))
                 if self._process.paused:
                     self._loop.call_soon(self._send)
                     return
             self._in_flight.append(self._waiting.popleft())
-            self._dispatch(flight)
+            self._dispatch(pending)
         if self._timer is None:
             self._set_timer()
 
-    def _dispatch(self, flight: _Flight) -> None:
+    def _dispatch(self, pending: _PendingFrame) -> None:
         """Decide a frame's way: when it is durable, when that is known, and what goes wrong."""
         strikes, rng, now_us = self._world.strikes, self._random.random, self._now_us()
         least, most = LATENCY_US
@@ -403,17 +403,19 @@ class SimulatedLedgerLog(DurableDataLog):
         if strikes("ledger.append.slow"):
             least, most = SLOW_US
             latency_us += least + int((most - least) * rng())
-        flight.answered_us = self._last_answered_us = max(
+        pending.answered_us = self._last_answered_us = max(
             self._last_answered_us, now_us + latency_us
         )
         if self._lost or strikes("ledger.append.lost"):
-            self._lost = flight.lost = True
+            self._lost = pending.lost = True
             return
-        flight.in_doubt = strikes("ledger.append.in-doubt")
-        flight.repeated = strikes("ledger.append.repeated")
-        flight.due_us = self._last_due_us = max(self._last_due_us, now_us + int(latency_us * rng()))
-        flight.data = b"".join(flight.payload)
-        self._ledger.send(self._epoch, flight)
+        pending.in_doubt = strikes("ledger.append.in-doubt")
+        pending.repeated = strikes("ledger.append.repeated")
+        pending.due_us = self._last_due_us = max(
+            self._last_due_us, now_us + int(latency_us * rng())
+        )
+        pending.data = b"".join(pending.payload)
+        self._ledger.send(self._epoch, pending)
 
     def _answer(self) -> None:
         """Be notified of the frames whose answers are there."""
@@ -421,25 +423,27 @@ class SimulatedLedgerLog(DurableDataLog):
         now_us = self._now_us()
         self._ledger.settle(now_us)
         while self._in_flight and self._in_flight[0].answered_us <= now_us:
-            flight = self._in_flight[0]
-            failure = self._failure_of(flight)
+            pending = self._in_flight[0]
+            failure = self._failure_of(pending)
             if failure is not None:
                 self._fail(failure)
                 return
-            assert flight.address is not None
+            assert pending.address is not None
             self._in_flight.popleft()
-            self._bytes_in_flight -= flight.length
+            self._bytes_in_flight -= pending.length
             self._frames_appended += 1
-            self._bytes_appended += flight.length
-            if not flight.future.done():
-                flight.future.set_result(flight.address)
+            self._bytes_appended += pending.length
+            if not pending.future.done():
+                pending.future.set_result(pending.address)
         self._set_timer()
         self.on_settled()
 
-    def _failure_of(self, flight: _Flight) -> Callable[[], Exception] | None:
-        if self._ledger.epoch_opened > self._epoch or (flight.address is None and not flight.lost):
+    def _failure_of(self, pending: _PendingFrame) -> Callable[[], Exception] | None:
+        if self._ledger.epoch_opened > self._epoch or (
+            pending.address is None and not pending.lost
+        ):
             return self._not_primary
-        if flight.lost or flight.in_doubt:
+        if pending.lost or pending.in_doubt:
             return self._append_failed
         return None
 
@@ -456,14 +460,14 @@ class SimulatedLedgerLog(DurableDataLog):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        flights = [*self._in_flight, *self._waiting]
+        unanswered = [*self._in_flight, *self._waiting]
         self._in_flight.clear()
         self._waiting.clear()
         self._bytes_in_flight = 0
-        for flight in flights:
-            if not flight.future.done():
-                flight.future.set_exception(failure())
-        if flights:
+        for pending in unanswered:
+            if not pending.future.done():
+                pending.future.set_exception(failure())
+        if unanswered:
             self.on_settled()
 
     async def _effect(self, kind: str, detail: str) -> None:

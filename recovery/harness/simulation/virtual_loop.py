@@ -53,8 +53,8 @@ class DeadlockError(Exception):
 
 
 class WedgedError(Exception):
-    """Virtual hours have passed and what is waited for has not come; or time stands still, and
-    somebody turns in a circle.
+    """Virtual hours have passed and what is waited for has not come; or time stands still, and a
+    task runs in a circle.
     """
 
 
@@ -141,7 +141,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         context: Context | None = None,
     ) -> asyncio.Task[T]:
         if self.is_closed():
-            # A dead process unwinds, and would tidy up: that never runs, and nobody is to miss it.
+            # A dead process unwinds, and would tidy up: that never runs, and must not be warned of.
             coro.close()
         return super().create_task(coro, name=name, context=context)
 
@@ -243,9 +243,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 try:
                     coroutine.close()
                 except BaseException:  # noqa: BLE001, S110
-                    # The dead raise what they like; nobody gets it.
-                    # mostly: it awaits while it is closed, it is the one that runs, it meets that
-                    # it is dead
+                    # What a dead process raises reaches no caller. Mostly it awaits while it is
+                    # closed, or it is the one that runs, or it meets that it is dead.
                     pass
         self._ready.clear()
 

@@ -52,7 +52,7 @@ _HARNESS: Final = str(Path(__file__).parent.parent)
 
 
 class ProcessDiedError(BaseException):
-    """Raised in whatever a process was doing when it died; nobody catches it."""
+    """Raised in whatever a process was doing when it died; no handler catches it."""
 
 
 class World:

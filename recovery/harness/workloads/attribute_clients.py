@@ -15,7 +15,7 @@ from segmentstore.contracts.errors import BadAttributeUpdateError, TierUnavailab
 _BASE: Final = 1 << 64
 """Above the numbers of exactly-once writers, whose ids are attributes too."""
 COUNTER: Final = UUID(int=_BASE + 1)
-"""Only ever added to, by everybody."""
+"""Only ever added to, by all clients."""
 CARRIED: Final = UUID(int=_BASE + 2)
 """Added to by appends alone."""
 SHARED: Final = UUID(int=_BASE + 3)
@@ -47,8 +47,8 @@ async def count(bench: ClientBench) -> None:
 
 
 async def keep_registers(bench: ClientBench) -> None:
-    """Sets attributes that nobody else touches, in every way there is: each time it knows what must
-    come of it.
+    """Sets attributes that no other client touches, in every way there is: each time it knows what
+    must come of it.
     """
     name = bench.segments["attributes"][0]
     number = 0
@@ -90,7 +90,7 @@ async def keep_registers(bench: ClientBench) -> None:
 
 
 async def compare_and_set(bench: ClientBench) -> None:
-    """Adds one to a shared attribute by compare-and-set, checking again whenever somebody was
+    """Adds one to a shared attribute by compare-and-set, checking again whenever another client was
     faster.
     """
     name = bench.segments["attributes"][0]

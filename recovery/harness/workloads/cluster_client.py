@@ -166,7 +166,7 @@ class ClusterClient:
     def _note(
         self, done: asyncio.Future[Any], container: int, epoch: int, process: str, begun: int
     ) -> None:
-        # An event that was there already is acknowledged by anybody who knows of it.
+        # An event that was there already is acknowledged by any owner that knows of it.
         if not done.cancelled() and done.exception() is None and done.result() is not None:
             ended = self._history.next_stamp()
             self._record.acknowledgements.append(
@@ -195,7 +195,7 @@ class ClusterClient:
     ) -> None:
         if done.cancelled():
             return
-        done.exception()  # whether anybody receives it or not
+        done.exception()  # whether the answer arrives or not
         if not host.is_dead:
             loop.call_at(self._arrival_s(host, back=True), _resolve, answer, done)
 

@@ -104,7 +104,7 @@ class CompactionJobs:
             if self._rng.random() < 0.3:
                 keys += await self._mark_for_deletion(container_id, job_id, manifest.store_id)
             if self._rng.random() < 0.1:
-                # What was proposed may expire, and what nobody wants may be taken away.
+                # What was proposed may expire, and what is unreferenced may be deleted.
                 self._jump(self._rng.choice([1, _DAY_MS + 1]))
             await self._await_answers(keys)
 

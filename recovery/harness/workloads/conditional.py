@@ -19,7 +19,7 @@ async def append_conditionally(bench: ClientBench) -> None:
     end = (await bench.store.info(name)).length
     while bench.goes_on():
         if bench.rng(0.08):
-            # An unconditional one between them moves the end for everybody.
+            # An unconditional one between them moves the end for all clients.
             await bench.try_to(bench.store.append(name, (bench.length(),)))
         else:
             end = await _append_at(bench, name, end + (1 if bench.rng(0.03) else 0))

@@ -2,12 +2,12 @@
 
 Two conditions on one append, and calls that are cancelled halfway.
 
-Each scene but the first is played on a segment made for it, so that whatever becomes of it is in
-nobody's way. Rules of this file:
+Each scene but the first is played on a segment made for it, so that whatever becomes of it disturbs
+no other client. Rules of this file:
 
 - a call that is cancelled was under way before: how far it got is random, and its caller never
   learns it;
-- a call that ends as cancelled though nobody cancelled it is an error: it was dragged along with
+- a call that ends as cancelled though no client cancelled it is an error: it was dragged along with
   another one;
 - the client ends behind everything it took back, so that nothing of it happens under who checks
   the store next.
@@ -51,9 +51,7 @@ _WRITERS_FROM: Final = 500
 """Places of exactly-once writers from here on are this client's."""
 
 _Asked = asyncio.Future[Any] | Callable[[], Awaitable[object]]
-"""An append that was made, or a call to be made: one that nobody makes any more leaves
-nothing behind.
-"""
+"""An append that was made, or a call to be made: one that is never made leaves nothing behind."""
 
 
 async def mix_calls(bench: ClientBench) -> None:
@@ -278,7 +276,7 @@ async def _at_once(bench: ClientBench, *asked: _Asked, cancelled: float = 0.0) -
         outcome = call.result()
         if isinstance(outcome, asyncio.CancelledError):
             if call not in taken_back:
-                raise RuntimeError("a call ended as cancelled, and nobody had cancelled it")
+                raise RuntimeError("a call ended as cancelled, and no client had cancelled it")
         elif outcome is not None and not isinstance(outcome, (TierUnavailableError, *_REFUSED)):
             raise outcome
 

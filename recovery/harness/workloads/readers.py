@@ -48,8 +48,8 @@ async def read_tail(bench: ClientBench) -> None:
 
 
 async def _choose(bench: ClientBench) -> SegmentInfo | None:
-    """A shared segment, or any that is there now: somebody may be about to delete it or merge it
-    away.
+    """A shared segment, or any that is there now: another client may be about to delete it or merge
+    it away.
     """
     name = bench.any_segment()
     if bench.rng(0.3):

@@ -102,7 +102,7 @@ async def run_workload(
         for error in recorded.unforeseen
     ]
     if unforeseen:
-        raise BaseExceptionGroup("answers that nobody foresaw", unforeseen)
+        raise BaseExceptionGroup("unforeseen answers", unforeseen)
 
 
 def _generator(source: random.Random) -> random.Random:

@@ -76,7 +76,7 @@ class _TableClient:
         """Versions of keys; None: absent."""
 
     async def burst(self) -> bool:
-        """Some requests at a time; False if a server that nobody had cut left some unanswered."""
+        """Some requests at a time; False if an uncut server left some unanswered."""
         rng = self._bench.random
         exchanges = []
         if len(self._known) < len(_KEYS):

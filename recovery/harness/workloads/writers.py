@@ -16,7 +16,7 @@ async def write_plainly(bench: ClientBench) -> None:
     while bench.goes_on():
         future = bench.store.append(bench.random.choice(names), (bench.length(),))
         if bench.rng(_CANCELLED):
-            # Nobody waits for it any more; it may land all the same.
+            # No caller waits for it any more; it may be stored all the same.
             future.cancel()
         else:
             await window.admit(future)

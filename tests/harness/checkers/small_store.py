@@ -180,7 +180,7 @@ class SmallStore:
         )
 
     def lost(self, name: str, *lengths: int, **arguments: Any) -> Call:
-        """An append that nobody is notified of again. `reopen(1)` lets it land."""
+        """An append whose caller gets no answer. After `reopen(1)` it is stored."""
         return self.begin(CallKind.APPEND, name, lengths=lengths or (10,), **arguments)
 
     def observe(self, *, again: bool = False, findings: Sequence[str] = ()) -> Observation:

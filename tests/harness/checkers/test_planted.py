@@ -176,7 +176,7 @@ def unsealed(store: SmallStore) -> None:
     see_from(store, 2, "b", sealed=False)
 
 
-def sealed_by_nobody(store: SmallStore) -> None:
+def sealed_without_a_call(store: SmallStore) -> None:
     see_from(store, 2, "m", sealed=True)
 
 
@@ -184,7 +184,7 @@ def sealed_at_another_length(store: SmallStore) -> None:
     calls_of(store, CallKind.SEAL, "b")[0].result = 3
 
 
-def sealed_for_nobody(store: SmallStore) -> None:
+def refused_as_sealed(store: SmallStore) -> None:
     call = store.append("m", 10)
     call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "SegmentSealedError"
 
@@ -199,7 +199,7 @@ def truncation_forgotten(store: SmallStore) -> None:
     see_from(store, 1, "b", content=whole, start_offset=0, length=len(whole))
 
 
-def truncated_by_nobody(store: SmallStore) -> None:
+def truncated_without_a_call(store: SmallStore) -> None:
     data = content(store, 2, "a")
     see_from(store, 2, "a", content=data[38:], start_offset=38, length=len(data))
 
@@ -212,7 +212,7 @@ def riding_update_lost(store: SmallStore) -> None:
     see(store, 1, "a", attributes={COUNTER: 6})
 
 
-def nobodys_attribute(store: SmallStore) -> None:
+def attribute_never_set(store: SmallStore) -> None:
     see_from(store, 1, "m", attributes={VALUE: 1})
 
 
@@ -220,7 +220,7 @@ def removed_without_reason(store: SmallStore) -> None:
     del store.history.observations[2].segments["a"]
 
 
-def nobodys_segment(store: SmallStore) -> None:
+def segment_never_created(store: SmallStore) -> None:
     for observation in store.history.observations:
         observation.segments["x"] = replace(
             observation.segments["a"], name="x", segment_id=999, content=b"", length=0
@@ -324,7 +324,7 @@ def conditional_elsewhere(store: SmallStore) -> None:
     next(call for call in store.history.calls if call.expected is not None).expected = 5
 
 
-def exists_for_nobody(store: SmallStore) -> None:
+def exists_without_creation(store: SmallStore) -> None:
     call = store.create("new")
     call.outcome, call.result, call.error = CallOutcome.REFUSED, None, "SegmentExistsError"
 
@@ -371,18 +371,18 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("exactly once", repeated_event_missing, "acknowledged as there already"),
     ("sealed", seal_forgotten, "is not sealed"),
     ("sealed", unsealed, "it was sealed at"),
-    ("sealed", sealed_by_nobody, "nobody sealed it"),
+    ("sealed", sealed_without_a_call, "no call sealed it"),
     ("sealed", sealed_at_another_length, "was sealed at 3"),
     ("sealed", sealed_at_another_length, "acknowledged up to"),
-    ("sealed", sealed_for_nobody, "nobody had asked for"),
+    ("sealed", refused_as_sealed, "no call had asked for"),
     ("truncated", start_went_back, "after it began at"),
     ("truncated", truncation_forgotten, "begins at 0"),
-    ("truncated", truncated_by_nobody, "where nobody truncated it"),
+    ("truncated", truncated_without_a_call, "where no call truncated it"),
     ("attributes", counter_too_high, "by the calls it was 6"),
     ("attributes", riding_update_lost, "by the calls it was 7"),
-    ("attributes", nobodys_attribute, "nobody set it"),
+    ("attributes", attribute_never_set, "no call set it"),
     ("recovery", removed_without_reason, "is not there at"),
-    ("recovery", nobodys_segment, "nobody created it"),
+    ("recovery", segment_never_created, "no call created it"),
     ("recovery", foreign_id, "it was created with"),
     ("recovery", one_id_for_two, "and was"),
     ("recovery", risen_again, "was deleted and is there"),
@@ -394,7 +394,7 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("recovery", another_id_without_removal, "was seen with the ids"),
     ("content", in_two_incarnations, "ids 5 and"),
     ("recovery", finding, "an object is missing"),
-    ("recovery", exists_for_nobody, "it was never created"),
+    ("recovery", exists_without_creation, "it was never created"),
     ("recovery", not_found, "and it does"),
     ("recovery", created_twice, "nothing removed it"),
     ("reads", read_something_else, "not the bytes observed"),
@@ -404,7 +404,7 @@ PLANTED: tuple[tuple[str, Callable[[SmallStore], object], str], ...] = (
     ("reads", read_at_an_end_before_the_end, "found nothing"),
     ("order", length_behind, "received 3"),
     ("order", same_offset_twice, "both acknowledged"),
-    ("order", unexplained_hole, "acknowledged to nobody"),
+    ("order", unexplained_hole, "acknowledged to no client"),
     ("order", committed_before_an_earlier_one, "before it began"),
     ("order", committed_before_an_earlier_one, "before its earlier call"),
     ("conditional", conditional_elsewhere, "only 5 was asked"),

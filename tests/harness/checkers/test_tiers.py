@@ -111,7 +111,7 @@ def test_a_log_whose_beginning_goes_back_is_reported() -> None:
     made = history()
     change_log(made, first=99)
     assert "began with 100 before" in str(told(made)["log"])
-    made.process_runs[-1].opened = None  # nobody has made it durable that it began there
+    made.process_runs[-1].opened = None  # that it began there was never durable
     assert told(made) == {}
 
 
@@ -210,7 +210,7 @@ def test_an_object_that_the_log_forgets_before_it_is_missing_is_reported(name: s
     )
 
 
-def test_an_object_that_nobody_had_synced_or_that_comes_back_late_is_not_forgotten() -> None:
+def test_an_object_that_was_not_synced_or_that_comes_back_late_is_not_forgotten() -> None:
     made = history()
     change_segment(made, storage_length=0, chunks=[], length=0)
     change_log(made, objects={})
@@ -235,13 +235,13 @@ def test_names_in_doubt_bind_no_later_check_but_where_a_log_began_does() -> None
     assert set(told(made)) == {"log"}
 
 
-def test_an_object_of_an_epoch_that_nobody_had_is_reported() -> None:
+def test_an_object_of_an_epoch_without_an_owner_is_reported() -> None:
     made = history()
     list_also(made, named(4))
     assert "its newest is 3" in str(told(made)["tier2"])
 
 
-def test_a_flush_nobody_committed_is_reported_an_owner_without_trouble_alone() -> None:
+def test_an_uncommitted_flush_is_reported_an_owner_without_trouble_alone() -> None:
     made = history()
     list_also(made, named(3))
     assert "an orphan of an owner that had no trouble" in str(told(made)["tier2"])
