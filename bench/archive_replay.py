@@ -213,7 +213,7 @@ def lines_round(directory: str, operations: int) -> Measured:
 
     async def work() -> None:
         line = json_lines(0)
-        with open(os.devnull, "w", encoding="utf-8") as out:  # noqa: ASYNC230 - it blocks nobody
+        with open(os.devnull, "w", encoding="utf-8") as out:  # noqa: ASYNC230 - it never blocks
             async with aclosing(_history(directory, operations).operations(1, 2**64)) as batches:
                 async for batch in batches:
                     out.write("\n".join(map(line, batch)) + "\n")

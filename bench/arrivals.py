@@ -1,6 +1,6 @@
 """What 10,000 appends a second cost that arrive in an open loop: evenly, and in bursts.
 
-Each append waits for nobody, as those of a server's clients. How much of a core the process takes,
+No append waits for another, as those of a server's clients. How much of a core the process takes,
 how many syncs it makes, and how long an append takes from its call. The floor receives the same
 arrivals and appends nothing: the engine's own share is what it takes above that.
 """

@@ -81,8 +81,8 @@ class LogMaker:
 
 @asynccontextmanager
 async def log_maker(url: str) -> AsyncIterator[LogMaker]:
-    """The clients of the cluster at `url`, which nobody else uses: all its ledgers go with each
-    log.
+    """The clients of the cluster at `url`, which no other process uses: all its ledgers go with
+    each log.
     """
     location = BookKeeperLocation.parse(url)
     runtime = Runtime()

@@ -109,7 +109,7 @@ def make_chunks(directory: str, count: int) -> Measured:
             data = bytes(_CHUNK_BYTES * _CHUNKS_OF_AN_OPERATION)
             container = _container(store)
             segment_id = container.segment_ids[SEGMENT]
-            writer = container._writer  # noqa: SLF001 - nobody else commits chunks
+            writer = container._writer  # noqa: SLF001 - no other task commits chunks
             record = ObjectRecord("00/00000000/0000000000000001/bench", count, 0)
             for first in range(0, count, _CHUNKS_OF_AN_OPERATION):
                 offset = await store.append(SEGMENT, data)

@@ -1,4 +1,4 @@
-"""What a reader must know of the machine before he compares two runs."""
+"""What a reader must know of the machine before comparing two runs."""
 
 from __future__ import annotations
 

@@ -151,7 +151,7 @@ class SimulatedContainer:
         self._updater = MetadataUpdater(self.metadata)
 
     async def check_primary(self) -> None:
-        """Nobody else is about."""
+        """There is no other owner."""
 
     def held(
         self, ids: Iterable[int], chunks: Iterable[ChunkNeed] = ()

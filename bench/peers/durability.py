@@ -1,6 +1,6 @@
 """Counts, with strace, the syncs of a peer under appends that each wait for their acknowledgement.
 
-Equal durability means one sync for each of them, at least: nobody shares it.
+Equal durability means one sync for each of them, at least: no two appends share one.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Others (`foreign_cores`) are all processes of this machine that are neither, idle peers included,
 and time that the hypervisor gave to other machines. Threads of the kernel are left out: they sync
-for us.
+for the measured processes.
 """
 
 from __future__ import annotations
