@@ -41,7 +41,7 @@ FENCED = re.compile(r"^\s*```.*?^\s*```", re.DOTALL | re.MULTILINE)
 
 
 def unknown(prose: str, known: set[str]) -> list[str]:
-    """Names in backticks that have a word nobody knows."""
+    """Names in backticks that have an unknown word."""
     return [
         name
         for name in NAMED.findall(prose)

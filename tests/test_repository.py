@@ -288,7 +288,7 @@ def class_in(path: str, name: str) -> ast.ClassDef:
 
 
 def test_the_parts_of_a_container_are_private() -> None:
-    """Ruff's SLF001 then keeps everybody but tests from reaching through the container."""
+    """Ruff's SLF001 then keeps all modules but tests from reaching through the container."""
     names = {
         "segment_calls": "SegmentCalls",
         "container_upkeep": "ContainerUpkeep",
@@ -323,7 +323,7 @@ def test_the_parts_of_a_container_are_private() -> None:
     }
 
 
-def test_nobody_reaches_through_a_container() -> None:
+def test_no_module_reaches_through_a_container() -> None:
     reached = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}"
         for path in python_files()

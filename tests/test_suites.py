@@ -281,7 +281,7 @@ def test_what_took_no_part_is_reported_with_workers_too(
 
 
 class ParsesWhenCollected:
-    """Garbage like a future whose error nobody awaited: it is logged with its traceback."""
+    """Garbage like a future whose error was never awaited: it is logged with its traceback."""
 
     def __init__(self) -> None:
         self.itself = self

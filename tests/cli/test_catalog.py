@@ -123,7 +123,7 @@ def test_a_process_of_its_own_is_asked(store: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SEGMENTSTORE_LOCAL_SERVER", "false")
     child = append_a_line(store)
     try:
-        # It has the store once nobody else can have it.
+        # It has the store once no other process can have it.
         while segmentstore("verify", store).code != ExitCode.IN_USE:
             if child.poll() is not None:
                 # It came while the check itself had the store.

@@ -35,7 +35,7 @@ FORMS = ("zookeeper", "addresses")
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[str]:
-    """How a store of two containers is named, whose folder nobody here knows."""
+    """How a store of two containers is named, whose folder is unknown here."""
     port, tree = free_port(), NodeTree()
 
     async def open_nodes(location: BookKeeperLocation, *_: object) -> MemoryNodes:

@@ -204,7 +204,7 @@ def segmentstore_child(*arguments: object) -> int:
 def test_a_store_in_use_is_left_alone(store: Path) -> None:
     async def meanwhile() -> list[int]:
         async with library.open(store):
-            # The loop stands still meanwhile: its owner answers nobody.
+            # The loop stands still meanwhile: its owner answers no command.
             with ThreadPoolExecutor() as pool:
                 commands = ("log", "objects", "verify")
                 return list(pool.map(lambda command: segmentstore_child(command, store), commands))

@@ -45,7 +45,7 @@ def plain_store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def on_bookkeeper(plain_store: Path) -> Path:
-    """Whose ZooKeeper and gateway nobody has started."""
+    """Whose ZooKeeper and gateway were never started."""
     file = plain_store / "store.toml"
     file.write_text(
         file.read_text().replace('tier1 = "file"', 'tier1 = "bookkeeper://127.0.0.1:1/somewhere"')
@@ -69,7 +69,7 @@ def test_a_machine_that_has_all_is_reported_as_complete() -> None:
 @pytest.mark.usefixtures("no_programs", "no_jars")
 def test_what_is_missing_is_named_with_the_way_to_get_it() -> None:
     shown = segmentstore("doctor", "--json")
-    # Nobody has asked for a log on BookKeeper.
+    # No setting asks for a log on BookKeeper.
     assert shown.code == ExitCode.DONE
     found = checks(shown.json())
     for piece in (*JAVA, "BookKeeper's jars"):
@@ -182,7 +182,7 @@ def test_a_store_with_its_log_in_files_needs_no_java(tmp_path: Path) -> None:
 def test_the_zookeeper_of_a_store_that_does_not_answer_is_named(tmp_path: Path) -> None:
     store = tmp_path / "store"
     segmentstore("append", store, "a", stdin=b"one\n")
-    port = choose_addresses(tmp_path, 1, None).zookeeper  # nobody listens there
+    port = choose_addresses(tmp_path, 1, None).zookeeper  # without a listener
     file = store / "store.toml"
     changed = file.read_text().replace(
         'tier1 = "file"', f'tier1 = "bookkeeper://127.0.0.1:{port}/somewhere"'

@@ -152,7 +152,7 @@ def test_the_exit_code_of_a_host_that_ends_as_it_is_signalled_is_its_own(tmp_pat
     asyncio.run(main())
 
 
-def test_hosts_go_on_while_nobody_reads_what_is_said(
+def test_hosts_go_on_while_their_output_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reading, writing = os.pipe()

@@ -70,7 +70,7 @@ def plant(bucket: Path, names: list[str], *, raw: bytes | None = None) -> None:
 
 
 def create_as_of_old(store: Path, name: str) -> int:
-    """A segment of a name that nobody asked about; its id."""
+    """A segment of an unchecked name; its id."""
     number = metadata_of(store).sequence_number + 1
     put_into_log(store, CreateOperation(name, sequence_number=number))
     return number
@@ -84,7 +84,7 @@ def assert_harmless(text: str) -> None:
     assert [each for each in text if not each.isprintable() and each != "\n"] == []
 
 
-def test_names_that_nobody_may_give_are_replaced_by_a_restore_and_reported(tmp_path: Path) -> None:
+def test_refused_names_are_replaced_by_a_restore_and_reported(tmp_path: Path) -> None:
     names = ["good", *REFUSED, *SHOWN, "abcdefgh"]
     plant(tmp_path / "bucket", names, raw=b"ab\xff\xfe\x1b[1m")
     report = segmentstore(

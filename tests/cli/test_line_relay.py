@@ -33,7 +33,7 @@ def test_lines_wait_for_a_reader_and_the_oldest_are_dropped() -> None:
             assert lines == [b"%d" % number for number in range(2, KEPT_MAX + 2)]
             os.close(reading)
             reading = -1
-            relay.put(b"nobody\n")
+            relay.put(b"no reader\n")
             relay.put(b"reads it\n")
         finally:
             relay.close()

@@ -1,5 +1,5 @@
 """`mailbox`: it shows what is asked and what was said, changes nothing by checking, and answers for
-a store nobody has open.
+a store that no process has open.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def test_objects_and_garbage(tmp_path: Path, running: library.blocking.SegmentSt
     assert segmentstore("objects", store, "--json").json_lines() == blocks
 
 
-def test_a_socket_that_a_crash_left_is_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_socket_that_a_crash_left_hinders_no_command(tmp_path: Path) -> None:
     store = tmp_path / "s"
     with library.blocking.open(store, **TINY) as opened:
         opened.create_segment("x")

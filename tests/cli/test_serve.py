@@ -51,7 +51,7 @@ def ready(process: subprocess.Popen[bytes]) -> bytes:
 
 
 def full_pipe() -> tuple[int, int]:
-    """A pipe that nobody reads and that takes no byte more: its two ends."""
+    """A pipe that has no reader and takes no byte more: its two ends."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     with suppress(BlockingIOError):

@@ -108,7 +108,7 @@ def test_what_is_no_store_could_not_be_reported_and_is_no_finding(
     assert not seen
 
 
-def test_objects_in_the_memory_of_a_process_are_nobody_elses(
+def test_objects_in_the_memory_of_a_process_are_its_own(
     tmp_path: Path, seen: list[argparse.Namespace]
 ) -> None:
     blocking.open(str(tmp_path / "store"), tier2="memory://test-spark-command").close()
@@ -147,7 +147,7 @@ def test_the_stand_in_opens_the_store_when_it_is_asked_and_closes_it_at_the_end(
         return [answer.verdict for answer in answers.values()]
 
     with TemporaryOwner(str(store), url, range(1)) as owner:
-        # Nobody has asked for anything yet: the folder is free.
+        # No job has asked for anything yet: the folder is free.
         with blocking.open(str(store)):
             pass
         assert with_tier2(store, ask) == ["exported"]
@@ -196,7 +196,7 @@ def test_whatever_a_stand_in_dies_of_the_command_says(
     assert f"no process could answer for {store}: can't start new thread" in shown.err
 
 
-def test_a_stand_in_without_a_loop_says_so_and_nobody_waits(
+def test_a_stand_in_without_a_loop_says_so_and_no_caller_waits(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail() -> asyncio.AbstractEventLoop:

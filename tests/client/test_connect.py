@@ -166,7 +166,7 @@ class TestPlaces:
         with pytest.raises(InvalidArgumentError):
             _ = connect_one(place)
 
-    def test_where_nobody_is(self, tmp_path: Path) -> None:
+    def test_where_no_server_is(self, tmp_path: Path) -> None:
         async def main() -> None:
             port = free_port()
             for place in (tmp_path / "gone", tmp_path, f"127.0.0.1:{port}", f"[::1]:{port}"):
@@ -360,7 +360,7 @@ class TestBlocking:
                     store.get_info("y")
             assert embedded.get_info("x").length == 7
 
-    def test_where_nobody_is(self, tmp_path: Path) -> None:
+    def test_where_no_server_is(self, tmp_path: Path) -> None:
         with pytest.raises(StoreUnreachableError):
             segmentstore.blocking.connect(tmp_path)
 

@@ -278,7 +278,7 @@ def test_a_host_that_is_drained_stays_and_serves_nothing() -> None:
         cluster.until_all_served()
         assert cluster.served() == {"one": [], "two": [*range(CONTAINERS)]}
         assert "leaves" in cluster.health("one")["waits_for"][0]
-        # The last one keeps what nobody else may take.
+        # The last one keeps what no other host may take.
         left = cluster.world.run_task(cluster.processes["two"], cluster.stores["two"].drain())
         assert left == [*range(CONTAINERS)]
         cluster.stop("one")

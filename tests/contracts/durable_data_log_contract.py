@@ -147,7 +147,7 @@ class DurableDataLogContract(RetainedPartsContract):
 
         self.run(scenario())
 
-    def test_a_cancelled_caller_harms_nobody(self) -> None:
+    def test_a_cancelled_caller_harms_no_other(self) -> None:
         async def scenario() -> None:
             log = await self.opened()
             futures = [log.append([payload(number)]) for number in range(3)]

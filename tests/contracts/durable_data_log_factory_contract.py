@@ -183,7 +183,7 @@ class DurableDataLogFactoryContract(ABC):
 
         self.run(scenario())
 
-    def test_a_store_is_withdrawn_until_somebody_confirmed_it(self) -> None:
+    def test_a_store_is_withdrawn_until_another_maker_confirmed_it(self) -> None:
         async def scenario() -> None:
             async with self.factory() as maker, self.factory() as other:
                 identity, _ = await maker.make_or_join_store(drawn())

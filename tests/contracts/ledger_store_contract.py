@@ -471,7 +471,7 @@ class LedgerStoreContract(ABC):
 
         self.run(scenario())
 
-    def test_a_reader_without_the_log_sees_and_reads_what_is_acknowledged_and_disturbs_nobody(
+    def test_a_reader_without_the_log_sees_and_reads_what_is_acknowledged_and_disturbs_no_owner(
         self,
     ) -> None:
         async def scenario() -> None:

@@ -175,7 +175,7 @@ class LogPartsContract(ABC):
                 await log.open_part(part.number)
             await other.close()
             held = log.statistics().held_bytes
-            # In memory a reader holds the frames, and nobody has to wait.
+            # In memory a reader holds the frames, and no writer has to wait.
             assert held in {0, part.length}
             assert (log.health() is None) == (not held)
             assert await read_entries(handle) == before[part.number]

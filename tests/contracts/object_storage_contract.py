@@ -125,7 +125,7 @@ class ObjectStorageContract(ObjectUploadsContract):
         async def case(storage: ObjectStorage) -> None:
             await storage.put("a/x", [b"mine"], unique_id(1))
             await storage.put("a/x", [b"mi", b"ne"], unique_id(1))
-            for other in (b"his", b"hers", b"their own"):
+            for other in (b"yours", b"theirs", b"their own"):
                 with pytest.raises(ObjectExistsError) as caught:
                     await storage.put("a/x", [other], unique_id(2))
                 assert caught.value.name == "a/x"

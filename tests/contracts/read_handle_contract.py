@@ -179,7 +179,7 @@ class ReadHandleContract(ABC):
 
         self.check(tmp_path, scenario)
 
-    def test_a_cancelled_reader_harms_nobody(self, tmp_path: Path) -> None:
+    def test_a_cancelled_reader_harms_no_other(self, tmp_path: Path) -> None:
         async def scenario(world: HandleWorld) -> None:
             handle = await world.open()
             for turns in range(4):

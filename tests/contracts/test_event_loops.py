@@ -102,5 +102,5 @@ def test_a_released_descriptor_is_the_parents_alone() -> None:
         with kept:
             kept.send(b"y")
         assert theirs.recv(2) == b"y"
-        # Nobody has the connection any more.
+        # No process has the connection any more.
         assert theirs.recv(2) == b""

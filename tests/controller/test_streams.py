@@ -120,7 +120,7 @@ def test_a_creation_that_failed_half_way_waits_for_its_client_behind_a_restart()
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_creation_that_nobody_carries_on_is_carried_on_after_a_minute(restarts: bool) -> None:
+def test_an_abandoned_creation_is_carried_on_after_a_minute(restarts: bool) -> None:
     async def carried_on(controller: Controller) -> None:
         assert not await controller.streams.exists(STREAM)
         await asyncio.sleep(FINISH_REPEATED_S + 1)

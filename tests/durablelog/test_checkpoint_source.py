@@ -222,7 +222,7 @@ def test_a_failure_refuses_a_checkpoint_that_waits_for_its_source() -> None:
     run_virtual(scenario())
 
 
-def test_a_source_that_fails_stops_the_container_and_leaves_nobody_waiting() -> None:
+def test_a_source_that_fails_stops_the_container_and_leaves_no_caller_waiting() -> None:
     class Broken(Snapshots):
         def take(self) -> AnyCheckpoint:
             if self.takes:

@@ -163,7 +163,7 @@ def test_what_is_deleted_in_slices_is_no_segment_and_its_objects_live_until_thei
     bench.release((segment, 25))
     assert list(bench.metadata.garbage) == ["o1", "o2"]
     bench.upload(segment, 50)
-    assert "o7" in bench.metadata.garbage, "nobody wants a chunk of it"
+    assert "o7" in bench.metadata.garbage, "no chunk of it is needed"
     bench.release((segment, 50))
     assert not bench.metadata.releasing
     assert list(bench.metadata.objects) == ["o6"]

@@ -47,7 +47,7 @@ def test_a_fuller_backlog_admits_less_and_only_one_that_is_held_admits_nothing(
 
 @settings(max_examples=examples(100), deadline=None)
 @given(DRAINS | st.none())
-def test_nobody_waits_while_little_of_the_room_is_used(drain: Drain | None) -> None:
+def test_no_append_waits_while_little_of_the_room_is_used(drain: Drain | None) -> None:
     assert pace(0.2 * BOUND, BOUND, drain) is None
 
 

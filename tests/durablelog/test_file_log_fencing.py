@@ -464,7 +464,7 @@ def test_a_missing_folder_is_final_and_no_other_owner(tmp_path: Path, moved: boo
         with pytest.raises(TierUnavailableError, match=gone):
             await log.check_primary()
         with pytest.raises(TierUnavailableError, match=gone):
-            await log.append([b"written to a file that nobody will find"])
+            await log.append([b"written to a file that no reader finds"])
         if moved:
             away.rename(folder)
         with pytest.raises(TierUnavailableError, match=gone):

@@ -51,7 +51,7 @@ def test_a_shortage_is_over_by_itself_where_the_next_file_is_there(tmp_path: Pat
         assert preparer.limited
         await asyncio.sleep(60)
         assert (said, preparer.limited) == (["truncating the log", ""], False), (
-            "nobody is told, and nothing tried again"
+            "nothing more is reported or tried"
         )
         assert preparer.take() is prepared
         prepared.file.close()

@@ -114,7 +114,7 @@ class Life:
     async def watch(
         self, seconds: float, frames: int = 40, *, tasks: list[asyncio.Task[None]]
     ) -> None:
-        """Let time pass until so many frames more were acknowledged; somebody must get on."""
+        """Let time pass until so many frames more were acknowledged; some writer must get on."""
         loop = asyncio.get_running_loop()
         end_s, goal = loop.time() + seconds, len(self.acknowledged) + frames
         while loop.time() < end_s and len(self.acknowledged) < goal:
@@ -202,7 +202,7 @@ def with_truncations(life: Life) -> None:
 
 
 def without_truncations(life: Life, *, heeds_full: bool, create_faults: float = 0.0) -> None:
-    """Nobody makes room but the disk."""
+    """Only the disk makes room."""
     rng = life.random
 
     async def main() -> None:

@@ -49,7 +49,7 @@ def updates(*values: tuple[int, int]) -> tuple[KeyedUpdate, ...]:
 
 
 class References(CheckpointSource):
-    """Checkpoints by reference to snapshots that nobody makes."""
+    """Checkpoints by reference to snapshots that are never taken."""
 
     ready = True
 
@@ -457,7 +457,7 @@ def test_a_log_that_fails_meanwhile_ends_a_lookup_too() -> None:
     run_virtual(scenario())
 
 
-def test_a_processor_that_nobody_brings_metadata_stops_when_they_are_missing() -> None:
+def test_a_processor_without_a_metadata_source_stops_when_they_are_missing() -> None:
     async def scenario() -> None:
         bench = Bench()
         _, segment_id = await begun(bench)
@@ -533,7 +533,7 @@ def test_a_stopped_lookup_reports_nothing(*, begun_before: bool) -> None:
     run_virtual(scenario())
 
 
-def test_a_lookup_that_somebody_else_cancels_is_a_failure() -> None:
+def test_a_lookup_cancelled_from_outside_is_a_failure() -> None:
     async def scenario() -> None:
         failures: list[BaseException] = []
 

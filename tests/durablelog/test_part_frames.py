@@ -149,7 +149,7 @@ def test_addresses_count_entries_of_ledgers_and_bytes_of_files() -> None:
         assert await addresses(Entries(entries, 5)) == [5 << 32 | number for number in range(7)]
         exact = [base + sum(map(len, entries[:number])) for number in range(7)]
         assert await addresses(Entries(entries, 5, base)) == exact
-        # From the middle on nobody knows: lower, and ordered.
+        # From the middle on they are unknown: lower, and ordered.
         found = await addresses(Entries(entries, 5, base), 3)
         assert found == sorted(found)
         assert all(base < address < right for address, right in zip(found, exact[3:], strict=True))

@@ -82,7 +82,7 @@ class Bench:
         return operation.sequence_number
 
     def write(self) -> None:
-        """Into a catalog that nobody reads."""
+        """Into a catalog without a reader."""
         frozen = self.changes.freeze(CatalogTotals(self.metadata.segment_count))
         while frozen.encode_some(100) is not None:
             pass

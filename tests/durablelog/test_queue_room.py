@@ -32,7 +32,7 @@ class Queue:
 
     @property
     def free(self) -> int:
-        """The largest append that is taken now, if nobody waits."""
+        """The largest append that is taken now, if no append waits."""
         return self.room._free()
 
     def ask(self, name: str, size: int) -> None:

@@ -16,7 +16,7 @@ APART_S = 20.0
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_an_owner_that_ends_in_its_opening_has_begun_to_count(announced: bool) -> None:
-    """Its readings are in the log, though nobody could watch it: the lag is over by them."""
+    """Its readings are in the log, though the watch saw none of them: the lag is over by them."""
     settings = {"containers": 1, "deletion_lag_s": LAG_S, "consolidation": False}
     world = StoreWorld("opening", settings=settings)
     watch = DeletionWatch(world.time)

@@ -40,9 +40,9 @@ def test_every_change_brings_its_idle_segment_back_and_has_another_one_leave() -
     for operation in (*NEEDS_ITS_SEGMENT, "load", "stream"):
         assert moves(f"idle/{operation}") == SegmentMoves(1, 1), operation
     assert moves("idle/merge") == SegmentMoves(2, 2)
-    everybody = moves("idle/crowd")
-    assert everybody.activations >= len(OTHERS)
-    assert everybody.evictions >= len(OTHERS)
+    crowd = moves("idle/crowd")
+    assert crowd.activations >= len(OTHERS)
+    assert crowd.evictions >= len(OTHERS)
 
 
 def test_what_changed_leaves_memory_again_and_comes_back() -> None:

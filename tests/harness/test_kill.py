@@ -100,7 +100,7 @@ def cut_last_frame(location: Path) -> Path:
 
 
 def test_a_lost_frame_is_found(tmp_path: Path) -> None:
-    """The checks are checked: somebody cuts the last frame off the log of a store that was
+    """The checks are checked: the test cuts the last frame off the log of a store that was
     closed.
     """
     cut: list[Path] = []

@@ -187,7 +187,7 @@ def test_a_log_in_files_that_rotted_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("tier1", ["ledger", "bookkeeper"])
-def test_where_nobody_ever_had_a_store_there_is_no_log(tier1: str) -> None:
+def test_where_there_never_was_a_store_there_is_no_log(tier1: str) -> None:
     world = StoreWorld("nothing", tier1=tier1)
     (look,) = log_probes(world, world.process("look"), 1).values()
     looked = look()

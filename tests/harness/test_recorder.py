@@ -257,7 +257,7 @@ def test_a_listener_learns_of_a_call_before_the_store_does_and_after_its_answer(
 
 
 class OddStore:
-    """Answers as nobody foresaw."""
+    """Answers in unforeseen ways."""
 
     def append(self, name: str, data: bytes, *_: object) -> asyncio.Future[int]:
         future: asyncio.Future[int] = asyncio.get_running_loop().create_future()

@@ -100,7 +100,7 @@ def test_all_simulated_time_is_given_to_workloads() -> None:
 
 
 class StepClock:
-    """Half a second passes whenever somebody checks."""
+    """Half a second passes with each reading."""
 
     def __init__(self) -> None:
         self.now_ms = 1_767_312_000_000

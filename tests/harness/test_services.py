@@ -123,7 +123,7 @@ def test_a_server_that_does_not_come_up_says_why(tmp_path: Path) -> None:
         Dying(tmp_path).start()
 
 
-def test_a_port_that_was_lost_to_somebody_else_is_given_up_for_another(
+def test_a_port_that_was_lost_to_another_process_is_given_up_for_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket() as other:

@@ -103,7 +103,7 @@ class TestSimulatedNodes(MetadataNodeContract, NodeCoordinationContract):
     def make_world(self, tmp_path: Path) -> NodeWorld:
         return self.world
 
-    # Of a process, not of nobody.
+    # Run by a process of the world.
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:  # type: ignore[override]
         self.process.run(asyncio.wait_for(coroutine, 60))
 
@@ -401,7 +401,9 @@ def test_dead_bookies_are_registered_for_a_while_and_then_too_few_for_a_ledger(
     assert sorted(found.bookies) == ["bookie-1", "bookie-2"]
 
 
-def test_calls_wait_for_zookeeper_and_may_be_done_when_nobody_waits_any_more(stage: Stage) -> None:
+def test_calls_wait_for_zookeeper_and_may_be_done_when_no_caller_waits_any_more(
+    stage: Stage,
+) -> None:
     stage.servers.zookeeper.stop(stage.world.time.now_us, METADATA_TIMEOUT_S - 5)
     stage.other.run(stage.other_store.create(REPLICATION, {}))
     stage.servers.zookeeper.stop(stage.world.time.now_us, METADATA_TIMEOUT_S + 5)
@@ -436,7 +438,7 @@ def test_a_change_of_a_node_without_an_answer_happened_or_not(
     assert process.run(nodes.read("/a")) == NodeContent(left, int(left))
 
 
-def test_a_change_nobody_waits_for_any_more_comes_before_the_next_call(world: FakeWorld) -> None:
+def test_an_abandoned_change_comes_before_the_next_call(world: FakeWorld) -> None:
     process, servers = world.process(), BookKeeperServers()
     nodes = SimulatedNodes(servers, process)
     process.run(nodes.create("/a", b"0"))

@@ -74,7 +74,7 @@ class TestSimulatedLedgerLog(DurableDataLogContract):
     def make_world(self, tmp_path: Path) -> LogWorld:
         return self.world
 
-    # Of a process, not of nobody.
+    # Run by a process of the world.
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:  # type: ignore[override]
         self.process.run(asyncio.wait_for(coroutine, 30))
 
@@ -222,7 +222,7 @@ def test_a_slow_append_holds_up_those_behind_it(
     assert SLOW_US[0] < world.time.now_us - begun <= SLOW_US[1] + LATENCY_US[1]
 
 
-def test_an_opening_that_is_refused_fences_nobody_and_can_be_tried_again(
+def test_an_opening_that_is_refused_fences_no_owner_and_can_be_tried_again(
     world: FakeWorld, store: SimulatedLedgerStore
 ) -> None:
     old, new = world.process(), world.process()

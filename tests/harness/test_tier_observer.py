@@ -1,5 +1,5 @@
-"""What the tiers hold is seen as it is: in a simulated store, and in real files whose bytes
-somebody has changed.
+"""What the tiers hold is seen as it is: in a simulated store, and in real files whose bytes the
+test has changed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def test_a_run_checks_its_tiers_and_in_the_end_every_byte_of_them(tier1: Tier1) 
 
 
 class Files:
-    """A store in a folder, with the answers its clients got; nobody has it open between two
+    """A store in a folder, with the answers its clients got; no process has it open between two
     calls.
     """
 

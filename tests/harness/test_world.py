@@ -79,7 +79,7 @@ def test_turning_in_a_circle_while_time_stands_still_is_an_error() -> None:
     world.close()
 
 
-def test_an_error_nobody_waits_for_is_kept() -> None:
+def test_an_unawaited_error_is_kept() -> None:
     async def fail() -> None:
         raise KeyError("lost")
 

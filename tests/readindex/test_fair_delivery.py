@@ -80,7 +80,7 @@ async def test_without_a_writer_no_time_passes(pacer: FairDelivery, writer: Writ
 
 
 @paced
-async def test_while_somebody_appends_there_is_a_pause_behind_each_portion(
+async def test_while_a_writer_appends_there_is_a_pause_behind_each_portion(
     pacer: FairDelivery, writer: Writer
 ) -> None:
     loop = asyncio.get_running_loop()
@@ -116,7 +116,7 @@ async def test_appends_of_before_the_first_portion_cost_no_pause(
 
 
 @paced
-async def test_a_reader_that_gave_up_holds_nobody_up(pacer: FairDelivery, writer: Writer) -> None:
+async def test_a_reader_that_gave_up_holds_up_no_other(pacer: FairDelivery, writer: Writer) -> None:
     waiting = [asyncio.ensure_future(take(pacer, 100)) for _ in range(4)]
     await asyncio.sleep(0)
     waiting[1].cancel()

@@ -501,7 +501,7 @@ async def test_a_fetch_begun_before_the_chunk_moved_says_nothing_of_where_it_is_
 
 
 @scenario()
-async def test_a_failed_read_ahead_is_nobodys_error_and_the_reader_tries_again(
+async def test_a_failed_read_ahead_fails_no_read_and_the_reader_tries_again(
     world: World, s: int
 ) -> None:
     data = await cold(world, s, 640)

@@ -71,7 +71,7 @@ def test_what_is_small_and_what_is_too_much_goes_the_way_of_live_appends() -> No
 
 
 def test_they_are_forgotten_once_tier2_has_them() -> None:
-    """The log may be truncated from then on: nobody looks there any more."""
+    """The log may be truncated from then on: no read searches there any more."""
 
     async def main() -> None:
         world, segment_id = await replayed_world()

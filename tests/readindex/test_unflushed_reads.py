@@ -199,7 +199,7 @@ def test_an_upload_that_is_cancelled_asks_for_nothing_any_more() -> None:
     scenario(main())
 
 
-def test_who_is_cancelled_in_the_turn_in_which_the_bytes_come_harms_nobody_else() -> None:
+def test_a_reader_cancelled_in_the_turn_in_which_the_bytes_come_harms_no_other() -> None:
     """The future of a cancelled reader is cancelled at once, its want is withdrawn a turn later: a
     pass goes on between.
     """

@@ -192,7 +192,7 @@ class World:
             self.logged += data[:11] + b"||"
         self.logged += data[-places[-1][1] :] if data else b""
         if replayed:
-            # As replay does: a view, which nobody may keep.
+            # As replay does: a view, which the index must not keep.
             with memoryview(bytearray(data)) as view:
                 self.index.append([Appended(segment_id, offset, view, places)], replayed=True)
         else:

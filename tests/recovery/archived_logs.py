@@ -354,7 +354,7 @@ class ArchivedLog:
         return self.contents[sequence_number][segment.segment_id][segment.start_offset :]
 
     def forget_part(self, number: int) -> None:
-        """Nobody has it any more, and the list does not know."""
+        """Delete a part that the list still names."""
         del self.parts[number]
 
     def damage(self, number: int, entry: int) -> None:

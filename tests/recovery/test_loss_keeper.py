@@ -153,7 +153,7 @@ def unavailable(kind: str) -> Callable[[], Exception]:
 
 
 @pytest.mark.parametrize("kind", [ValueError, OSError, RuntimeError])
-def test_an_error_nobody_expected_is_reported_and_ends_nothing(
+def test_an_unexpected_error_is_reported_and_ends_nothing(
     tmp_path: Path, kind: type[Exception]
 ) -> None:
     async def body(world: World) -> None:
@@ -210,7 +210,7 @@ def test_an_object_that_is_refused_holds_up_no_other(tmp_path: Path) -> None:
     with_world(tmp_path, body, count=PLACES_A_ROUND + 4)
 
 
-def test_a_tier_that_answers_nobody_is_asked_once_a_round(tmp_path: Path) -> None:
+def test_a_tier_that_answers_no_request_is_asked_once_a_round(tmp_path: Path) -> None:
     async def body(world: World) -> None:
         world.put_back()
         names = list(world.storage.bucket.objects)
@@ -330,7 +330,7 @@ def test_losses_of_a_container_that_leaves_are_kept_and_taken_up_when_it_is_back
         world.storage.asked.clear()
         world.put_back()
         await asyncio.sleep(2 * RECHECK_S)
-        # Nobody asks for what is another owner's to know.
+        # No request is sent for what belongs to another owner.
         assert set(world.storage.asked) == {world.name(1, 0)}
         assert list(load_losses(world.path, world.disk, STORE)) == [0]
         world.attach(0)
@@ -342,7 +342,7 @@ def test_losses_of_a_container_that_leaves_are_kept_and_taken_up_when_it_is_back
     with_world(tmp_path, body)
 
 
-def test_what_nobody_wants_of_an_idle_segment_is_forgotten_with_the_next_check(
+def test_what_is_no_longer_needed_of_an_idle_segment_is_forgotten_with_the_next_check(
     tmp_path: Path,
 ) -> None:
     async def body(world: World) -> None:

@@ -89,7 +89,7 @@ def test_corruption_leaves_no_reader() -> None:
     run_virtual(scenario())
 
 
-def test_a_recovery_that_nobody_waits_for_any_more_leaves_no_reader() -> None:
+def test_an_abandoned_recovery_leaves_no_reader() -> None:
     async def scenario() -> None:
         log = await written(*BASE)
         with pytest.raises(TimeoutError):

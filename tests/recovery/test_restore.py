@@ -36,7 +36,7 @@ KEEP: dict[str, Any] = {
     "checkpoint_operations": 10_000,
     "checkpoint_bytes": 1 << 20,
 }
-"""Nothing is deleted, and no checkpoint comes that nobody asked for."""
+"""Nothing is deleted, and no checkpoint is taken unasked."""
 
 
 class Place:

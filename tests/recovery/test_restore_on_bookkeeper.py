@@ -206,7 +206,7 @@ def test_an_empty_root_node_is_taken(world: World) -> None:
 
 
 def test_logs_without_a_store_are_left_alone(world: World) -> None:
-    world.tree.put(container_path(ROOT, 0), b"a log of somebody")
+    world.tree.put(container_path(ROOT, 0), b"a log of another store")
     with pytest.raises(ConfigError, match="has logs below it"):
         run(world.restore())
     assert world.tree.names_under(f"{ROOT}/containers") == ["0"]

@@ -96,7 +96,7 @@ def test_lost_and_cut_objects_are_found() -> None:
     run(case)
 
 
-def test_a_block_nobody_refers_to_is_a_note() -> None:
+def test_an_unreferenced_block_is_a_note() -> None:
     async def case(world: World) -> None:
         segment = world.metadata[0].segments[8]
         (dropped,) = segment.chunks.remove_below(len(PAYLOAD))
@@ -153,7 +153,7 @@ def test_objects_that_go_meanwhile_are_passed_over() -> None:
     run(case)
 
 
-def test_a_chunk_that_moved_to_another_segment_meanwhile_is_still_somebodys() -> None:
+def test_a_chunk_that_moved_to_another_segment_meanwhile_is_still_referenced() -> None:
     async def case(world: World) -> None:
         world.flip("object-0-4", 40)
         get_range = world.storage.get_range

@@ -1,6 +1,4 @@
-"""What is kept of lost bytes: bounded, for as long as somebody wants them; and the file it is kept
-in.
-"""
+"""What is kept of lost bytes: bounded, for as long as they are needed; and the file it is in."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def chunk_of(number: int, name: str = NAME) -> ChunkRecord:
     return ChunkRecord(number * 100, 100, name, number * 200, 3, number * 100)
 
 
-def test_a_place_is_kept_until_it_is_read_or_nobody_wants_it() -> None:
+def test_a_place_is_kept_until_it_is_read_or_no_longer_needed() -> None:
     metadata = ContainerMetadata(0)
     chunk = chunk_of(0)
     segment = segment_of(metadata, 3, [chunk])
@@ -121,7 +119,7 @@ def test_a_place_in_an_idle_segment_is_kept() -> None:
         assert not await losses.settle()
         assert "segment 's3' offsets 10 to 20" in next(losses.examples())
         assert not metadata.segments, "it is idle again"
-        # Nobody wants them any more: what is in memory is known at once, the rest when it is asked.
+        # They are no longer needed: what is in memory is known at once, the rest when it is asked.
         container.activate(3)
         metadata.segments[3].start_offset = 20
         container.evict()
@@ -268,7 +266,7 @@ def test_a_file_of_nothing_but_brackets_is_refused_as_any_other() -> None:
 
 
 def test_a_place_outside_of_its_chunk_is_refused() -> None:
-    """Nobody could fetch it."""
+    """No fetch could ask for it."""
     chunk = ChunkRecord(100, 200, NAME, 0, 3, 100)
     for start, end in ((99, 120), (100, 301), (120, 120)):
         text = render_losses({0: [LostPlace(3, chunk, start, end, "gone", 1)]}, STORE)

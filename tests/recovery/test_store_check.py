@@ -361,7 +361,7 @@ def test_a_chunk_that_points_inside_of_a_block(flushed: Path) -> None:
     assert "inside of the block" in findings[0].detail
 
 
-def test_a_fault_in_a_block_nobody_needs_is_a_note(store: Path) -> None:
+def test_a_fault_in_an_unneeded_block_is_a_note(store: Path) -> None:
     metadata = metadata_of(store)
     chunk = segment_of(metadata, "b").chunks.first
     assert len({segment_of(metadata, name).chunks.first.object_name for name in ("b", "c")}) == 1

@@ -240,7 +240,7 @@ class TestStop:
 
         run(main())
 
-    def test_nobody_connects_behind_it(self, tmp_path: Path) -> None:
+    def test_no_client_connects_behind_it(self, tmp_path: Path) -> None:
         async def main() -> None:
             async with served(tmp_path) as (_, server):
                 port = server.port

@@ -251,7 +251,7 @@ class TestWriters:
                 await store.create_segment("x")
                 for number in (1, 2):
                     client.put(OpenWriter(number, "x", WRITER), CloseWriter(number))
-                    # Nobody waits for it: the answer says that nothing was opened.
+                    # No call waits for it: the answer says that nothing was opened.
                     assert refusal(await client.take()) == (number, "WriterNotOpenError")
                 client.put(AppendEvents(3, 2, events(0)))
                 assert refusal(await client.take()) == (3, "WriterNotOpenError")

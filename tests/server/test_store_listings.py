@@ -116,7 +116,7 @@ def test_one_is_ended_by_a_close_in_the_same_bytes(
             await fill(store, 3)
             for number in range(LISTINGS_MAX + 1):
                 client.put(BeginListing(number, "blocks", ""), CloseListing(number))
-                # Nobody waits for it: the answer says that nothing was begun.
+                # No call waits for it: the answer says that nothing was begun.
                 assert refusal(await client.take()) == (number, "InvalidArgumentError")
             many = [BeginListing(number, "blocks", "") for number in range(50, 51 + LISTINGS_MAX)]
             client.put(*many, CloseListing(50), BeginListing(90, "blocks", ""))

@@ -1,4 +1,4 @@
-"""Reads of tables that are slow: how many of one connection go on, and when nobody waits for them.
+"""Reads of tables that are slow: how many of one connection go on, and when none is waited for.
 
 The disk is slow in them: a read of the index waits for a gate.
 """

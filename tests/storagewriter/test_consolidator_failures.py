@@ -104,7 +104,7 @@ class TestFailures:
             await asyncio.sleep(LONG_S)
             c.append(a, 100)
             await asyncio.sleep(LONG_S)
-            assert c.writer.health() is None, "nobody wants it any more"
+            assert c.writer.health() is None, "it is no longer needed"
 
         run(body, storage_type=storage_type, consolidation_bytes=400)
 

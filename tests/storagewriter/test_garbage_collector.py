@@ -137,7 +137,7 @@ def test_a_clock_that_jumps_between_owners_changes_nothing(jump_ms: int, machine
         await asyncio.sleep(LAG_S / 4)
         after = c.restart(make_config())
         after.writer.start()
-        # What was nobody's is known to have passed on the same boot alone.
+        # Time without an owner counts on the same boot alone.
         left_s = LAG_S / (4 if machine == "same boot" else 2)
         await asyncio.sleep(left_s - SLACK_S)
         assert after.object_count == 1
@@ -172,7 +172,7 @@ def test_owners_that_live_shorter_than_the_lag_get_there_together(machine: str) 
 
 
 def test_short_visits_on_one_boot_delete_in_the_end() -> None:
-    """As `segmentstore gc` makes them, on a store that nobody has open otherwise."""
+    """As `segmentstore gc` makes them, on a store that no other process has open."""
 
     async def main() -> None:
         c = FakeContainer(make_config())
@@ -349,8 +349,8 @@ def test_a_deletion_costs_two_requests_and_few_are_under_way_at_once() -> None:
 def test_an_object_is_not_forgotten_between_the_operations_that_name_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Made garbage by the first and missing before the last, it would come to life again by that,
-    without its bytes.
+    """Garbage by the first and deleted before the last, it would be live again by that one, without
+    its bytes.
     """
     monkeypatch.setattr(object_uploader, "OPERATION_CHUNKS", 1)
 
@@ -429,7 +429,7 @@ def test_a_marker_that_stays_is_not_asked_for_in_every_pass() -> None:
         assert list(c.metadata.garbage) == [name]
         (own,) = await _garbage(c)
         await asyncio.sleep(2 * LAG_S)
-        assert own not in c.metadata.garbage, "what is provably ours waits for nobody"
+        assert own not in c.metadata.garbage, "what is provably ours waits for no other"
         there = None
         assert await collector.collect_now() == 1, "who asks is told what is true now"
 

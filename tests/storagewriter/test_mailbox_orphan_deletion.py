@@ -1,5 +1,5 @@
-"""What a job may have marked for deletion: only what nobody can want, checked by the owner, through
-the one way of all deletions.
+"""What a job may have marked for deletion: only what no reader can need, checked by the owner,
+through the one way of all deletions.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tier2.memory_object_storage import Method
 from tier2.object_storage import StorageUnavailableError
 
 
-def test_what_nobody_answers_is_tried_for_a_week_and_deleted(
+def test_an_unanswered_message_is_tried_for_a_week_and_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> None:

@@ -266,7 +266,7 @@ def test_a_merge_from_before_the_log_begins_is_still_linked() -> None:
     run_virtual(main())
 
 
-def test_nothing_is_linked_while_a_flight_has_either_side() -> None:
+def test_nothing_is_linked_while_an_upload_has_either_side() -> None:
     async def main() -> None:
         c = FakeContainer(make_config())
         target, source = c.create("target"), c.create("source")

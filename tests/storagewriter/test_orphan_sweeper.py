@@ -43,7 +43,7 @@ EPOCH = 3
 CONTAINER = 7
 RNG = random.Random(5)
 PROBE = "probe/" + "1" * 32
-NOBODY: dict[str, None] = {}
+NO_UPLOADS: dict[str, None] = {}
 
 
 def _name(
@@ -106,7 +106,7 @@ class UploadsStorage(MemoryObjectStorage):
     ],
 )
 def test_what_an_unknown_object_is(name: str, verdict: OrphanVerdict) -> None:
-    assert classify_object(name, ContainerMetadata(CONTAINER), EPOCH, NOBODY, TAG) is verdict
+    assert classify_object(name, ContainerMetadata(CONTAINER), EPOCH, NO_UPLOADS, TAG) is verdict
 
 
 def test_what_is_under_way_is_left_alone() -> None:
@@ -128,9 +128,9 @@ def test_what_is_under_way_is_left_alone() -> None:
         ("somebody/else", 10 * UPLOAD_AGE_MS, False),
     ],
 )
-def test_which_uploads_nobody_will_finish(name: str, age_ms: int, abandoned: bool) -> None:
+def test_which_uploads_are_abandoned(name: str, age_ms: int, abandoned: bool) -> None:
     upload = UnfinishedUpload(name, "id", 10**12)
-    assert is_abandoned(upload, CONTAINER, EPOCH, NOBODY, 10**12 + age_ms, TAG) is abandoned
+    assert is_abandoned(upload, CONTAINER, EPOCH, NO_UPLOADS, 10**12 + age_ms, TAG) is abandoned
     assert is_abandoned(upload, CONTAINER, EPOCH, {name: None}, 10**12 + age_ms, TAG) is (
         abandoned and name.split("/")[2] != f"{EPOCH:016x}"
     )
@@ -140,7 +140,7 @@ def test_which_uploads_nobody_will_finish(name: str, age_ms: int, abandoned: boo
 def test_an_upload_of_a_job_is_given_up_after_a_day_whatever_its_epoch(epoch: int) -> None:
     def given_up(age_ms: int, container_id: int = CONTAINER) -> bool:
         upload = UnfinishedUpload(_name(epoch, "compaction"), "id", 10**12)
-        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms, TAG)
+        return is_abandoned(upload, container_id, EPOCH, NO_UPLOADS, 10**12 + age_ms, TAG)
 
     assert (given_up(0), given_up(UPLOAD_AGE_MS), given_up(UPLOAD_AGE_MS + 1)) == (
         False,
@@ -153,10 +153,10 @@ def test_an_upload_of_a_job_is_given_up_after_a_day_whatever_its_epoch(epoch: in
 # --- a sweep --------------------------------------------------------------------------------------
 
 
-def test_which_uploads_of_checkpoints_and_probes_nobody_will_finish() -> None:
+def test_which_uploads_of_checkpoints_and_probes_are_abandoned() -> None:
     def given_up(name: str, age_ms: int, container_id: int) -> bool:
         upload = UnfinishedUpload(name, "id", 10**12)
-        return is_abandoned(upload, container_id, EPOCH, NOBODY, 10**12 + age_ms, TAG)
+        return is_abandoned(upload, container_id, EPOCH, NO_UPLOADS, 10**12 + age_ms, TAG)
 
     day = UPLOAD_AGE_MS + 1
     for epoch, fresh, old in (
@@ -384,7 +384,7 @@ def test_an_outage_delays_and_is_counted() -> None:
         await asyncio.sleep(3600)
         # Backed off to half a minute at most: not a try a second.
         assert 100 < c.writer.statistics().sweep_failures < 300
-        # Nobody needs the search: the store is healthy without it.
+        # No call needs the search: the store is healthy without it.
         assert c.writer.health() is None
         c.storage.heal()
         await asyncio.sleep(SWEEP_S + 60)

@@ -89,14 +89,14 @@ def test_what_one_container_finds_wakes_the_others_once() -> None:
         assert (loop.time() - began, one.delay_s) == (0.0, 1.0)
         other.polled(1)
         await one.until_due()
-        assert loop.time() - began == 1.0, "it looks often already: nobody wakes it"
+        assert loop.time() - began == 1.0, "it polls often already: it is not woken"
         third = mailbox_pace.MailboxPace(30.0, 15, group)
         group.leave(third)
         group.leave(third)
         group.wake_others(one, loop.time())
         began = loop.time()
         await third.until_due()
-        assert loop.time() - began == 30.0, "it has left: nobody wakes it"
+        assert loop.time() - began == 30.0, "it has left: it is not woken"
 
     owned(body, mailbox_poll_interval_s=30.0)
 
@@ -124,7 +124,7 @@ def test_who_asks_while_a_check_fails_gets_a_check_when_the_tier_may_be_asked_ag
     owned(body, mailbox_poll_interval_s=0.0)
 
 
-def test_nobody_asked_and_a_check_fails_the_pace_is_the_ordinary_one() -> None:
+def test_where_a_check_fails_without_a_request_the_pace_is_the_ordinary_one() -> None:
     async def body(_: Owner) -> None:
         pace, loop = mailbox_pace.MailboxPace(30.0, 15), asyncio.get_running_loop()
         await pace.until_due()
@@ -189,7 +189,7 @@ def test_a_tier_that_does_not_answer_is_waited_out_and_reported_if_something_wai
         o.storage.fail("list", 1000)
         await asyncio.sleep(3600)
         assert 50 < o.writer.statistics().mailbox_failures <= 125
-        # Nobody knows of anything that waits.
+        # No request is known to wait.
         assert o.writer.health() is None
         o.storage.heal()
         proposal = o.compact(await o.written())

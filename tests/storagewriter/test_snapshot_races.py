@@ -18,7 +18,7 @@ STEPS: Final = 25
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whatever_owners_do_the_newest_is_whole_and_what_nobody_names_goes(seed: int) -> None:
+def test_whatever_owners_do_the_newest_is_whole_and_unreferenced_objects_go(seed: int) -> None:
     with snapshot_world(seed) as world:
         rng = world.fakes.rng
         world.fakes.fault_rate = rng.choice((0.0, 0.02, 0.15))

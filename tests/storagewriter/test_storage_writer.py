@@ -279,7 +279,7 @@ class TestObjects:
         run(body, object_segments_max=5)
 
     def test_a_large_segment_has_its_own_objects(self) -> None:
-        """92: contiguous and in order, one flight at a time."""
+        """92: contiguous and in order, one upload at a time."""
 
         async def body(c: FakeContainer) -> None:
             a, b = c.create("a"), c.create("b")
@@ -323,7 +323,7 @@ class TestObjects:
 
         run(body)
 
-    def test_a_large_segment_shares_with_nobody_even_where_it_fits(self) -> None:
+    def test_a_large_segment_shares_no_object_even_where_it_fits(self) -> None:
         async def body(c: FakeContainer) -> None:
             small, large = c.create("small"), c.create("large")
             c.append(small, 10)
@@ -335,9 +335,9 @@ class TestObjects:
         run(body)
 
 
-class TestWhatComesDuringAFlight:
+class TestWhatComesDuringAnUpload:
     def test_ages_from_its_own_time(self) -> None:
-        """92: neither from the time of the bytes in flight, nor from the landing."""
+        """92: neither from the time of the bytes in flight, nor from the end of the upload."""
 
         async def body(c: FakeContainer) -> None:
             a = c.create("a")
@@ -359,7 +359,7 @@ class TestWhatComesDuringAFlight:
         run(body)
 
     def test_ages_from_its_own_time_behind_an_older_segment(self) -> None:
-        """92: its place in the order of ages is from before the flight; nothing else fits beside
+        """92: its place in the order of ages is from before the upload; nothing else fits beside
         the older one.
         """
 

@@ -1,4 +1,4 @@
-"""Tier 2 and the log failing, and segments changing under a flight.
+"""Tier 2 and the log failing, and segments changing during an upload.
 
 Section 3.6: 93, 97, 100, 103, 105, 107, 108, 110, 111.
 """
@@ -64,7 +64,7 @@ class TestTier2Failures:
             health = c.writer.health()
             assert health is not None
             assert health.startswith("tier2 memory:// failing since 2023-11-14T")
-            # One flight of all ten, tried about every 15 to 30 s for an hour.
+            # One upload of all ten, tried about every 15 to 30 s for an hour.
             assert 120 <= c.writer.statistics().upload_failures <= 250
             c.storage.heal()
             await c.writer.flush()
@@ -255,7 +255,7 @@ class TestLogFailures:
         run_virtual(main())
 
 
-class TestChangesDuringAFlight:
+class TestChangesDuringAnUpload:
     @pytest.mark.parametrize("after_read", [False, True])
     def test_deleted(self, after_read: bool) -> None:
         """97, 100, 111: ends quietly; what was uploaded becomes garbage through the log."""
@@ -317,7 +317,7 @@ class TestChangesDuringAFlight:
         run(body)
 
     def test_appended(self) -> None:
-        """92: what comes during a flight is not in it, and follows in order."""
+        """92: what comes during an upload is not in it, and follows in order."""
 
         async def body(c: FakeContainer) -> None:
             a = c.create("a")
@@ -409,7 +409,7 @@ def test_an_idle_writer_sets_no_timer() -> None:
 
 
 def _hold(c: FakeContainer, *, after_read: bool) -> None:
-    """Stop the next flight before its bytes are read, or while its upload fails."""
+    """Stop the next upload before its bytes are read, or while its request fails."""
     if after_read:
         c.storage.fail("put", 10**9)
     else:

@@ -87,7 +87,7 @@ def test_full_objects_of_one_segment_are_on_their_way_together() -> None:
     run(body, storage_type=HeldPuts, **MANY)
 
 
-def test_a_flight_goes_on_with_what_has_been_appended_meanwhile() -> None:
+def test_an_upload_goes_on_with_what_has_been_appended_meanwhile() -> None:
     async def body(c: FakeContainer) -> None:
         puts, a = held_puts(c), c.create("a")
         c.append(a, OBJECT)
@@ -190,7 +190,7 @@ def test_what_follows_a_block_that_was_not_taken_is_garbage(
     run(body, storage_type=HeldPuts, **MANY)
 
 
-def test_a_flight_that_lost_a_block_ends_though_appends_go_on() -> None:
+def test_an_upload_that_lost_a_block_ends_though_appends_go_on() -> None:
     """What it went on with would be garbage, object after object."""
 
     async def body(c: FakeContainer) -> None:
@@ -270,7 +270,7 @@ def test_deleted_while_they_are_on_their_way() -> None:
     run(body, storage_type=HeldPuts, **MANY)
 
 
-def test_a_merge_ends_the_flight_and_is_linked() -> None:
+def test_a_merge_ends_the_upload_and_is_linked() -> None:
     async def body(c: FakeContainer) -> None:
         puts, a, b = held_puts(c), c.create("a"), c.create("b")
         c.append(b, 2 * OBJECT)
@@ -318,7 +318,7 @@ def test_a_failing_commit_stops_all_of_them() -> None:
     run(body, storage_type=HeldPuts, **MANY)
 
 
-def test_an_object_of_several_segments_is_a_flight_of_its_own() -> None:
+def test_an_object_of_several_segments_is_an_upload_of_its_own() -> None:
     async def body(c: FakeContainer) -> None:
         puts, a, b = held_puts(c), c.create("a"), c.create("b")
         c.append(a, 20)
@@ -364,7 +364,7 @@ def test_to_a_local_disk_one_object_of_a_segment_is_sent_and_the_next_is_read_me
 @pytest.mark.parametrize("in_slices", [False, True])
 @pytest.mark.parametrize("offset", [10, OBJECT, OBJECT + 10, 2 * OBJECT, 2 * OBJECT + 10])
 def test_truncated_while_one_is_sent_and_the_next_was_read(offset: int, *, in_slices: bool) -> None:
-    """What nobody wants any more is not sent."""
+    """What is no longer needed is not sent."""
 
     async def body(c: FakeContainer) -> None:
         puts, a = held_puts(c), c.create("a")

@@ -247,7 +247,7 @@ def test_writers_wait_for_a_spiller_that_falls_behind(tmp_path: Path) -> None:
             await store.create_segment("x")
             held.gate.clear()
             futures = [store.append("x", piece(1, number)) for number in range(400)]
-            # A flush relieves them, too: they may be through before anybody asks.
+            # A flush relieves them, too: they may be through before the test asks.
             await until(
                 lambda: (
                     "held back by cache" in "".join(store.stats()["health"])
@@ -257,7 +257,7 @@ def test_writers_wait_for_a_spiller_that_falls_behind(tmp_path: Path) -> None:
             assert reading(store)["tail_bytes"] <= 2 * SIZES["tail_bytes_max"]
             container = store.stats()["containers"][0]
             waited = container["processor"]["throttled_s"] > 0
-            # Where Tier 2 is fast, a flush keeps the tail so short that nobody has to wait.
+            # Where Tier 2 is fast, a flush keeps the tail so short that no append has to wait.
             assert waited or container["storage_writer"]["unflushed_bytes"] < 400 * PIECE
             held.gate.set()
             await asyncio.gather(*futures)

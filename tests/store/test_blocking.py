@@ -1,5 +1,5 @@
-"""The blocking API: the same meanings without await, from many threads, and nobody left waiting at
-close.
+"""The blocking API: the same meanings without await, from many threads, and no caller left waiting
+at close.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def test_a_follower_in_a_thread(tmp_path: Path) -> None:
         assert result.result(WAIT_S) == b"".join(b"%d," % number for number in range(50))
 
 
-def test_a_closed_store_answers_everybody(tmp_path: Path) -> None:
+def test_a_closed_store_answers_every_caller(tmp_path: Path) -> None:
     store = open_blocking(tmp_path / "s")
     with ThreadPoolExecutor(2) as threads:
         store.create_segment("x")

@@ -96,7 +96,7 @@ def unanswered(store: blocking.SegmentStore) -> StoreFuture[None]:
 
 
 @pytest.mark.parametrize("kind", EXITS)
-def test_a_callback_that_exits_keeps_nobody_waiting(
+def test_a_callback_that_exits_keeps_no_caller_waiting(
     store: blocking.SegmentStore, kind: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
     called: list[Future[int]] = []
@@ -146,7 +146,7 @@ def test_the_thread_that_cancels_gets_what_a_callback_raises_and_all_are_called(
 def test_a_wait_is_over_though_the_thread_that_cancels_was_interrupted(
     store: blocking.SegmentStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal handler raised behind the change of the state, before anyone was woken."""
+    """A signal handler raised behind the change of the state, before any waiter was woken."""
 
     def interrupt() -> NoReturn:
         raise KeyboardInterrupt

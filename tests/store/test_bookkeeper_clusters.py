@@ -123,7 +123,7 @@ def test_a_cluster_with_the_flat_layout_bookies_that_want_a_password_and_placeme
         use(tmp_path / "regions", f"{cluster.url('/regions')}{url}&ensemble=2")
         assert regions_of_ledgers(f"{cluster.url('/regions')}{url}") == [{"near", "far"}] * LEDGERS
 
-        # One bookie that refuses us says nothing of one that is silent: the opening may try again.
+        # A refusal of one bookie says nothing of one that is silent: the opening may try again.
         cluster.pause_bookie(1)
         with monkeypatch.context() as patch:
             patch.setattr(bookkeeper_clients, "OPEN_TIMEOUT_S", 0.0)

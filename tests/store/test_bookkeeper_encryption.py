@@ -1,4 +1,4 @@
-"""A store on a cluster where nobody comes in without a certificate and a password. All real."""
+"""A store on a cluster that takes no client without a certificate and a password. All real."""
 
 from __future__ import annotations
 

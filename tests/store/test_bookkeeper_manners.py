@@ -107,7 +107,7 @@ def test_an_owner_that_is_alive_is_left_alone_and_goes_on(world: World, tmp_path
                 assert await read_all(two, name) == b"it is the owner still"
                 with pytest.raises(ContainerOwnedError):
                     await world.ask(tmp_path / "one")
-        # Both are missing, in order: nobody has to be asked.
+        # Both are missing, in order: no owner has to be asked.
         assert world.tree.names_under(owners_path(ROOT)) == []
         async with await world.ask(tmp_path / "three") as three:
             assert await read_all(three, name) == b"it is the owner still"
@@ -191,7 +191,7 @@ def test_another_folder_of_the_same_path_is_not_the_one_before(
     run(main())
 
 
-def test_a_store_that_nobody_can_close_any_more_keeps_nobody_out(
+def test_a_store_that_can_no_longer_be_closed_keeps_no_owner_out(
     world: World, tmp_path: Path
 ) -> None:
     async def main() -> None:

@@ -54,7 +54,7 @@ class Owner:
 
     def kill(self) -> None:
         """As a crash ends it. It is there until its last system call has ended, which a disk may
-        take long for; nobody has waited for it then.
+        take long for; it is not waited for then.
         """
         self._process.kill()
         os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)

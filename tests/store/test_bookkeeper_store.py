@@ -63,7 +63,7 @@ def test_what_was_acknowledged_is_there_after_reopening(tmp_path: Path) -> None:
 
 
 def fixed_in(identity: StoreIdentity) -> dict[str, object]:
-    """What the folder of a store that shares with nobody says."""
+    """What the folder of a store that shares with no other says."""
     fields = identity._asdict()
     assert not fields.pop("shared_tier2")
     return {**fields, "tier1": URL}

@@ -35,7 +35,7 @@ class TakingBackWorld(BookKeeperWorld):
     """The creator of a store undoes the creation after the next opening has joined it."""
 
     again: bytes | None = None
-    """What somebody makes in its place at once."""
+    """What another process creates in its place at once."""
     armed = True
 
     def storage(self, url: str, runtime: Runtime) -> ObjectStorage:
@@ -75,7 +75,7 @@ def test_who_joined_a_store_that_is_taken_back_begins_no_log_in_it(
     run(main())
 
 
-def test_a_store_that_somebody_joined_is_not_taken_back(tmp_path: Path) -> None:
+def test_a_store_that_another_folder_joined_is_not_taken_back(tmp_path: Path) -> None:
     async def main() -> None:
         world = BookKeeperWorld()
         nodes = MemoryNodes(world.tree)
@@ -124,8 +124,8 @@ def test_an_empty_root_with_containers_below_it_does_not_become_a_store(tmp_path
 
 @pytest.mark.parametrize("own", [True, False])
 def test_who_joins_and_cannot_say_so_may_open_again(tmp_path: Path, own: bool) -> None:
-    """A folder that joins the store it made itself stays the store's: its objects, in it, would be
-    nobody's otherwise.
+    """A folder that joins the store it made itself stays the store's: its objects, in it, would
+    belong to no store otherwise.
     """
 
     async def main() -> None:

@@ -1,5 +1,5 @@
 """Stores on BookKeeper (in memory) that are checked while they are owned: what is shown, and that
-nobody is disturbed.
+no owner is disturbed.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def test_a_killed_owner_is_seen_up_to_what_was_acknowledged_and_its_ledger_stays
         (ledger,) = [
             each for each in world.cluster.ledgers.values() if each.custom["container"] == b"0"
         ]
-        ledger.entries.append(b"sent, and nobody was told")
+        ledger.entries.append(b"sent, and never acknowledged")
         async with await world.view() as view:
             assert await read_all(view, world.names[0]) == b"acknowledged"
         assert not ledger.closed

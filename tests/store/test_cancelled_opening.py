@@ -97,7 +97,7 @@ def test_cancelled_at_any_call_of_the_disk_and_again_it_leaves_nothing(
 
 
 @slow(3)
-def test_nobody_is_reported_a_first_checkpoint_that_nobody_waits_for(tmp_path: Path) -> None:
+def test_the_failure_of_an_unawaited_first_checkpoint_is_not_reported(tmp_path: Path) -> None:
     """A future that fails unseen is an error in programs whose event loop's handler raises."""
 
     async def main() -> None:

@@ -419,7 +419,7 @@ def test_what_is_older_than_a_day_is_deleted_but_for_three() -> None:
         assert len(listed) == 25
         assert len(world.bucket.objects) == 100
         await world.exporter.stop()
-        # The next owner of the schedule keeps three, however long nobody was there.
+        # The next owner of the schedule keeps three, however long there was no owner.
         world.exporter = CatalogExporter(
             world.storage,
             lambda: world.sources,

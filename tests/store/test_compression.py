@@ -92,7 +92,7 @@ def test_nothing_is_compressed_unless_asked_for(tmp_path: Path) -> None:
     assert [(block.segment_name, block.codec) for block in headers(tmp_path)] == [("a", CODEC_NONE)]
 
 
-def test_a_compression_nobody_knows_is_refused_before_a_store_is_created(tmp_path: Path) -> None:
+def test_an_unknown_compression_is_refused_before_a_store_is_created(tmp_path: Path) -> None:
     async def make() -> None:
         await open_lazy(tmp_path / "store", compression="lz4")
 

@@ -48,7 +48,7 @@ async def test_a_start_that_fails_is_reported_and_may_be_tried_again(world: Worl
         assert await store.append(NAMES[0], b"+") == 5
         assert len(world.opened) == COUNT - 1
         await asyncio.sleep(3600)
-        assert state(store, 1) == "failed", "nobody starts it again"
+        assert state(store, 1) == "failed", "nothing starts it again"
         del world.refused[1]
         await store.start_container(1)
         assert store.stats()["health"] == []

@@ -1,4 +1,4 @@
-"""Stores that nobody closes: dropped, left behind on a closed loop, opened a second time in one
+"""Stores that are never closed: dropped, left behind on a closed loop, opened a second time in one
 session.
 """
 
@@ -52,7 +52,7 @@ class TestOnALoopThatRuns:
 
         run(main())
 
-    def test_its_locks_are_free_without_anybody_opening_it(self, tmp_path: Path) -> None:
+    def test_its_locks_are_free_without_another_opening(self, tmp_path: Path) -> None:
         async def main() -> None:
             with pytest.warns(ResourceWarning, match=DROPPED):
                 await make(tmp_path / "s")

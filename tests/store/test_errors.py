@@ -118,7 +118,7 @@ async def refused_from_now_on(store: SegmentStore, error: type[SegmentStoreError
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 20])
-def test_close_resolves_everybody(tmp_path: Path, turns: int) -> None:
+def test_close_resolves_every_call(tmp_path: Path, turns: int) -> None:
     async def main() -> None:
         store = await open_tiny(tmp_path / "s")
         await fill(store)
@@ -144,7 +144,7 @@ def test_close_resolves_everybody(tmp_path: Path, turns: int) -> None:
 
 
 @pytest.mark.parametrize("turns", [0, 1, 3, 8])
-def test_a_failing_log_resolves_everybody_and_distinguishes_known_from_unknown(
+def test_a_failing_log_resolves_every_call_and_distinguishes_known_from_unknown(
     tmp_path: Path, turns: int
 ) -> None:
     async def main() -> None:
@@ -180,7 +180,7 @@ def test_a_failing_log_resolves_everybody_and_distinguishes_known_from_unknown(
     run(main())
 
 
-def test_fencing_resolves_everybody_and_the_new_owner_goes_on(tmp_path: Path) -> None:
+def test_fencing_resolves_every_call_and_the_new_owner_goes_on(tmp_path: Path) -> None:
     """The locks are taken away (a file system that forgets them): the epoch alone must fence."""
 
     async def main() -> None:

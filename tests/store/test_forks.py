@@ -249,7 +249,7 @@ asyncio.run(main())
 
 
 class TestUse:
-    def test_in_a_child_every_call_of_the_blocking_api_is_refused_and_its_end_disturbs_nobody(
+    def test_in_a_child_every_call_of_the_blocking_api_is_refused_and_its_end_disturbs_no_parent(
         self, tmp_path: Path
     ) -> None:
         assert ran(USE_BLOCKING, tmp_path / "s") == ["7", "True", "locked"]

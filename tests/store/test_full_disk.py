@@ -1,5 +1,5 @@
-"""A real disk that is full: a tmpfs of a few MiB, in a namespace of its own, so that nobody needs
-to be root.
+"""A real disk that is full: a tmpfs of a few MiB, in a namespace of its own, so that the user need
+not be root.
 """
 
 from __future__ import annotations

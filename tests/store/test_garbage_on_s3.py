@@ -1,6 +1,4 @@
-"""Garbage of a store on a real S3 server: orphans, uploads in parts that nobody finished, markers,
-metrics.
-"""
+"""Garbage of a store on a real S3 server: orphans, unfinished uploads, markers, metrics."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ async def test_each_container_and_each_part_has_its_state_and_time(world: World)
 
         await store.stop_container(1)
         health = store.health()
-        assert health["ready"], "nobody asks for it any more"
+        assert health["ready"], "it is no longer asked for"
         assert part(health)["state"] == "well"
         assert len([each for each in part(health)["parts"] if "container" in each["name"]]) == 3
 
@@ -110,7 +110,7 @@ def test_probes_are_answered_at_the_metrics_port(tmp_path: Path) -> None:
             status, said = await probe(port, "/ready")
             assert (status, said) == (503, {"waits_for": ["container 1 is failed"]})
             assert await probe(port, "/ready/") == (status, said)
-            # It serves the other one: an end of the process would help nobody.
+            # It serves the other one: an end of the process would not help.
             assert await probe(port, "/live") == (200, {})
 
     run(main())

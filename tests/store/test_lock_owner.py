@@ -94,5 +94,5 @@ def test_whatever_is_in_the_file_something_printable_is_said(content: bytes, sai
     assert describe_owner(content, ours=False) == said
 
 
-def test_a_lock_of_another_disk_is_somebody_elses() -> None:
+def test_a_lock_of_another_disk_belongs_to_another_process() -> None:
     assert owner_of(BlockingIOError()) == "another process has it open"

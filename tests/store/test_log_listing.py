@@ -12,7 +12,7 @@ from segmentstore.container import log_listing
 from tests.store.harness import UNFLUSHED, open_tiny, run, until
 
 
-def test_one_that_nobody_takes_on_keeps_no_file_of_the_log(
+def test_one_that_is_left_halfway_keeps_no_file_of_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_listing, "FRAMES_OF_A_PORTION", 3)

@@ -117,7 +117,7 @@ async def finish(world: StoreWorld, process: SimulatedProcess) -> None:
 
 
 def test_of_two_makers_that_are_killed_before_they_see_each_other_both_are_refused() -> None:
-    """And the one that a person decides for goes on, when he has done what the refusal says."""
+    """And the one that a person decides for goes on, after what the refusal says was done."""
     world = StoreWorld("two makers", settings=SETTINGS, tier1="file")
 
     def die_behind_the_marker(process: SimulatedProcess, kind: str) -> None:
@@ -180,7 +180,7 @@ class World(BookKeeperWorld):
         return Place(runtime, self.bucket, fails=self.fails)
 
     async def make(self) -> StoreIdentity:
-        """Somebody makes the store, and has come no further."""
+        """A process creates the store, and has come no further."""
         identity = StoreIdentity(str(uuid.UUID(int=1)), 1, self.url)
         await found_or_join(MemoryNodes(self.tree), ROOT, identity)
         return identity

@@ -221,7 +221,7 @@ def test_a_full_disk_is_given_the_room_of_the_catalog_and_another_snapshot_follo
             assert "full" in str(store.stats()["health"])
             await until(lambda: not tables_of(folder))
             disk.heal()
-            # Nobody asks for it.
+            # It comes unasked.
             await until(lambda: checkpoints._begin > begin)
             await check(store, 2)
         async with open_lazy(folder, **SNAPSHOTS) as store:

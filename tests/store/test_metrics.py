@@ -365,7 +365,7 @@ def test_scrapes_at_once_are_all_answered(tmp_path: Path) -> None:
     run(main())
 
 
-def test_silent_connections_are_bounded_shut_nobody_out_and_end_with_the_store(
+def test_silent_connections_are_bounded_shut_no_client_out_and_end_with_the_store(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:

@@ -55,7 +55,7 @@ async def make(location: Path, **options: Any) -> None:
 
 
 class DiskWithAMaker(OsDisk):
-    """As soon as a folder is found to have no `store.toml`, somebody else makes a store there."""
+    """As soon as a folder is found to have no `store.toml`, another process creates one there."""
 
     def __init__(self, maker: Callable[[], object]) -> None:
         self.makers = [maker]
@@ -201,7 +201,7 @@ class TestCreating:
 
         run(main())
 
-    def test_who_takes_a_store_back_puts_it_back_if_somebody_has_begun_to_use_it(
+    def test_a_store_file_taken_back_is_put_back_if_a_process_has_begun_to_use_it(
         self, tmp_path: Path
     ) -> None:
         """Its creator may have lost the lock without knowing."""

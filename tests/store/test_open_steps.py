@@ -213,7 +213,7 @@ def test_an_opening_that_fails_undoes_what_it_had_done(
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("hangs", ["cache", "log"])
-def test_an_opening_that_ends_with_its_event_loop_keeps_nobody_out(
+def test_an_opening_that_ends_with_its_event_loop_keeps_no_owner_out(
     tmp_path: Path, hangs: str
 ) -> None:
     adapters, folder = Adapters(), tmp_path / "s"

@@ -270,7 +270,7 @@ MUTANTS = {
     "rates of time without steps": Edit(
         f"{_PACE}:DrainMeter.drain", "max(last, now - self._gap_s) - self._began", "STEP_S"
     ),
-    "a budget that nobody uses up": Edit(
+    "a budget that is never used up": Edit(
         f"{_PACE}:PaceBudget.take", "self._bytes -= length", "pass"
     ),
 }

@@ -455,7 +455,7 @@ class World:
             await turns(self.rng.randrange(8))
 
     async def check_all(self) -> None:
-        """Memory and catalog together have what the model has, and nobody keeps anything."""
+        """Memory and catalog together have what the model has, and no caller keeps anything."""
         assert not self.failures
         assert not self.in_flight
         assert not self.partial._kept

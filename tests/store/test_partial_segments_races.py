@@ -182,7 +182,7 @@ class World(Filling):
         return [is_known(self.metadata, need) for need in needs]
 
     def check_end(self) -> None:
-        """Nobody keeps anything."""
+        """No caller keeps anything."""
         assert not self.partial._kept
         assert not self.failures
         assert_metadata_valid(self.metadata)
@@ -465,7 +465,7 @@ def test_what_one_caller_keeps_stays_whatever_others_do(tmp_path: Path) -> None:
             other.cancel()
             await asyncio.wait((other,))
             world.store.open_gate()
-            # What others read takes the place of what nobody keeps, as does a write of the catalog.
+            # What others read takes the place of what is not kept, as does a write of the catalog.
             await world.partial.learn([AttributeNeed(x, key_of(ATTRIBUTES))])
             world.partial.written()
             await turns(20)

@@ -35,7 +35,7 @@ def test_a_process_knows_itself_and_others_of_its_machine_dead_or_alive() -> Non
         assert processes.is_alive(there._replace(place="another machine")) is None
         assert processes.is_alive(there._replace(place="")) is None
         child.kill()
-        # A zombie first: nobody has waited for it.
+        # A zombie first: its parent has not waited for it.
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert processes.is_alive(there) is False
         child.wait()

@@ -1,4 +1,4 @@
-"""A store on a file system that is mounted read-only: it is read, and nobody owns it there."""
+"""A store on a file system that is mounted read-only: it is read, and has no owner there."""
 
 from __future__ import annotations
 

@@ -129,8 +129,8 @@ async def _opened(location: Path) -> segmentstore.SegmentStore:
 
 
 async def _free(location: Path) -> None:
-    """Return once the store can be opened: the thread that took the lock for nobody releases it
-    soon.
+    """Return once the store can be opened: the thread that took the lock for a cancelled opening
+    releases it soon.
     """
     while True:
         try:

@@ -162,7 +162,7 @@ def created_of_old(folder: Path) -> Path:
     return folder
 
 
-def test_a_store_of_old_opens_and_keeps_its_secret_from_everybody(
+def test_a_store_of_old_opens_and_shows_its_secret_nowhere(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = created_of_old(tmp_path / "s")

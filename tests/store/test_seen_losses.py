@@ -192,7 +192,7 @@ def test_it_is_found_whole_again_without_a_read(
 
 
 @pytest.mark.parametrize("way", ["truncate", "delete", "merge"])
-def test_what_nobody_wants_any_more_is_forgotten(tmp_path: Path, way: str) -> None:
+def test_what_is_no_longer_needed_is_forgotten(tmp_path: Path, way: str) -> None:
     location = tmp_path / "s"
     run(fill(location, "a", "b", deletion_lag_s=1000.0))
     place = Folder(location)

@@ -1,4 +1,4 @@
-"""A second store on a prefix, on a real S3 server: refused, or meant; and a marker that somebody
+"""A second store on a prefix, on a real S3 server: refused, or meant; and a marker that was
 deleted.
 """
 
@@ -93,10 +93,10 @@ def test_a_second_store_is_refused_or_meant_and_both_can_be_distinguished(
         shown = segmentstore("restore", place.url, new, "--store-id", ids[location], "--json")
         assert (shown.code, shown.json()["others_objects"] > 0) == (ExitCode.DONE, True)
         assert segmentstore("cat", new, "a").out == data
-    nobody = segmentstore(
+    unknown = segmentstore(
         "restore", place.url, tmp_path / "no", "--store-id", "0b4f6c1e-6f0a-4c8e-9d7b-2f5f4f9f6d10"
     )
-    assert nobody.code == ExitCode.REFUSED
+    assert unknown.code == ExitCode.REFUSED
 
 
 def test_where_sharing_is_meant_each_store_is_swept(place: Place, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_where_sharing_is_meant_each_store_is_swept(place: Place, tmp_path: Path
 def test_a_store_that_is_not_known_there_is_not_opened_beside_another(
     place: Place, tmp_path: Path
 ) -> None:
-    """Somebody deleted all that it had, and then another store was made there."""
+    """A user deleted all that it had, and then another store was made there."""
     one, two = tmp_path / "one", tmp_path / "two"
     run(fill(one, b"bytes " * 30, tier2=place.url))
     place.delete(*place.names())
@@ -156,7 +156,7 @@ def test_a_marker_that_is_missing_is_put_back(place: Place, tmp_path: Path) -> N
     assert "the marker of this store was missing" in run(live())[0]
     assert marker in place.names()
 
-    # Commands that open the store for a moment say it too: nobody sees the health of that opening.
+    # Commands that open the store for a moment say it too: that opening shows its health nowhere.
     place.delete(marker)
     shown = segmentstore("verify", location)
     assert (shown.code, "marker-missing" in shown.out.decode()) == (ExitCode.DONE, True)

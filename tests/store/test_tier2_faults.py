@@ -195,7 +195,7 @@ async def settle(store: SegmentStore) -> None:
 
 
 async def collect(s3: FaultyS3, store: SegmentStore) -> GarbageReport:
-    """What nobody knows is found and deleted, in the bucket and among the uploads in parts; the
+    """What no metadata name is found and deleted, in the bucket and among the uploads in parts; the
     rest stays.
     """
     report = await store.collect_garbage()
@@ -351,7 +351,7 @@ def test_a_process_that_dies_in_the_middle_of_an_outage_leaves_only_what_a_listi
     tmp_path: Path, s3: FaultyS3
 ) -> None:
     """The replies of all uploads are lost and then the store closes: objects may be there that
-    nobody committed.
+    no operation names.
     """
     settings = {**SETTINGS, "tier2": f"{s3.url}&multipart_bytes=2500"}
 

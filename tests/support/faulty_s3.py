@@ -116,7 +116,7 @@ class FaultyS3:
         ]
 
     def uploads(self) -> list[str]:
-        """Names of the uploads in parts that nobody finished."""
+        """Names of the unfinished uploads in parts."""
         reply = self.client.list_multipart_uploads(Bucket=BUCKET)
         keys = [each["Key"] for each in reply.get("Uploads", ())]
         return [

@@ -116,7 +116,7 @@ class IdleSegments:
                 self.table[segment_id] = segment
 
     def turn_ended(self) -> None:
-        """Nobody works on a segment that is not held."""
+        """No caller works on a segment that is not held."""
         if self.evicting:
             self.evict()
 

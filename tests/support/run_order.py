@@ -2,7 +2,7 @@
 
 xdist's `worksteal` gives each worker one contiguous part of all tests, of the same length. A worker
 that has no more takes the end of another's. So each part begins with tests that need to stay
-together, or take long, and ends with quick ones that anyone can take.
+together, or take long, and ends with quick ones that any worker can take.
 """
 
 from __future__ import annotations

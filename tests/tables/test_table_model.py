@@ -127,7 +127,7 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(callers=st.integers(2, 5), rounds=st.integers(1, 6), key=keys)
     def count_together(self, callers: int, rounds: int, key: bytes) -> None:
-        """Each reads, adds one, and writes on the condition that nobody else did."""
+        """Each reads, adds one, and writes on the condition that no other caller did."""
 
         async def caller() -> None:
             done = 0

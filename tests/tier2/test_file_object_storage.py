@@ -176,7 +176,7 @@ def test_a_delete_whose_folder_another_one_prunes_makes_that_durable(tmp_path: P
         await storage.delete("a/b/c")
         assert str(tmp_path / "a") in synced
         synced.clear()
-        await storage.delete("a/b/c")  # missing, and nobody knows whether for good
+        await storage.delete("a/b/c")  # missing, perhaps not for good
         assert str(tmp_path / "a") in synced
         await storage.close()
 

@@ -242,7 +242,7 @@ def test_a_server_that_is_missing_is_named_and_found_again(tmp_path: Path) -> No
         run(server.location("space"), case)
 
 
-def test_nobody_listens() -> None:
+def test_a_port_without_a_listener_is_unavailable() -> None:
     async def case(storage: FsspecObjectStorage) -> None:
         with pytest.raises(StorageUnavailableError):
             await storage.check()

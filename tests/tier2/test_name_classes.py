@@ -1,4 +1,4 @@
-"""Every name is of one class, and everybody who meets a name takes it for the same."""
+"""Every name is of one class, and all code that meets a name takes it for the same."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ def test_an_object_that_begins_slowly_gets_longer_while_others_answer_at_once() 
     patience = measured(0.02)
     patience.timed_out(READ_TIMEOUTS_S[0], "slow")
     patience.timed_out(READ_TIMEOUTS_S[0], "slow")
-    assert patience.dead_after_s("slow") == READ_TIMEOUTS_S[0], "nobody answered between"
+    assert patience.dead_after_s("slow") == READ_TIMEOUTS_S[0], "no answer came between"
     for timeout_s, longer in zip(
         READ_TIMEOUTS_S, (*READ_TIMEOUTS_S[1:], READ_TIMEOUTS_S[-1]), strict=True
     ):

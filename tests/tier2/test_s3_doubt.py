@@ -130,7 +130,7 @@ def test_conflicts_are_tried_again_a_few_times() -> None:
     run_case(case)
 
 
-def test_throttling_is_not_inspected_and_slows_everybody() -> None:
+def test_throttling_is_not_inspected_and_slows_every_request() -> None:
     async def case(world: S3World) -> None:
         world.transport.fail("put", says(503, "SlowDown"))
         with pytest.raises(StorageUnavailableError) as caught:

@@ -96,7 +96,7 @@ def test_what_a_person_must_mend_is_one_sentence_with_call_code_and_move(code: s
 
 
 @pytest.mark.parametrize(("code", "status"), [("XAdminUserNotFound", 404), ("WhoAreYou", 401)])
-def test_an_access_key_that_nobody_knows_is_a_matter_of_credentials_whatever_the_code(
+def test_an_unknown_access_key_is_a_matter_of_credentials_whatever_the_code(
     code: str, status: int
 ) -> None:
     found = error(code, status)
@@ -105,7 +105,7 @@ def test_an_access_key_that_nobody_knows_is_a_matter_of_credentials_whatever_the
     assert found.kind == code
 
 
-def test_a_403_of_a_code_that_nobody_knows_is_a_refusal() -> None:
+def test_a_403_of_an_unknown_code_is_a_refusal() -> None:
     found = error("NotToday", 403)
     assert isinstance(found, S3RefusedError)
     assert not found.credentials

@@ -73,7 +73,7 @@ def s3(service: FaultyS3) -> Iterator[FaultyS3]:
 
 
 async def abort_all(world: FaultyS3, storage: S3ObjectStorage) -> None:
-    """What a slow background sweep does with uploads that nobody finished."""
+    """What a slow background sweep does with unfinished uploads."""
     for upload in await storage.list_unfinished():
         await storage.abort_unfinished(upload)
     # S3Proxy, killed in the middle of one, was seen to go on listing an upload that it aborts
@@ -300,7 +300,7 @@ def test_a_server_that_is_killed_and_restarted_under_load(tmp_path: Path) -> Non
                     )
                     failures += len(failed)
                     if number == 2 and not writer:
-                        # The others go on meanwhile; this one meets nobody.
+                        # The others go on meanwhile; this one has no request under way.
                         await loop.run_in_executor(None, server.kill)
                         restarting.append(loop.run_in_executor(None, server.start))
 

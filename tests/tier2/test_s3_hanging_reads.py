@@ -240,7 +240,7 @@ def test_a_reply_that_trickles_is_cut(s3: FaultyS3, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("closes_first", [False, True])
-def test_a_close_does_not_wait_for_a_reply_that_trickles_to_nobody(
+def test_a_close_does_not_wait_for_an_abandoned_reply_that_trickles(
     s3: FaultyS3, monkeypatch: pytest.MonkeyPatch, *, closes_first: bool
 ) -> None:
     async def body() -> None:

@@ -106,7 +106,7 @@ def test_inspecting_listing_and_deleting_survive_a_fault_each(s3: FaultyS3) -> N
     with_each(s3, FAULTS, case)
 
 
-def test_uploads_that_nobody_finished_are_found_and_aborted_whatever_happens(s3: FaultyS3) -> None:
+def test_unfinished_uploads_are_found_and_aborted_whatever_happens(s3: FaultyS3) -> None:
     async def case(storage: S3ObjectStorage, fault: Fault) -> None:
         key = f"{s3.prefix}/abandoned"
         s3.client.create_multipart_upload(Bucket=BUCKET, Key=key)

@@ -225,7 +225,7 @@ def test_a_range_beyond_the_end_is_distinguished_from_one_that_went_wrong() -> N
     run_case(case)
 
 
-def test_an_endpoint_that_nobody_can_use_is_said() -> None:
+def test_an_unusable_endpoint_is_reported() -> None:
     async def case(world: S3World) -> None:
         for location, said in (
             (replace(world.location, endpoint_url="http://in valid"), "is refused with client"),

@@ -48,7 +48,7 @@ class SlowAnswers(MemoryObjectStorage):
     slow = True
 
 
-def test_a_store_alone_shares_with_nobody() -> None:
+def test_a_store_alone_shares_with_no_other() -> None:
     async def body(storage: MemoryObjectStorage) -> None:
         markers = StoreMarkers(storage, ONE)
         await markers.put()

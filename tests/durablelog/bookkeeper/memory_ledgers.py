@@ -188,16 +188,16 @@ class MemoryCluster:
         return ledger.describe()
 
 
-def _nobody(_reported: object) -> None:
-    """Before anybody listens."""
+def _ignore(_reported: object) -> None:
+    """Before there is a listener."""
 
 
 class _MemoryWriter(LedgerWriter):
     def __init__(
         self, cluster: MemoryCluster, ledger: MemoryLedger, process: MemoryProcess
     ) -> None:
-        self.on_results = _nobody
-        self.on_short = _nobody
+        self.on_results = _ignore
+        self.on_short = _ignore
         self._cluster = cluster
         self._ledger = ledger
         self._process = process

@@ -1,4 +1,4 @@
-"""A gateway that somebody else started is of our release, and has a secret that a handshake can
+"""A gateway that another process started is of our release, and has a secret that a handshake can
 have, or the opening says so at once.
 """
 
@@ -25,12 +25,12 @@ from tests.support.open_sockets import open_sockets
 def test_one_of_another_release_is_not_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = f"127.0.0.1:{choose_addresses(tmp_path, 1, None).zookeeper}"
+    unused = f"127.0.0.1:{choose_addresses(tmp_path, 1, None).zookeeper}"
     with kept_gateway() as gateway:
         monkeypatch.setenv(TOKEN_VARIABLE, gateway.token)
         monkeypatch.setattr(gateway_protocol, "VERSION", gateway_protocol.VERSION + 1)
         address = f"127.0.0.1:{gateway.process.port}"
-        location = BookKeeperLocation.parse(f"bookkeeper://{nobody}/store?gateway={address}")
+        location = BookKeeperLocation.parse(f"bookkeeper://{unused}/store?gateway={address}")
         before = open_sockets()
         with pytest.raises(ConfigError) as caught:
             asyncio.run(open_clients(location, {}, Runtime()))
@@ -53,8 +53,8 @@ def test_a_token_that_no_handshake_can_have_is_said_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str, wrong: str
 ) -> None:
     monkeypatch.setenv(TOKEN_VARIABLE, token)
-    nobody = f"127.0.0.1:{choose_addresses(tmp_path, 1, None).zookeeper}"
-    location = BookKeeperLocation.parse(f"bookkeeper://{nobody}/store?gateway={nobody}")
+    unused = f"127.0.0.1:{choose_addresses(tmp_path, 1, None).zookeeper}"
+    location = BookKeeperLocation.parse(f"bookkeeper://{unused}/store?gateway={unused}")
     with pytest.raises(ConfigError, match=wrong):
         asyncio.run(open_clients(location, {}, Runtime()))
     started = subprocess.run(

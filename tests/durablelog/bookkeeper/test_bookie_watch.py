@@ -66,7 +66,7 @@ def test_a_ledger_that_was_created_ahead_is_reported_when_it_is_in_use(
     monkeypatch.setattr(bookie_watch, "FIRST_PAUSE_S", 0.0)
 
     async def scenario(it: Watched) -> None:
-        await it.beat()  # Nobody listens to it yet.
+        await it.beat()  # It has no listener yet.
         it.writer.on_short = it.told.append
         await it.beat()
         assert it.told == ["a:1 does not keep up"]

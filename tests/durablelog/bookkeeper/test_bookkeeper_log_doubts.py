@@ -25,7 +25,7 @@ from tests.durablelog.bookkeeper.bookkeeper_world import PATH, BookKeeperWorld, 
 from tests.durablelog.bookkeeper.memory_ledgers import MemoryLedgerStore
 from tests.durablelog.bookkeeper.test_bookkeeper_log_failures import LONG_S, numbers, rows
 
-# --- what nobody foresaw --------------------------------------------------------------------------
+# --- unforeseen errors ----------------------------------------------------------------------------
 
 
 def test_a_log_that_stopped_for_an_unexpected_code_deletes_nothing_any_more() -> None:

@@ -188,7 +188,7 @@ def test_writers_wait_for_bookies_as_long_as_it_takes_and_health_says_so() -> No
         world.cluster.bookies_up = 2
         assert "NotEnoughBookies" in await until_said(log, "creating a ledger failed")
         await asyncio.sleep(LONG_S)
-        # One bookie of two kept an entry that nobody knew of; it counts.
+        # One bookie of two kept an entry of unknown outcome; it counts.
         assert [future.done() for future in waiting] == [True] + [False] * 5
         world.cluster.bookies_up = 3
         await asyncio.gather(*waiting)

@@ -144,7 +144,7 @@ def test_ledgers_of_earlier_owners_are_closed_before_they_are_read() -> None:
     run(scenario())
 
 
-def test_truncated_ledgers_stay_as_long_as_somebody_reads_them() -> None:
+def test_truncated_ledgers_stay_as_long_as_a_reader_needs_them() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()

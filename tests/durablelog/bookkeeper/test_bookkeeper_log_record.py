@@ -64,7 +64,7 @@ def test_a_roll_and_a_truncation_whose_replies_were_lost_happen_once(happens: bo
 
 
 @pytest.mark.parametrize("happens", [False, True])
-def test_a_conflict_with_nobody_or_with_ourselves_changes_nothing(happens: bool) -> None:
+def test_a_conflict_without_a_rival_changes_nothing(happens: bool) -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         world.tree.conflict("create", happens=happens)
@@ -145,7 +145,7 @@ def test_missing_rights_are_said_at_once() -> None:
     run(scenario())
 
 
-def test_a_disabled_log_opens_for_nobody_and_stops_its_owner() -> None:
+def test_a_disabled_log_refuses_every_opening_and_stops_its_owner() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         log = await world.opened()

@@ -105,7 +105,7 @@ class EndedByItsSuccess(GatewayLedgerStore):
 
 
 @pytest.mark.parametrize("end", share(["cancelled", "closed"], 2, 3))
-def test_an_attempt_to_connect_that_succeeds_for_nobody_is_undone(
+def test_an_abandoned_attempt_to_connect_that_succeeds_is_undone(
     cluster: BookKeeperCluster, end: str
 ) -> None:
     async def scenario(users: int) -> None:
@@ -203,7 +203,7 @@ def test_clients_whose_event_loop_is_closed_are_ended_from_any_thread(
         assert asyncio.run(held()) is None
 
 
-def nobody(folder: Path) -> str:
+def unused_address(folder: Path) -> str:
     """An address at which no ZooKeeper is."""
     return f"127.0.0.1:{choose_addresses(folder, 1, None).zookeeper}"
 
@@ -217,7 +217,7 @@ def test_an_opening_that_is_cancelled_leaves_no_session(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         before = open_sockets()
-        location = BookKeeperLocation.parse(f"bookkeeper://{nobody(tmp_path)}/store")
+        location = BookKeeperLocation.parse(f"bookkeeper://{unused_address(tmp_path)}/store")
         opening = asyncio.ensure_future(open_nodes(location, {}, Runtime(executor=executor)))
         while not made:  # noqa: ASYNC110
             await asyncio.sleep(0)
@@ -233,7 +233,7 @@ def test_an_opening_that_is_cancelled_leaves_no_session(tmp_path: Path) -> None:
 def test_a_close_that_is_cancelled_goes_on(tmp_path: Path) -> None:
     async def scenario() -> None:
         before = open_sockets()
-        nodes = ZookeeperNodes(ZookeeperSettings(hosts=[nobody(tmp_path)]), Runtime())
+        nodes = ZookeeperNodes(ZookeeperSettings(hosts=[unused_address(tmp_path)]), Runtime())
         await nodes.open()
         holding = asyncio.gather(nodes.hold("/x", b""), return_exceptions=True)
         letting = asyncio.gather(nodes.release("/x"), return_exceptions=True)

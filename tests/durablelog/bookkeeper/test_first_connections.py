@@ -39,7 +39,7 @@ def test_a_gateway_that_comes_up_while_a_store_is_opened_is_waited_for(
         await (await clients.ledgers.create(Replication(), {})).close()
         await clients.close()
 
-    # Java takes a second to listen: the first try finds nobody.
+    # Java takes a second to listen: the first try finds no listener.
     gateway = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     try:
         asyncio.run(asyncio.wait_for(scenario(), 240))

@@ -84,7 +84,7 @@ def test_a_killed_gateway_is_an_error_for_every_entry_in_flight_and_the_next_cal
         good = codes.index(GATEWAY_CLOSED)
         assert codes == [OK] * good + [GATEWAY_CLOSED] * (800 - good)
         assert "gateway" in (store.health() or "")
-        writer.append([b"to nobody"])
+        writer.append([b"to no gateway"])
         assert (await results.until(801))[800].code == GATEWAY_CLOSED
         await writer.close()
 
@@ -393,7 +393,7 @@ def test_an_address_that_is_none_is_refused(
         asyncio.run(store_of(cluster, address).open())
 
 
-def test_the_data_socket_takes_nobody_without_the_token() -> None:
+def test_the_data_socket_takes_no_client_without_the_token() -> None:
     async def scenario() -> None:
         with kept_gateway() as gateway:
             for greeting in (
@@ -412,7 +412,7 @@ def test_the_data_socket_takes_nobody_without_the_token() -> None:
     asyncio.run(scenario())
 
 
-def test_silent_connections_to_the_data_socket_shut_nobody_out() -> None:
+def test_silent_connections_to_the_data_socket_shut_no_client_out() -> None:
     gateway = GatewayProcess("token", archive=["-Dsegmentstore.gateway.handshake.millis=2000"])
     silent = [socket.socket(socket.AF_UNIX) for _ in range(256)]
     try:

@@ -1,5 +1,5 @@
-"""Folders of gateways: nothing of a gateway lies anywhere else, and what nobody could clear up is
-cleared up by the next.
+"""Folders of gateways: nothing of a gateway lies anywhere else, and leftovers of one are deleted by
+the next.
 """
 
 from __future__ import annotations

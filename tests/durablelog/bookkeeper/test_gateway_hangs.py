@@ -92,7 +92,7 @@ def test_a_gateway_that_says_nothing_to_a_call_is_ended_and_the_next_call_starts
 
 
 @slow(15)
-def test_a_gateway_that_hangs_is_noticed_though_nobody_asks_it_anything(
+def test_a_gateway_that_hangs_is_noticed_without_a_request(
     cluster: BookKeeperCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -268,7 +268,7 @@ def test_a_connection_that_fails_without_zookeeper_is_none_that_ends_a_log(
 
 
 @slow(5)
-def test_readings_that_nobody_takes_hold_up_no_other_store_of_the_gateway(
+def test_readings_that_are_not_taken_hold_up_no_other_store_of_the_gateway(
     cluster: BookKeeperCluster,
 ) -> None:
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The bytes and texts between us and the gateway are those of the page that describes them."""
+"""The bytes and texts between engine and gateway are those of the page that describes them."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def without_its_ledgers(record: LogMetadata) -> LogMetadata:
     return replace(record, ledgers=(), removing=tuple(item.ledger_id for item in record.ledgers))
 
 
-def test_an_error_that_nobody_expected_is_said_and_deleting_goes_on() -> None:
+def test_an_unexpected_error_is_reported_and_deleting_goes_on() -> None:
     async def scenario() -> None:
         cluster, notes = MemoryCluster(), HealthNotes()
         record = await record_of(cluster, 3)

@@ -208,7 +208,7 @@ def test_a_cluster_dies_with_the_program_that_watches_it(tmp_path: Path) -> None
     )
     assert died.returncode == -signal.SIGKILL, died.stderr
     zookeeper = LocalCluster(tmp_path).zookeeper_process()
-    assert zookeeper.wait(60), "nobody ended it"
+    assert zookeeper.wait(60), "it did not end"
 
 
 def test_a_process_outlives_the_program_that_launched_it(tmp_path: Path) -> None:
@@ -290,7 +290,7 @@ def test_a_copy_of_the_folder_of_a_process_has_no_process(
 def test_a_process_with_a_full_disk_can_write_nothing_more(tmp_path: Path) -> None:
     program = (
         "try:\n"
-        "    open('go').read()\n"  # waits until somebody has written there
+        "    open('go').read()\n"  # waits until a writer has closed it
         "    open('data', 'wb', 0).write(b'x')\n"
         "except OSError:\n"
         "    open('refused', 'w').close()\n"

@@ -31,7 +31,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record-2.json"
 GOLDEN_3 = GOLDEN.with_name("bookkeeper-record-3.json")
 """With a retained ledger."""
 GOLDEN_1 = GOLDEN.with_name("bookkeeper-record.json")
-"""Of version 1, which nobody writes any more."""
+"""Of version 1, which is no longer written."""
 
 RECORD = LogMetadata(
     store_id="5d0c",

@@ -105,7 +105,7 @@ def test_a_session_that_ends_in_the_middle_of_a_renewal_is_renewed_whole(turns: 
     run(scenario())
 
 
-def test_a_release_that_nobody_waits_for_any_more_is_done_all_the_same() -> None:
+def test_an_abandoned_release_is_done_all_the_same() -> None:
     async def scenario() -> None:
         service = Service()
         await service.holder.hold("a", b"me")

@@ -198,7 +198,7 @@ def test_a_candidate_without_rights_is_refused(zookeeper: BookKeeperCluster, roo
     run(scenario())
 
 
-def test_watches_and_elections_end_while_nobody_answers(
+def test_watches_and_elections_end_while_no_server_answers(
     zookeeper: BookKeeperCluster, root: str
 ) -> None:
     async def scenario() -> None:

@@ -234,7 +234,7 @@ def test_an_acl_keeps_strangers_and_wrong_passwords_out(
     run(scenario())
 
 
-def test_nobody_there_is_unavailable_after_the_deadline_and_reported_in_health(
+def test_a_missing_server_is_unavailable_after_the_deadline_and_reported_in_health(
     tmp_path: Path,
 ) -> None:
     async def scenario() -> None:

@@ -56,7 +56,7 @@ class Service:
         self._fire(self._children, path)
 
     def forget_watches(self) -> None:
-        """A connection is lost, and nobody says so."""
+        """A connection is lost without a notice."""
         self._node.clear()
         self._children.clear()
 
@@ -178,7 +178,7 @@ def test_a_change_costs_one_read_for_each_watch_that_reported_it() -> None:
     run_virtual(scenario())
 
 
-def test_what_nobody_watches_any_more_is_not_set_again() -> None:
+def test_a_watch_without_a_watcher_is_not_set_again() -> None:
     async def scenario() -> None:
         service = Service()
         service.write("/n")

@@ -36,7 +36,7 @@ def test_what_is_not_flushed_has_a_bound(tmp_path: Path) -> None:
             largest = max(largest, number_of(store, "cur-size-all-mem-tables"))
         batch_bytes = 100 * 9010
         assert batch_bytes < largest <= WRITE_BUFFER_BYTES + 2 * batch_bytes
-        # RocksDB has flushed nothing by itself, and had nobody wait.
+        # RocksDB has flushed nothing by itself, and let no writer wait.
         assert number_of(store, "num-immutable-mem-table") == 0
         assert number_of(store, "is-write-stopped") == 0
         await store.close()

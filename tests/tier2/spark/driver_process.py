@@ -93,7 +93,7 @@ class Driver:
                 while data := file.read(65536):
                     self._output += data
             except OSError:
-                pass  # how a terminal says that nobody is at its other end any more
+                pass  # how a terminal says that its other end is closed
 
 
 def wait_for_ends(processes: Sequence[int]) -> None:

@@ -142,7 +142,7 @@ class World:
     def snapshot(self, *, stopped: bool = False) -> dict[int, Manifest]:
         """The catalog as it is now, newer than all before.
 
-        `stopped`: exported while nobody had the store open.
+        `stopped`: exported while no process had the store open.
         """
         return {number: self.export(number, stopped=stopped) for number in self.metadata}
 

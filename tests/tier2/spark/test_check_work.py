@@ -129,7 +129,7 @@ def bodies_task(world: World, manifests: Mapping[int, Manifest]) -> Callable[[Ba
 
 
 @pytest.mark.parametrize("taken", [1, 3, 100])
-def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_nobody_wants_the_rest(
+def test_a_task_opens_one_storage_for_all_rows_and_closes_it_also_when_the_rest_is_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
     world = World(tmp_path / "tier2")

@@ -216,7 +216,7 @@ class TestRefused:
             sum("changed meanwhile:" in summary_text(each.summary, each.rows) for each in outcomes)
             >= 1
         )
-        assert len(place.objects("compaction")) == 2 * len(first.rows), "nobody did any work again"
+        assert len(place.objects("compaction")) == 2 * len(first.rows), "no task did any work again"
         assert place.content() == before
         place.store.close()
 
@@ -327,7 +327,7 @@ class TestRefused:
         assert result.summary.failed_data_files_count == failed[0].source_objects
 
 
-class TestNobodyAnswers:
+class TestWithoutAnAnswer:
     def test_a_stopped_store_commits_when_it_is_opened(self, place: Place) -> None:
         place.fragment()
         before = place.content()

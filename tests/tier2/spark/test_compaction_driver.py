@@ -29,7 +29,7 @@ JOB = "00000000000000ab"
         (0.35, 0.0, None),
     ],
 )
-def test_answers_are_soon_found_and_nobody_waits_longer_than_was_asked_for(
+def test_answers_are_soon_found_and_no_job_waits_longer_than_was_asked_for(
     answered_s: float, timeout_s: float, within_s: float | None
 ) -> None:
     async def body() -> None:

@@ -48,7 +48,7 @@ class WithoutCompose(MemoryObjectStorage):
 
 
 class WithOtherBytes(MemoryObjectStorage):
-    """A store in which somebody else is faster: jobs' objects get other payload, under the same
+    """A store in which another job is faster: jobs' objects get other payload, under the same
     headers, with checksums that agree.
     """
 
@@ -461,7 +461,7 @@ class TestWhatGoesWrong:
         run(body, WithOtherBytes(Runtime()))
 
     @slow(11)
-    def test_what_nobody_foresaw_fails_its_group_and_the_task_goes_on_with_the_next(
+    def test_an_unforeseen_error_fails_its_group_and_the_task_goes_on_with_the_next(
         self, tmp_path: Path
     ) -> None:
         async def two_groups() -> list[Group]:

@@ -138,7 +138,7 @@ def test_what_is_listed_as_both_snapshots_have_it_is_no_finding() -> None:
     assert checked([], []) == []
 
 
-def test_an_object_that_both_snapshots_need_and_nobody_lists_is_missing() -> None:
+def test_an_object_that_both_snapshots_need_and_no_listing_has_is_missing() -> None:
     (row,) = checked([Known(X, 100, blocks=[(4, 1000, 50)])], [])
     assert row == {
         "kind": "missing",
@@ -257,7 +257,7 @@ def test_an_orphan_is_as_old_as_asked_to_the_millisecond() -> None:
     assert row["kind"] == "orphan"
 
 
-def test_names_of_nobody_are_foreign_and_the_engines_own_are_nothing() -> None:
+def test_unknown_names_are_foreign_and_the_engines_own_are_nothing() -> None:
     foreign = ["readme.txt", "ab/x", X[:-1] + "g", X.upper(), "zz" + X[2:]]
     wrong_shard = ("00" if X[:2] != "00" else "01") + X[2:]
     assert parse_object_name(wrong_shard) is None

@@ -261,7 +261,7 @@ def test_beside_a_live_owner_its_own_folders_are_as_they_should_be_and_a_lost_co
         store.append("a", b"a" * 500)
         store.flush()
         while len({path.parent for path in (tier2 / "checkpoints").glob("*/*")}) < 2:
-            # The first copy is begun when a container starts, and nobody waits for it.
+            # The first copy is begun when a container starts, and no caller waits for it.
             time.sleep(0.01)
         assert reconcile(LocalSpark().as_spark(), tier2.as_uri()).table.num_rows == 0
         for path in (tier2 / "checkpoints" / "00000000").iterdir():

@@ -1,5 +1,5 @@
 """Whatever lies beside the objects of a store is listed and reported as foreign, however it is
-called; and nobody deletes it.
+called; and no job deletes it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_folders_may_lie_deep_in_one_another(tmp_path: Path) -> None:
             os.mkdir(folder)
         assert listed(tmp_path.as_uri()) == []
     finally:
-        for folder in reversed(folders):  # Nobody else gets so deep.
+        for folder in reversed(folders):  # Other cleanups do not get so deep.
             os.rmdir(folder)
 
 

@@ -27,7 +27,7 @@ def taken() -> Iterator[int]:
 
 @pytest.fixture
 def closed() -> Iterator[int]:
-    """A port that refuses them, and is nobody else's meanwhile."""
+    """A port that refuses them, and is no other process's meanwhile."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield bound.getsockname()[1]

@@ -375,7 +375,7 @@ def test_an_owner_that_goes_before_it_answers_is_reported_and_the_next_one_carri
     wait_for_outcomes = Owners.outcomes
 
     async def outcomes_soon(self: Owners, *asked: Any) -> list[OrphanOutcome]:
-        """Nobody answers; for its snapshots a busy owner has all the time it needs."""
+        """No owner answers; for its snapshots a busy owner has all the time it needs."""
         return await wait_for_outcomes(replace(self, timeout_s=0.2), *asked)
 
     monkeypatch.setattr(Owners, "outcomes", outcomes_soon)

@@ -1,5 +1,5 @@
-"""A job on the store's machine wakes its owner over the socket: nobody waits for the next poll of
-the mailbox.
+"""A job on the store's machine wakes its owner over the socket: the job does not wait for the
+next poll of the mailbox.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ def test_who_is_waited_for_is_shown_while_nothing_runs(spark: SparkSession) -> N
     key = MessageKey(3, "00000000000000ab", "export")
     storage = MemoryObjectStorage(Runtime())
     with Progress(spark, "work", stream=terminal):
-        # Nobody answers. It is searched for longer than a line takes to be drawn.
+        # No owner answers. It is searched for longer than a line takes to be drawn.
         while "waiting" not in terminal.getvalue():
             assert asyncio.run(answers_to(storage, [key], 3 * CHECK_S)) == {}
     shown = terminal.getvalue().split("\r")
@@ -62,7 +62,7 @@ def test_who_is_waited_for_is_shown_while_nothing_runs(spark: SparkSession) -> N
     assert not waited_for()
 
 
-def test_a_file_gets_no_line_of_what_was_quick_and_nobody_none(
+def test_a_file_gets_no_line_of_a_quick_job_whether_shown_or_not(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine nothing is.

@@ -176,7 +176,7 @@ def test_where_other_stores_keep_objects_too_nothing_is_called_an_orphan(world: 
     assert (found(result.table), result.verdict) == ({("in_flight", name)}, Exit.NOTHING)
 
 
-def test_a_dry_run_of_deleting_says_how_many_and_asks_nobody(world: World) -> None:
+def test_a_dry_run_of_deleting_says_how_many_and_asks_no_owner(world: World) -> None:
     world.orphan(0)
     world.snapshot()
     result = stopped(LocalSpark(), world, delete_orphans=True)

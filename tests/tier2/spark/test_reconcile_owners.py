@@ -127,7 +127,7 @@ def test_an_owner_without_an_answer_in_time_is_reported_and_its_old_snapshot_not
     run(case)
 
 
-def test_a_place_where_nobody_answers_has_no_containers() -> None:
+def test_a_place_without_an_answer_has_no_containers() -> None:
     async def case(beside: Beside) -> None:
         beside.answering.clear()
         beside.flush()
@@ -138,7 +138,7 @@ def test_a_place_where_nobody_answers_has_no_containers() -> None:
     run(case)
 
 
-def test_where_nothing_is_nobody_is_asked() -> None:
+def test_where_nothing_is_no_owner_is_asked() -> None:
     """A message would begin the folder of a store, whose maker refuses it then."""
 
     async def case(beside: Beside) -> None:
@@ -165,7 +165,7 @@ def test_an_owner_that_could_not_export_is_reported() -> None:
     run(case)
 
 
-def test_of_a_stopped_store_the_newest_snapshots_are_taken_and_nobody_is_asked() -> None:
+def test_of_a_stopped_store_the_newest_snapshots_are_taken_and_no_owner_is_asked() -> None:
     async def case(beside: Beside) -> None:
         for number in (0, 2, 2):
             await beside.export(number)

@@ -199,7 +199,7 @@ def test_a_listing_of_another_time_is_asked_once_more(world: World) -> None:
 def test_a_missing_object_that_another_container_s_catalog_has_says_what_is_lost_with_it(
     world: World,
 ) -> None:
-    # A name says whose it is, and nobody swears to it.
+    # A name says whose it is, and nothing proves that.
     taken = world.names(1)[3]
     stranger = world.metadata[0].objects
     stranger[taken] = world.metadata[1].objects.pop(taken)

@@ -106,7 +106,7 @@ def test_an_option_with_a_secret_is_refused_for_plans_show_options() -> None:
 
 
 @pytest.mark.parametrize("verb", ["reconcile", "compact"])
-def test_a_command_line_of_a_job_with_a_secret_is_refused_for_everybody_sees_it(
+def test_a_command_line_of_a_job_with_a_secret_is_refused_for_every_user_sees_it(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -117,13 +117,13 @@ def test_a_command_line_of_a_job_with_a_secret_is_refused_for_everybody_sees_it(
     assert "s3cret" not in said
 
 
-def test_a_compaction_shows_nobody_the_password(guarded: str) -> None:
+def test_a_compaction_does_not_show_the_password(guarded: str) -> None:
     planned = plan_compaction(guarded, snapshots="newest")
     assert planned.summary.url == "guarded://bob@h/data"
     assert "s3cret" not in compaction_report.summary_text(planned.summary, planned.rows)
 
 
-def test_a_reconciliation_shows_nobody_the_password(guarded: str) -> None:
+def test_a_reconciliation_does_not_show_the_password(guarded: str) -> None:
     result = reconcile(LocalSpark().as_spark(), guarded, snapshots="newest")
     assert result.summary.url == "guarded://bob@h/data"
     assert "s3cret" not in str(dataclasses.asdict(result.summary))

@@ -256,7 +256,7 @@ def test_an_offset_from_before_is_read_and_extended_from_then_on(world: MergingW
         step(world, after, 2)
 
 
-def test_segments_that_the_options_do_not_select_any_more_are_nobody_s_loss(
+def test_segments_that_the_options_do_not_select_any_more_are_no_loss(
     world: MergingWorld,
 ) -> None:
     world.append("s", b"1\n2\n")

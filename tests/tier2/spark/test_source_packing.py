@@ -167,7 +167,7 @@ def test_a_segment_in_many_objects_is_cut_by_objects() -> None:
     assert len(plan_parts(ranges, chunks, options_of(minPartitions=1))) == 1
 
 
-def test_ranges_nobody_needs_the_bytes_of_are_packed_too() -> None:
+def test_ranges_whose_bytes_are_not_needed_are_packed_too() -> None:
     ranges, _ = flushed(5000, 1, 10, 100)
     plan = plan_parts(ranges, None, options_of())
     assert len(plan) in {4, 5}

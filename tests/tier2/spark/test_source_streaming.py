@@ -81,7 +81,7 @@ def test_offsets_come_back_from_their_text(
         {"version": 1},
     ],
 )
-def test_a_checkpoint_of_somebody_else_is_refused(document: dict[str, Any]) -> None:
+def test_a_foreign_checkpoint_is_refused(document: dict[str, Any]) -> None:
     with pytest.raises(OffsetFormatError):
         parse_offset(document)
 

@@ -216,7 +216,7 @@ class TestBatch:
             write(frame, served)
         assert served.read() == b""
 
-    def test_a_store_nobody_serves_is_named(
+    def test_a_store_without_a_server_is_named(
         self, session: SparkSession, served: Served, tmp_path: Path
     ) -> None:
         served.folder = tmp_path / "nobody"

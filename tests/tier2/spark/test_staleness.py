@@ -1,4 +1,4 @@
-"""Snapshots that nobody was asked for: what a stray object, or a later owner, leaves of the
+"""Snapshots that no owner was asked for: what a stray object, or a later owner, leaves of the
 verdicts.
 """
 
@@ -117,7 +117,7 @@ def test_one_stray_object_hides_nothing_that_is_certain_and_after_an_export_noth
 
 
 @pytest.mark.parametrize(("epoch", "work"), [(EPOCH + 1, "flush"), (EPOCH, "compaction")])
-def test_what_was_put_after_the_export_of_a_stopped_store_shows_that_somebody_opened_it(
+def test_what_was_put_after_the_export_of_a_stopped_store_shows_that_an_owner_opened_it(
     world: World, epoch: int, work: str
 ) -> None:
     world.lose(world.names(1)[0])
@@ -157,7 +157,7 @@ def test_an_object_of_another_store_shows_nothing_of_this_one_and_is_said_to_be_
     )
 
 
-def test_an_object_about_as_old_as_a_snapshot_nobody_was_asked_for_is_no_orphan(
+def test_an_object_about_as_old_as_an_unrequested_snapshot_is_no_orphan(
     world: World,
 ) -> None:
     late, orphan = world.orphan(0, age_s=-60), world.orphan(0, age_s=600)

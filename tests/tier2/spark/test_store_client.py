@@ -350,7 +350,7 @@ class TestPipelines:
 
 
 class TestAway:
-    def test_nobody_there_is_said_after_the_timeout(self, tmp_path: Path) -> None:
+    def test_a_missing_server_is_reported_after_the_timeout(self, tmp_path: Path) -> None:
         async def main() -> None:
             with pytest.raises(StoreNotServedError, match="does not answer"):
                 await StoreClient(str(tmp_path), timeout_s=0.1).open()

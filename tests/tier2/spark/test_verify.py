@@ -95,7 +95,7 @@ def test_a_changed_byte_of_a_body_is_found_by_reading_bodies_alone(
         ({"epoch": 77}, "epoch 77"),
     ],
 )
-def test_a_block_of_somebody_else_has_a_wrong_identity(
+def test_a_foreign_block_has_a_wrong_identity(
     world: World, wrong: dict[str, int], said: str, bodies: bool
 ) -> None:
     name = world.names()[0]

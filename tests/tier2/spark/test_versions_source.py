@@ -84,7 +84,7 @@ def test_where_reads_only_what_it_lets_through_without_a_setting(
     said = PUSHDOWN if FILTERS else "hands no filter to the source, 4.1 does"
     assert said in caplog.text
     if FILTERS:
-        assert session.conf.get(PUSHDOWN) == "false", "what somebody has set stays"
+        assert session.conf.get(PUSHDOWN) == "false", "what the user has set stays"
     else:
         with pytest.raises(
             PySparkException, match=r"SparkVersionError: filterPushdown=true needs Spark 4\.1"

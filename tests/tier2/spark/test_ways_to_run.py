@@ -103,7 +103,7 @@ def check_contents(store: blocking.SegmentStore) -> None:
 
 @pytest.fixture(scope="module")
 def stopped_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store in a folder that nobody has open, its catalog exported."""
+    """A store in a folder that no process has open, its catalog exported."""
     folder = tmp_path_factory.mktemp("stopped") / "store"
     with blocking.open(str(folder), containers=2, consolidation=False) as store:
         fill(store)
@@ -327,7 +327,7 @@ def test_tasks_that_die_with_their_executors_are_tried_again_and_answered_by_ano
         shop.store.close()
         assert sum(worker.kill_executors() for worker in cluster.workers) == 2
         shop.proxy.heal()
-        # What is done again is proposed to nobody, until another owner finds it.
+        # What is done again has no owner to be proposed to, until another one finds it.
         driver.wait_for(shop.unanswered, interval_s=1)
         shop.open()
         check_report(json.loads(driver.end()))

@@ -95,7 +95,7 @@ final class TransactionSteps {
         }
     }
 
-    /** Its writer is closed, and nobody else extends its lease. */
+    /** Its writer is closed, and no other client extends its lease. */
     static void lease(World world) throws Exception {
         world.createStream("stream", 2);
         UUID left;
