@@ -11,11 +11,21 @@ from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import TierUnavailableError
 
 
+class LogChangedError(TierUnavailableError):
+    """An owner elsewhere opened or truncated the log while it was viewed: nothing more can be read.
+
+    The caller's move: view it again. All that was in it is in the log, or in its archive.
+    """
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("tier1", f"{detail}: try again")
+
+
 class LogView(DurableDataLog):
     """A log as it stands.
 
     Appends and truncations are refused with TierUnavailableError. Its epoch is that of the last
-    owner.
+    owner. Where an owner changes the log meanwhile, reading raises LogChangedError.
     """
 
     @property

@@ -123,9 +123,9 @@ class ArchivedHistory:
         with.
         """
         self.container_id: Final = container_id
-        self._parts: Final = parts
+        self._parts = parts
         self._open_part: Final = open_part
-        self._log: Final = log
+        self._log = log
         self._load: Final = load
         self._first: Operation | None = None
         self.parts_opened = 0
@@ -248,9 +248,13 @@ class ArchivedHistory:
                     break
         return highest
 
+    def _go_on_with(self, parts: PartListing, log: ReadableLog) -> None:
+        """Another view of the log, and the parts that the archive has by then."""
+        self._parts, self._log, self._first = parts, log, None
+
     async def _first_of_log(self) -> Operation | None:
-        """The operation that the log begins with, as of the first time that this was asked: an
-        owner elsewhere may truncate it.
+        """The operation that the log begins with, as of the first time that this was asked of it:
+        an owner elsewhere may truncate it.
         """
         if self._first is None and self._log is not None:
             async with aclosing(self._read(_Start(None))) as batches:

@@ -49,11 +49,14 @@ class ScratchCatalog(MetadataCatalog):
         damage = self._source.damage(sequence_number)
         if damage != "":
             return damage
-        files = self._source.files_of(sequence_number)
         source, target = self._source.path(sequence_number), self._files.path(sequence_number)
         make_directories(self._disk, target)
-        for file in files:
-            _copy_file(self._disk, f"{source}/{file.name}", f"{target}/{file.name}")
+        try:
+            files = self._source.files_of(sequence_number)
+            for file in files:
+                _copy_file(self._disk, f"{source}/{file.name}", f"{target}/{file.name}")
+        except FileNotFoundError:
+            return None  # A store that runs there has removed it meanwhile.
         self._files.finish(sequence_number, files)
         return damage
 

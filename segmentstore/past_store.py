@@ -3,8 +3,8 @@
 Rules of this file:
 
 - nothing is locked, claimed or written, anywhere: the store may run on, or be stopped;
-- logs are views as of the opening. An owner that truncates its log later makes the view useless:
-  reading it raises TierUnavailableError, and another opening finds the rest in the archive;
+- logs are views. An owner that truncates its log makes one useless: the log is viewed again, for
+  some time, and the rest is found in the archive (`FollowedHistory`);
 - what an owner has removed from its archive since the opening is no damage (`KeptParts`);
 - of a store whose folder is lost the newest copies of the metadata in Tier 2 say what the archive
   has. Its logs are missing then, and with them what was never archived.
@@ -20,10 +20,12 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
+from durablelog.durable_data_log import DurableDataLog
 from durablelog.durable_data_log_factory import DurableDataLogFactory
 from durablelog.operations import SnapshotCheckpointOperation
 from recovery.archive_orphans import archive_orphans
 from recovery.archived_history import ArchivedHistory, ReadableLog
+from recovery.followed_history import FollowedHistory, followed
 from recovery.lost_catalogs import LostCatalogs
 from recovery.moments import AtTime
 from recovery.recovery_processor import SnapshotLoad
@@ -37,7 +39,6 @@ from segmentstore.contracts.archived_parts import ArchivedPart
 from segmentstore.contracts.errors import (
     InvalidArgumentError,
     NotAStoreError,
-    TierUnavailableError,
 )
 from segmentstore.contracts.findings import Finding
 from segmentstore.contracts.ledgers import ReadHandle
@@ -66,8 +67,6 @@ NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
 
 _EVER: Final = 2**62
 """Milliseconds since 1970 that nobody lives to see."""
-_VIEWS_MAX: Final = 3
-"""Of a log whose owner truncates it while it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +173,17 @@ async def open_past(
             ) -> ContainerMetadata:
                 return (await catalogs.load(container_id, operation, storage)).metadata
 
-            view = logs.make_view(container_id, file.store_id)
+            viewed = _Viewed(made, logs, container_id, load)
+            view, now = await viewed.view()
             undo.push(view.close)
-            await view.open()
-            now = await made.now(container_id, view, load)
-            again = partial(_archive_now, made, logs, container_id, load)
-            parts = made.parts(container_id, now.archive, again)
-            history = ArchivedHistory(container_id, parts, made.open_part, view, load)
-            made.add(history, now, parts)
+            parts = viewed.parts(now)
+            made.add(
+                FollowedHistory(
+                    container_id, parts, made.open_part, view, load, viewed.parts_and_log
+                ),
+                now,
+                parts,
+            )
             made.epochs.append(view.epoch)
         return made.store()
     except BaseException:
@@ -253,24 +255,51 @@ async def _newest(
     return found, store_id, count
 
 
-async def _archive_now(
-    made: _Making, logs: DurableDataLogFactory, container_id: int, load: SnapshotLoad
-) -> ArchiveMetadata:
-    """By a view of its own: one that is open stands still.
+class _Viewed:
+    """One container, seen anew by each view: one that is open stands still.
 
-    Raises DataCorruptionError, TierUnavailableError.
+    All raise DataCorruptionError, MomentNotKeptError, TierUnavailableError.
     """
-    for left in reversed(range(_VIEWS_MAX)):
-        view = logs.make_view(container_id, made.store_id)
+
+    def __init__(
+        self,
+        making: _Making,
+        logs: DurableDataLogFactory,
+        container_id: int,
+        load: SnapshotLoad,
+    ) -> None:
+        self._making = making
+        self._logs = logs
+        self._container_id = container_id
+        self._load = load
+
+    async def view(self) -> tuple[DurableDataLog, ContainerMetadata]:
+        """A view of the log, the caller's to close, and the container as that alone has it."""
+        return await followed(self._view)
+
+    def parts(self, now: ContainerMetadata) -> KeptParts:
+        """Those that the archive has by then."""
+        return self._making.parts(self._container_id, now.archive, self._archive)
+
+    async def parts_and_log(self) -> tuple[KeptParts, DurableDataLog]:
+        """As of now; open until the past is closed."""
+        view, now = await self.view()
+        self._making.undo.push(view.close)
+        return self.parts(now), view
+
+    async def _archive(self) -> ArchiveMetadata:
+        view, now = await self.view()
+        await view.close()
+        return now.archive
+
+    async def _view(self) -> tuple[DurableDataLog, ContainerMetadata]:
+        view = self._logs.make_view(self._container_id, self._making.store_id)
         try:
             await view.open()
-            return (await made.now(container_id, view, load)).archive
-        except TierUnavailableError:
-            if not left:
-                raise
-        finally:
+            return view, await self._making.now(self._container_id, view, self._load)
+        except BaseException:
             await view.close()
-    raise AssertionError
+            raise
 
 
 class _Making:
@@ -286,7 +315,7 @@ class _Making:
     ) -> None:
         self.store_id = store_id
         self._storage = storage
-        self._undo = undo
+        self.undo = undo
         self._offloader: LedgerOffloader = NullLedgerOffloader()
         self._archive = storage
         if archiving.place:
@@ -330,7 +359,7 @@ class _Making:
             store_id=self.store_id, containers=self._containers, storage=self._storage
         )
         archive = self._archive if self._archive is not self._storage else None
-        return PastStore(source, self._parts, self.epochs, self._offloader, archive, self._undo)
+        return PastStore(source, self._parts, self.epochs, self._offloader, archive, self.undo)
 
 
 def _opened(url: str, runtime: Runtime, undo: UndoStack) -> ObjectStorage:

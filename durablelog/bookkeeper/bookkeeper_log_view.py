@@ -36,7 +36,7 @@ from durablelog.bookkeeper.metadata_node import (
 from durablelog.bookkeeper.waiting import Waiting
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame, SealedPart
-from durablelog.log_view import LogView
+from durablelog.log_view import LogChangedError, LogView
 from segmentstore.contracts.errors import (
     ConfigError,
     ContainerStoppedError,
@@ -55,7 +55,7 @@ class BookKeeperLogView(LogView):
     """The log whose record is the node at `path`; absent, it is empty.
 
     What an owner appends after `open` is not seen; if it truncates meanwhile, a reading may end
-    with TierUnavailableError: try again. `open` raises ConfigError besides (another store's record,
+    with LogChangedError. `open` raises ConfigError besides (another store's record,
     no rights, another password).
     """
 
@@ -245,14 +245,11 @@ class BookKeeperLogView(LogView):
         return record
 
     async def _check_unchanged(self) -> None:
-        """Raises TierUnavailableError, and NodeUnavailableError."""
+        """Raises LogChangedError, and NodeUnavailableError."""
         record = await self._read_record()
         before = self.record
         if (record.epoch, record.truncation_address) != (before.epoch, before.truncation_address):
-            raise TierUnavailableError(
-                "tier1",
-                f"the log {self._path} was opened or truncated while it was read: try again",
-            )
+            raise LogChangedError(f"the log {self._path} was opened or truncated while it was read")
 
 
 def _ignore(_error: SegmentStoreError) -> None:

@@ -22,7 +22,7 @@ from durablelog.file.file_parts import FileParts
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import PAYLOAD_BYTES_MAX
 from durablelog.file.log_reading import LogReading
-from durablelog.log_view import LogView
+from durablelog.log_view import LogChangedError, LogView
 from segmentstore.contracts.errors import (
     ContainerStoppedError,
     DataCorruptionError,
@@ -70,7 +70,7 @@ class FileLogView(LogView):
         try:
             await asyncio.get_running_loop().run_in_executor(self._files, self._folder.view)
         except StoreInUseError as error:
-            raise TierUnavailableError("tier1", f"{error}: try again, or ask its owner") from error
+            raise LogChangedError(f"{error}, or ask its owner") from error
         except OSError as error:
             raise TierUnavailableError(
                 "tier1", f"reading the log in {self._folder.directory}: {error}"
@@ -87,9 +87,7 @@ class FileLogView(LogView):
         return await self._parts.open(number)
 
     async def check_primary(self) -> None:
-        """Raise TierUnavailableError if an owner elsewhere has opened or truncated the log since
-        `open`.
-        """
+        """Raise LogChangedError if an owner elsewhere has opened or truncated it since `open`."""
         try:
             await asyncio.get_running_loop().run_in_executor(
                 self._running(), self._folder.check_unchanged

@@ -40,6 +40,7 @@ from durablelog.file.log_state import StateFile, lock_log, read_state
 from durablelog.file.room import NoRoomError, Reserve
 from durablelog.file.spare_files import SpareFiles
 from durablelog.file.truncated_files import TruncatedFiles
+from durablelog.log_view import LogChangedError
 from segmentstore.contracts.disk import Disk, DiskFile, make_directories, remove_if_there
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -155,16 +156,15 @@ class LogFolder:
         self.last_address = self._find_last()
 
     def check_unchanged(self) -> None:
-        """Raise TierUnavailableError if an owner has opened or truncated the log since `view`.
+        """Raise LogChangedError if an owner has opened or truncated the log since `view`.
 
         Raises OSError.
         """
         if self._read_state() != self._viewed:
-            detail = (
+            raise LogChangedError(
                 f"an owner elsewhere opened or truncated the log in {self.directory} while "
-                "it was read: try again"
+                "it was read"
             )
-            raise TierUnavailableError("tier1", detail)
 
     def _open(self, file_bytes: int) -> None:
         self._file_bytes_min = min(self._file_bytes_min, file_bytes)
