@@ -32,7 +32,17 @@ class InvalidTokenError(Exception):
 
 
 class ExpiredTokenError(Exception):
-    """A token whose time is over. The caller's move: ask the Controller for another one."""
+    """A token whose time is over. The caller's move: ask the Controller for another one.
+
+    The operator's, if that is refused, too: set the clocks of both hosts.
+    """
+
+    def __init__(self, late_s: float) -> None:
+        super().__init__(
+            f"the token expired {max(late_s, 0.0):.0f} s ago by this host's clock: ask the "
+            "Controller for another one. If that is refused, too, the clocks of this host and of "
+            f"the Controller's differ by more than {LIFETIME_S} s: the operator sets them"
+        )
 
 
 class Grants(NamedTuple):
@@ -53,7 +63,7 @@ class Grants(NamedTuple):
     def check_time(self, now_s: float) -> None:
         """Raise ExpiredTokenError if the time is over."""
         if self.expires_s is not None and now_s >= self.expires_s:
-            raise ExpiredTokenError
+            raise ExpiredTokenError(now_s - self.expires_s)
 
 
 class TokenKey:

@@ -117,8 +117,10 @@ def test_an_expired_token_has_its_own_code(tmp_path: Path) -> None:
             await client.ask(CreateSegment(1, SEGMENT, 0, 0, writing), SegmentCreated)
             clock.now_ms += 600_000
             info = GetStreamSegmentInfo(5, SEGMENT, writing)
-            expected = AuthTokenCheckFailed(5, "", TOKEN_EXPIRED)
-            assert await client.ask(info, AuthTokenCheckFailed) == expected
+            failed = await client.ask(info, AuthTokenCheckFailed)
+            assert (failed.request_id, failed.code) == (5, TOKEN_EXPIRED)
+            assert "by this host's clock: ask the Controller" in failed.stack
+            assert "differ by more than 600 s: the operator sets them" in failed.stack
             info = GetStreamSegmentInfo(6, SEGMENT, token(clock, {A: READ}))
             assert (await client.ask(info, StreamSegmentInfo)).exists
 
@@ -142,7 +144,9 @@ def test_a_read_that_waited_longer_than_its_token_was_good_for_gives_no_bytes(
             clock.now_ms += 600_000
             client.append(1, b"data")
             await client.acked(1)
-            assert await reader.take() == AuthTokenCheckFailed(3, "", TOKEN_EXPIRED)
+            failed = await reader.take()
+            assert isinstance(failed, AuthTokenCheckFailed)
+            assert (failed.request_id, failed.code) == (3, TOKEN_EXPIRED)
             renewed = ReadSegment(SEGMENT, 0, 9, token(clock, {A: READ}), 4)
             assert (await reader.ask(renewed, SegmentRead)).data == b"data"
 
