@@ -1,18 +1,24 @@
-"""RetriedReads: another object storage, whose reads are repeated a few times while it does not
-answer.
+"""RetriedReads, RetriedCalls: another object storage, whose calls are repeated a few times while it
+does not answer.
 
-For a reader that has no second attempt of its own. Of a store's past some thousand objects of its
-archive may be read: one answer of 503 must not end that.
+For a caller that has no second attempt of its own. Of a store's past some thousand objects of its
+archive may be read: one answer of 503 must not end that, nor an export of a catalog.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 
 from recovery.tier2_scan import RETRY_DELAYS_S, TRIED_S, tried_again
-from tier2.object_storage import StorageUnavailableError, StoredObject, WholeObject
+from segmentstore.contracts.checksum import Buffer
+from tier2.object_storage import (
+    NO_METADATA,
+    StorageUnavailableError,
+    StoredObject,
+    WholeObject,
+)
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
 
 
@@ -49,3 +55,23 @@ class RetriedReads(ReadOnlyObjectStorage):
                 await asyncio.sleep(delay)
             else:
                 return
+
+
+class RetriedCalls(RetriedReads):
+    """As RetriedReads; objects are put and deleted as well.
+
+    A put is repeated with its unique id: an object whose reply was lost is recognised. A deletion
+    is tried once: what stays is deleted another time.
+    """
+
+    async def put(
+        self,
+        name: str,
+        parts: Sequence[Buffer],
+        unique_id: bytes,
+        metadata: Mapping[str, str] = NO_METADATA,
+    ) -> None:
+        await tried_again(partial(self._storage.put, name, parts, unique_id, metadata))
+
+    async def delete(self, name: str) -> None:
+        await self._storage.delete(name)

@@ -26,6 +26,7 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from durablelog.catalog.key_store import KeySnapshot
+from recovery.retried_reads import RetriedCalls
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError, describe
@@ -170,12 +171,15 @@ class CatalogExporter:
         ContainerStoppedError, NotPrimaryError. Costs a checkpoint, some five microseconds a chunk
         in a thread, four requests and a listing.
         """
+        return await self._export_to(RetriedCalls(self._storage), source)
+
+    async def _export_to(self, storage: ObjectStorage, source: ExportSource) -> CatalogExport:
         require_extra("arrow", "an export of the catalog")
         async with self._lock:
             source.check_running()
             health = self._note(source.container_id)
             try:
-                manifest = await self._export(source)
+                manifest = await self._export(storage, source)
             except StorageUnavailableError as error:
                 health.failed(error)
                 raise TierUnavailableError("tier2", str(error)) from error
@@ -208,7 +212,7 @@ class CatalogExporter:
             note = self._health[container_id] = HealthNote(text, self._runtime.clock)
         return note
 
-    async def _export(self, source: ExportSource) -> Manifest:
+    async def _export(self, storage: ObjectStorage, source: ExportSource) -> Manifest:
         # No operation before that is missing from what comes.
         epoch, time_ms = source.epoch, self._runtime.clock.time_ms()
         executor = self._runtime.executor("catalog", 1)
@@ -220,7 +224,7 @@ class CatalogExporter:
 
         unique_id = new_copy_id(self._store_id, self._runtime.random)
         manifest = await catalog_snapshots.put_snapshot(
-            self._storage,
+            storage,
             self._runtime,
             store_id=self._store_id,
             containers=self._containers,
@@ -228,7 +232,7 @@ class CatalogExporter:
             time_ms=time_ms,
             encoded=encoded,
         )
-        await _delete_old(self._storage, self._aging, manifest)
+        await _delete_old(storage, self._aging, manifest)
         return manifest
 
     async def _run(self) -> None:
@@ -257,7 +261,8 @@ class CatalogExporter:
         except Exception:  # noqa: BLE001 - its own health says so
             return 0.0
         try:
-            await self.export(source)
+            # What fails is tried again by the schedule, and shows in health at once.
+            await self._export_to(self._storage, source)
         except Exception as error:  # noqa: BLE001 - whatever it is: a snapshot is not worth a store
             _log.info("catalog export of container %d: %s", source.container_id, describe(error))
             return min(self._backoff.next_s(), self._every_s) - self._every_s
@@ -283,6 +288,7 @@ async def export_metadata(
     require_extra("arrow", "an export of the catalog")
     from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - exports alone need it
 
+    storage = RetriedCalls(storage)
     try:
         manifest = await catalog_snapshots.write_snapshot(
             storage,

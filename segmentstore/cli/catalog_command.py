@@ -203,6 +203,7 @@ async def _ask(
     location: str, timeout_s: float, in_use: Exception
 ) -> tuple[list[CatalogExport], list[str]]:
     """Ask the owners of the containers; the results, and the refusals."""
+    from recovery.retried_reads import RetriedCalls  # noqa: PLC0415
     from segmentstore.catalog_export import export_of  # noqa: PLC0415
     from tier2.catalog.catalog_format_error import CatalogFormatError  # noqa: PLC0415
     from tier2.catalog.catalog_snapshots import manifest_named  # noqa: PLC0415
@@ -220,10 +221,11 @@ async def _ask(
         for container_id in range(_containers(location))
     ]
     storage = open_object_storage(_tier2_url(location), runtime)
+    retried = RetriedCalls(storage)
     exports, problems = [], []
     try:
         for request in requests:
-            await put_message(storage, runtime, request)
+            await put_message(retried, runtime, request)
         await wake_owner(location, runtime)
         answers = await wait_for_answers(
             storage, [request.key for request in requests], timeout_s, _CHECK_INTERVAL_S
@@ -242,7 +244,7 @@ async def _ask(
                 )
             else:
                 exports.append(
-                    export_of(await manifest_named(storage, str(answer.detail.get("manifest"))))
+                    export_of(await manifest_named(retried, str(answer.detail.get("manifest"))))
                 )
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
@@ -255,12 +257,13 @@ async def _ask(
 
 async def _list(location: str) -> list[ListedSnapshot]:
     require_extra("arrow", "the inspection of catalogs")
+    from recovery.retried_reads import RetriedReads  # noqa: PLC0415
     from tier2.catalog.catalog_snapshots import list_snapshots  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
 
     store_id = _store_file(location).store_id
-    storage = open_object_storage(_tier2_url(location), Runtime())
+    storage = RetriedReads(open_object_storage(_tier2_url(location), Runtime()))
     try:
         return [each for each in await list_snapshots(storage) if each.name.is_of(store_id)]
     except StorageUnavailableError as error:
