@@ -226,7 +226,7 @@ async def _newest(
     storage: ObjectStorage, catalogs: LostCatalogs
 ) -> tuple[dict[int, ContainerMetadata], str, int]:
     """The newest metadata that can be read of each container; whose they are, and the number of
-    its containers.
+    its containers. Those of several stores are refused: they share no moment.
     """
     bucket = await list_bucket(storage)
     if bucket.is_empty:
@@ -235,7 +235,7 @@ async def _newest(
         detail = f"the stores {', '.join(bucket.stores)} have been here: name a folder"
         raise InvalidArgumentError("tier2", storage.url, detail)
     found: dict[int, ContainerMetadata] = {}
-    store_id, count = "", 0
+    stores: dict[str, tuple[int, int]] = {}  # A container that each has, and how many it has.
     unreadable: list[str] = []
     for container_id in bucket.containers:
         checkpoint, damaged = await newest_metadata(
@@ -247,11 +247,16 @@ async def _newest(
         unreadable += damaged
         if checkpoint is not None:
             found[container_id] = checkpoint.metadata
-            store_id, count = checkpoint.store_id, checkpoint.containers
+            stores.setdefault(checkpoint.store_id, (container_id, checkpoint.containers))
     if not found:
         detail = "no copy of the metadata can be read there, which says what the archive has"
         move = "a restore without a moment takes what tier2 has"
         raise NotAStoreError(storage.url, "; ".join([detail, *unreadable[-3:], move]))
+    if len(stores) > 1:
+        theirs = " and ".join(f"{each} (container {of[0]})" for each, of in stores.items())
+        detail = f"the newest copies of the metadata are of the stores {theirs}: name a folder"
+        raise InvalidArgumentError("tier2", storage.url, detail)
+    ((store_id, (_, count)),) = stores.items()
     return found, store_id, count
 
 

@@ -25,15 +25,15 @@ import segmentstore
 from recovery.moments import AtCheckpoint, AtSequence, AtTime, Moment, MomentNotKeptError
 from recovery.restore_past import PastReport, restore_past
 from segmentstore import SegmentStore
-from segmentstore.contracts.errors import NotAStoreError
+from segmentstore.contracts.errors import InvalidArgumentError, NotAStoreError
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.segment_mapper import container_of
 from segmentstore.past_store import PastStore, open_lost, open_past
 from tests.store.archive_world import archive_of, archiver
-from tests.store.harness import TINY, UNFLUSHED, WorldDisk, run, until
+from tests.store.harness import TINY, UNFLUSHED, WorldDisk, read_store_id, run, until
 from tests.support.folders import files_below
 from tests.support.suites import slow
-from tier2.object_names import parse_metadata_manifest_name
+from tier2.object_names import parse_checkpoint_name, parse_metadata_manifest_name
 
 ARCHIVING: Mapping[str, Any] = {
     **TINY,
@@ -197,6 +197,27 @@ def test_without_a_copy_of_the_metadata_nothing_says_what_the_archive_has(tmp_pa
         shutil.rmtree(tier2 / "checkpoints")
         with pytest.raises(NotAStoreError, match="no copy of the metadata can be read"):
             await open_lost(*places, Runtime())
+
+    run(main())
+
+
+def test_copies_of_the_metadata_of_two_stores_are_not_mixed(tmp_path: Path) -> None:
+    async def main() -> None:
+        for name in ("one", "two"):
+            await fill(tmp_path / name, rounds=1)
+        tier2 = [tmp_path / name / "store" / "tier2" for name in ("one", "two")]
+        # What a copy of one bucket into another may leave, without the markers.
+        for place in tier2:
+            for path in (place / "checkpoints").rglob("*"):
+                named = parse_checkpoint_name(path.relative_to(place).as_posix())
+                if named is not None and named.container_id != tier2.index(place):
+                    path.unlink()
+        shutil.copytree(tier2[1], tier2[0], dirs_exist_ok=True)
+        shutil.rmtree(tier2[0] / "stores")
+        ids = [read_store_id(place.parent) for place in tier2]
+        with pytest.raises(InvalidArgumentError) as caught:
+            await open_lost(tier2[0].as_uri(), (tmp_path / "archive").as_uri(), Runtime())
+        assert f"{ids[0]} (container 0) and {ids[1]} (container 1)" in str(caught.value)
 
     run(main())
 
