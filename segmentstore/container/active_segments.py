@@ -140,13 +140,15 @@ class ActiveSegments:
         """Entered while one call brings these segments into memory.
 
         One call at a time: several that each hold a segment and wait for room for another could
-        wait for each other. Raises TooManyActiveSegmentsError when the one before got that, and
-        this one has waited as long.
+        wait for each other. The time that a call waits for its turn is of that for which it waits
+        for room. Raises TooManyActiveSegmentsError.
         """
         begun = asyncio.get_running_loop().time()
+        loader, eviction = self._loader, self.eviction
         async with self._several:
-            if any(self._loader.in_memory(name) is None for name in names):
-                self.eviction.check_wait(begun)
+            missing = sum(not loader.in_memory(each) and loader.may_be_idle(each) for each in names)
+            if missing and eviction.lacks(missing):
+                await eviction.make_room(min(missing, eviction.share(2)), whole=True, begun=begun)
             yield
 
     # Not a context manager: one would be a noticeable part of a creation.

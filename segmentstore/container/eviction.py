@@ -84,8 +84,6 @@ class Eviction:
         """When what kept segments in memory became less: bytes not in Tier 2, or changes not in the
         catalog.
         """
-        self._last_refused = float("-inf")
-        """When a caller was refused last."""
         self._round: list[int] = []
         """Ids of the segments as they were when this round over them began."""
         self._place = 0
@@ -167,9 +165,12 @@ class Eviction:
             self._prepared = True
             self._request_room(False, True)  # noqa: FBT003
 
-    async def make_room(self, count: int, *, whole: bool = False) -> int:
+    async def make_room(
+        self, count: int, *, whole: bool = False, begun: float | None = None
+    ) -> int:
         """Return when `count` segments more may be in memory, or as many as may be now, one at the
-        least; that number. `whole`: fewer only if others wait behind this call.
+        least; that number. `whole`: fewer only if others wait behind this call. `begun`: since when
+        it waits, by the loop's time, if it has waited for something else before.
 
         For a merge keeps the segments in memory that it has, and waits for room for one more.
 
@@ -178,15 +179,7 @@ class Eviction:
         """
         if not self._waiting and self._evict_for(count):
             return count
-        return await self._wait_for_room(count, whole=whole)
-
-    def check_wait(self, begun: float) -> None:
-        """Raise TooManyActiveSegmentsError if there is no room, and another caller was refused that
-        waited no longer than one who has done so since `begun`, by the loop's time. O(1).
-        """
-        refused = self._last_refused
-        if begun + ROOM_TIMEOUT_S <= refused and self._last_left < refused and self.lacks(1):
-            raise self._too_many()
+        return await self._wait_for_room(count, begun, whole=whole)
 
     async def return_to_bound(self) -> None:
         """Have the segments leave that a replay left above the bound: nothing else would, in a
@@ -194,15 +187,16 @@ class Eviction:
         """
         self._returning = True
         try:
-            await self._wait_for_room(0, whole=True)
+            await self._wait_for_room(0, None, whole=True)
         except TooManyActiveSegmentsError:
             pass  # A call that needs room goes on with it.
         finally:
             self._returning = False
 
-    async def _wait_for_room(self, count: int, *, whole: bool) -> int:
+    async def _wait_for_room(self, count: int, begun: float | None, *, whole: bool) -> int:
         self._waiting += 1
-        begun = asyncio.get_running_loop().time()
+        if begun is None:
+            begun = asyncio.get_running_loop().time()
         if self._turn.locked() and not self.lacks(1):
             self._changed.set()
         try:
@@ -223,7 +217,6 @@ class Eviction:
         while (excess := self._excess(count)) > 0:
             if not considered:
                 if not self._reserved and loop.time() >= self._deadline(begun):
-                    self._last_refused = loop.time()
                     raise self._too_many()
                 self._changed.clear()
                 self._unflushed = self._unwritten = 0
