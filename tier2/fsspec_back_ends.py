@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 
@@ -27,16 +28,21 @@ class BackEnd(NamedTuple):
     """Objects lie in folders that have to be made."""
     shared: bool
     """One instance may serve several threads at once; else each thread gets its own."""
+    defaults: Mapping[str, str] = MappingProxyType({})
+    """Options for where neither the URL nor fsspec's configuration has them."""
 
 
 _UNKNOWN: Final = BackEnd(atomic_create=False, whole=False, folders=True, shared=False)
 _CLOUD: Final = BackEnd(atomic_create=True, whole=True, folders=False, shared=True)
+# Where there are no default credentials gcsfs would ask the service that machines of Google's have,
+# for half a minute, and then go on without any.
+_GOOGLE: Final = _CLOUD._replace(defaults={"token": "google_default"})
 
 _KNOWN: Final[Mapping[str, BackEnd]] = {
     # A condition in the request, checked by the service itself (ifGenerationMatch=0,
     # If-None-Match).
-    "gs": _CLOUD,
-    "gcs": _CLOUD,
+    "gs": _GOOGLE,
+    "gcs": _GOOGLE,
     "abfs": _CLOUD,
     "az": _CLOUD,
     # O_EXCL by the server's file system; fsspec's own "create" only checks first (see

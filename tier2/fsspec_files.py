@@ -466,8 +466,9 @@ class FsspecFiles:
                 self._location.options, self._location.secret_files, self._runtime
             )
             # With what fsspec's own configuration adds.
-            self._secrets |= secret_values(apply_config(self._location.file_system, options))
-            made = self._connected(options)
+            options = apply_config(self._location.file_system, options)
+            self._secrets |= secret_values(options)
+            made = self._connected({**self._back_end.defaults, **options})
         except SecretFileError as error:
             raise StorageRefusedError(shown, str(error), "secret-file") from None
         except FileNotFoundError as error:
