@@ -28,7 +28,7 @@ from segmentstore.contracts.errors import (
     SegmentStoreError,
     TooManyAttributesError,
 )
-from segmentstore.server.outstanding import OutstandingShare
+from segmentstore.server.outstanding import OutstandingShare, ignore
 from segmentstore.server.server_context import ServerContext
 from segmentstore.tables.table_types import TABLE_ATTRIBUTES
 from segmentstore.wire.append_blocks import Append
@@ -163,6 +163,7 @@ class ConnectionAppends:
         for writer in self._writers.values():
             self._release_held(writer)
         self._writers.clear()
+        self._send = self._end = ignore
 
     def _release_held(self, writer: _Writer) -> list[_Block]:
         held, writer.held = writer.held, []

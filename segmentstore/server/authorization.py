@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from segmentstore.contracts.permission import Permission
 from segmentstore.contracts.runtime import Clock
+from segmentstore.server.outstanding import ignore
 from segmentstore.wire.commands import (
     TOKEN_EXPIRED,
     TOKEN_REFUSED,
@@ -123,6 +124,7 @@ class WriterTokens:
     def close(self) -> None:
         """The connection has ended."""
         self._ends_s.clear()
+        self._end = ignore
         if self._timer is not None:
             self._timer.cancel()
 

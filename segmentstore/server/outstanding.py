@@ -65,7 +65,7 @@ class OutstandingShare:
 
     def __init__(self, account: OutstandingBytes, resume: Callable[[], None]) -> None:
         self._account = account
-        self.resume: Final = resume
+        self.resume = resume
         self.taken = 0
 
     def take(self, count: int) -> None:
@@ -90,3 +90,10 @@ class OutstandingShare:
     def close(self) -> None:
         """The connection is not read any more."""
         self._account.leave(self)
+        self.resume = ignore
+
+
+def ignore(*_: object) -> None:
+    """Of a connection that has ended, in the place of its methods: with them its parts and it would
+    be a cycle, which only the garbage collector frees.
+    """

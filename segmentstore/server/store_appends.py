@@ -17,7 +17,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
     WriterNotOpenError,
 )
-from segmentstore.server.outstanding import OutstandingShare
+from segmentstore.server.outstanding import OutstandingShare, ignore
 from segmentstore.server.server_context import ServerContext
 from segmentstore.sessions import SegmentWriter
 from segmentstore.wire.commands import Command
@@ -201,6 +201,10 @@ class StoreAppends:
         if failure is not None:
             self._refuse(batch.request_id, failure)
         self._settled(batch.size)
+
+    def close(self) -> None:
+        """The connection has ended: nobody gets a reply any more."""
+        self._send = ignore
 
     # --- accounts ---------------------------------------------------------------------------------
 

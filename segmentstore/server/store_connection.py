@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from segmentstore.contracts.errors import AccessRefusedError
-from segmentstore.server.outstanding import OutstandingShare
+from segmentstore.server.outstanding import OutstandingShare, ignore
 from segmentstore.server.server_context import ServerContext
 from segmentstore.server.store_appends import StoreAppend, StoreAppends
 from segmentstore.server.store_listings import StoreListings
@@ -105,6 +105,8 @@ class StoreCommands:
     def close(self) -> None:
         """The connection has ended: release what it has begun."""
         self._listings.close()
+        self._appends.close()
+        self._write = self._cancel_read = ignore
 
     async def quiet(self) -> None:
         """Wait until no append is on its way."""

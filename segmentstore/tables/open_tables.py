@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from segmentstore.contracts.errors import (
@@ -180,7 +181,7 @@ class OpenTables:
         if opening is None:
             opening = _Opening(own_task(self._open(name), name="open table"))
             self._opening[name] = opening
-            opening.task.add_done_callback(lambda _: self._end_opening(name, opening))
+            opening.task.add_done_callback(partial(self._end_opening, name, opening))
         opening.waiting += 1
         try:
             await asyncio.wait((opening.task,))
@@ -191,11 +192,14 @@ class OpenTables:
             raise
         if opening.task.cancelled():
             raise StoreClosedError
-        return opening.task.result()
+        try:
+            return opening.task.result()
+        finally:
+            # The task has its error, and that this frame: kept here it would be a cycle.
+            del opening
 
-    def _end_opening(self, name: str, opening: _Opening) -> None:
+    def _end_opening(self, name: str, opening: _Opening, task: asyncio.Task[Table]) -> None:
         del self._opening[name]
-        task = opening.task
         if not task.cancelled() and task.exception() is None:
             # Before those that wait have their turns, in which it might have left again.
             opening.table = task.result()

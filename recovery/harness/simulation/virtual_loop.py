@@ -271,6 +271,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
             handle = ready.popleft()
             if not handle._cancelled:
                 handle._run()
+            # A traceback has this frame, and the handle its task: kept here both would be a cycle.
+            del handle
             if self.halted:
                 # What ran has unwound by now, and may have begun tasks to tidy up.
                 self._end_tasks()
