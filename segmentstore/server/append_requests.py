@@ -249,10 +249,10 @@ class ConnectionAppends:
     def _refusal(self, error: BaseException, writer_id: bytes) -> Refusal:
         if isinstance(error, BadOffsetError):
             return Refusal.OFFSET
-        if isinstance(error, BadAttributeUpdateError) and error.attribute_id == uuid.UUID(
-            bytes=writer_id
-        ):
-            return Refusal.NUMBER
+        if isinstance(error, BadAttributeUpdateError):
+            # The other attribute of an append is its count, which a client may have set.
+            is_number = error.attribute_id == uuid.UUID(bytes=writer_id)
+            return Refusal.NUMBER if is_number else Refusal.ILLEGAL
         if isinstance(error, SegmentSealedError):
             return Refusal.SEALED
         if isinstance(error, AppendTooLargeError | TooManyAttributesError):
@@ -314,7 +314,10 @@ def _refused(report: AppendRefused, writer_id: bytes, session: AppendSession) ->
         case Refusal.ELSEWHERE:
             return WrongHost(rid, segment, "", "")
         case Refusal.ILLEGAL:
-            text = "the append is too large, or the segment has too many attributes"
+            text = (
+                "the append is too large, or the segment has too many attributes, or its count of "
+                "events would leave 64 bits"
+            )
             return ErrorMessage(rid, segment, text, ILLEGAL_ARGUMENT)
         case _:
             return None

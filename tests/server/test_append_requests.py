@@ -26,8 +26,10 @@ from segmentstore.wire.commands import (
     InvalidEventNumber,
     KeepAlive,
     NoSuchSegment,
+    SegmentAttributeUpdated,
     SegmentIsSealed,
     SetupAppend,
+    UpdateSegmentAttribute,
 )
 from segmentstore.wire.system_attributes import EVENT_COUNT
 from tests.server.wire_client import OTHER, WRITER, client_of, connected, served
@@ -455,3 +457,31 @@ class TestRefusals:
                     await client.set_up("s", OTHER)
 
         run(main())
+
+
+@pytest.mark.parametrize("is_held", [False, True], ids=["set up", "in its set-up"])
+def test_a_count_of_events_without_room_is_an_answer(tmp_path: Path, *, is_held: bool) -> None:
+    """The connection was closed without one: a client sent the append again, for ever."""
+
+    async def main() -> None:
+        async with client_of(tmp_path) as (store, client):
+            await client.create("s")
+            full = UpdateSegmentAttribute(7, "s", EVENT_COUNT.bytes, 2**63 - 2, NOT_SET, "")
+            assert (await client.ask(full, SegmentAttributeUpdated)).success
+            if is_held:
+                client.put(SetupAppend(2, WRITER, "s", ""))
+            else:
+                await client.set_up("s")
+            client.append(1, b"first")
+            client.append(3, b"second", events=2)
+            replies = [await client.take() for _ in range(3 if is_held else 2)]
+            refused = replies[-1]
+            assert isinstance(replies[-2], DataAppended)
+            assert isinstance(refused, ErrorMessage), refused
+            assert refused.code == ILLEGAL_ARGUMENT
+            assert "its count of events" in refused.message
+            assert await read_all(store, "s") == b"first"
+            # Of the connection other segments are written on.
+            await client.create("t")
+
+    run(main())
