@@ -9,13 +9,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def asked_to_end(ask: Callable[[], object]) -> Iterator[None]:
-    """While inside, SIGINT, SIGTERM and SIGHUP call `ask` in a turn of the loop.
+def asked_to_end(ask: Callable[[], object], *, by_ctrl_c: bool = True) -> Iterator[None]:
+    """While inside, SIGINT, SIGTERM and SIGHUP call `ask` in a turn of the loop; SIGINT only
+    `by_ctrl_c`.
 
     SIGHUP comes when a terminal is closed. It stays ignored where it was, as behind nohup.
     """
     loop = asyncio.get_running_loop()
-    numbers = [signal.SIGINT, signal.SIGTERM]
+    numbers = [signal.SIGINT, signal.SIGTERM] if by_ctrl_c else [signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
     for number in numbers:

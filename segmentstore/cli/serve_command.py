@@ -8,6 +8,8 @@ import asyncio
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,10 +95,10 @@ def serve_command(
     and Pravega's clients use its segments over TCP.
 
     Says so in one line when it is ready, runs until SIGINT, SIGTERM or SIGHUP, and closes the store
-    in order. Ends with an error when a container stops by itself, or another process has taken over
-    the last one: start it again. A host of a cluster goes on, for its containers are assigned to
-    others; on a signal it lets others have them first. Settings come from the environment and
-    store.toml, as for every command.
+    in order, or what it has opened by then. Ends with an error when a container stops by itself, or
+    another process has taken over the last one: start it again. A host of a cluster goes on, for
+    its containers are assigned to others; on a signal it lets others have them first. Settings come
+    from the environment and store.toml, as for every command.
     """
     if supervisor:
         end_with_parent(supervisor)
@@ -141,10 +143,31 @@ def serve_command(
             sys.stdout.flush()
             await _until_asked(opened, asked)
 
+    is_asked_early = False
+
+    @contextmanager
+    def heeding() -> Iterator[None]:
+        """SIGTERM and SIGHUP cancel the opening, as Ctrl-C does."""
+        opening = asyncio.current_task()
+        assert opening is not None
+
+        def ask() -> None:
+            nonlocal is_asked_early
+            is_asked_early = True
+            opening.cancel()
+
+        with asked_to_end(ask, by_ctrl_c=False):
+            yield
+
     _log_as(host)
     if host:
         options |= {"serve": CLUSTER, "host_id": host}
-    with_own_store(store, run, create=create, local_server=True, take_over=take_over, **options)
+    options |= {"create": create, "take_over": take_over, "local_server": True}
+    try:
+        with_own_store(store, run, around=heeding, **options)
+    except asyncio.CancelledError:
+        if not is_asked_early:
+            raise
 
 
 def _supervise(wanted: HostsWanted) -> None:

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -138,13 +139,15 @@ def with_own_store(
     *,
     create: bool = False,
     take_over: bool = False,
+    around: Callable[[], AbstractContextManager[object]] = nullcontext,
     **options: Any,
 ) -> T:
     """Open the store, run `action` on it, close it; what `action` gave is the result.
 
     `take_over`: also from an owner on BookKeeper that is alive (else as the environment and
-    store.toml say). `create` makes a store that is not there. Ctrl-C cancels the action, closes the
-    store and raises KeyboardInterrupt. Raises InvalidArgumentError for a cluster.
+    store.toml say). `create` makes a store that is not there. `around` is entered on the loop,
+    before the opening. Ctrl-C cancels the action, closes the store and raises KeyboardInterrupt.
+    Raises InvalidArgumentError for a cluster.
     """
     refuse_cluster(
         location,
@@ -160,8 +163,9 @@ def with_own_store(
         options["take_over"] = True
 
     async def opened() -> T:
-        async with segmentstore.open(location, **options) as store:
-            return await action(store)
+        with around():
+            async with segmentstore.open(location, **options) as store:
+                return await action(store)
 
     return run(opened())
 

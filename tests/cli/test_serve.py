@@ -317,3 +317,42 @@ def rows(epoch: int, partition: int) -> pa.RecordBatch:
     return pa.record_batch(
         [pa.array([f"{epoch}.{partition}.{number}" for number in range(100)])], names=["payload"]
     )
+
+
+# A signal to itself when the opening comes to a file, in a thread of the engine's.
+_SIGNAL_AT_FILE = """
+import os, signal, sys
+left = [{name!r}]
+def hook(event, arguments):
+    if left and event == "open" and left[0] in str(arguments[0]):
+        left.clear()
+        os.kill(os.getpid(), {number})
+sys.addaudithook(hook)
+sys.argv = ["segmentstore", "serve", {store!r}, "--create"]
+from segmentstore.cli import main
+main()
+"""
+
+
+@pytest.mark.usefixtures("_terminal")
+@pytest.mark.parametrize(
+    ("number", "name", "code"),
+    [
+        (signal.SIGTERM, "/log/0/LOCK", ExitCode.DONE),
+        (signal.SIGTERM, "/losses.json", ExitCode.DONE),
+        (signal.SIGHUP, "/log/0/LOCK", ExitCode.DONE),
+        (signal.SIGINT, "/log/0/LOCK", ExitCode.INTERRUPTED),
+    ],
+)
+def test_a_signal_while_it_opens_ends_it_in_order(
+    tmp_path: Path, number: signal.Signals, name: str, code: ExitCode
+) -> None:
+    location = tmp_path / "s"
+    program = _SIGNAL_AT_FILE.format(name=name, number=int(number), store=str(location))
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, timeout=120, check=False
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (code, b"", b"")
+    assert not (location / STORE_SOCKET_NAME).exists()
+    with serving(location, "--create"):
+        pass
