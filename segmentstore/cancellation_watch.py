@@ -52,7 +52,7 @@ class CancellationWatch:
     def end(self, closing: asyncio.Task[None]) -> None:
         """The task that closes the store has ended, and so does this."""
         if not closing.cancelled():
-            # After a cancellation nobody else may be left to be notified of an error.
+            # After a cancellation there may be no caller left to be notified of an error.
             closing.exception()
         self._end()
 

@@ -92,7 +92,7 @@ class ExportSource(Protocol):
 
 
 class CatalogExporter:
-    """The exports of one open store: of the containers served here, and nobody else's."""
+    """The exports of one open store: of the containers that this process serves, and no others."""
 
     def __init__(
         self,
@@ -280,10 +280,11 @@ async def export_metadata(
     epoch: int,
     time_ms: int,
 ) -> CatalogExport:
-    """Export a container that nobody has open, from its metadata, which nobody changes meanwhile.
+    """Export a container that no process has open, from its metadata, which do not change
+    meanwhile.
 
-    `time_ms`: of a moment, wall time, before `epoch` and `metadata` were read, and at which nobody
-    had it open. Raises MissingExtraError (pyarrow), TierUnavailableError.
+    `time_ms`: of a moment, wall time, before `epoch` and `metadata` were read, and at which no
+    process had it open. Raises MissingExtraError (pyarrow), TierUnavailableError.
     """
     require_extra("arrow", "an export of the catalog")
     from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - exports alone need it

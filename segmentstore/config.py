@@ -113,8 +113,8 @@ class StoreConfig:
     when asked for.
     """
     scrub_bytes_per_s: int = whole(0, 0)
-    """Objects are read again and again, and checked, at this rate, for the whole store; 0: nobody
-    does it.
+    """Objects are read again and again, and checked, at this rate, for the whole store; 0: no
+    scrub.
     """
     metrics_port: int = whole(0, 0, 65535)
     """TCP port on which Prometheus finds the numbers of the store; 0: none."""
@@ -142,7 +142,7 @@ class StoreConfig:
     tls_key_file: str = setting("")
     """PEM file with the key of that certificate, without a password."""
     users_file: str = setting("")
-    """File with the users of the Controller (docs/network-security.md); empty: everybody may do
+    """File with the users of the Controller (docs/network-security.md); empty: every client may do
     everything. It needs `token_key_file`. Read again when it changes.
     """
     token_key_file: str = setting("")
@@ -150,9 +150,7 @@ class StoreConfig:
     none. A key has 32 bytes at least; a line end behind it is not part of it.
     """
     insecure_network: bool = setting(default=False)
-    """Whether ports that everybody may use, or that are not encrypted, may be opened to other
-    machines.
-    """
+    """Whether ports that lack authentication or encryption may be opened to other machines."""
     local_server: bool = setting(default=True)
     """Whether other processes of this machine, of the same user, may use the store through a socket
     in its folder.

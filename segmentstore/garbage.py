@@ -1,5 +1,4 @@
-"""Everything in Tier 2 that nobody needs, of a whole store: searched for and collected at once, or
-only counted.
+"""The garbage in Tier 2 of a whole store: searched for and collected at once, or only counted.
 
 What a storage writer does slowly and all the time, done now. One listing of all objects is handed
 page by page to the orphan sweepers of the containers; then objects that are due are deleted. The
@@ -43,14 +42,14 @@ class SearchedContainer(Protocol):
         """What an object is to it."""
 
     def is_abandoned(self, upload: UnfinishedUpload) -> bool:
-        """Whether nobody will finish an upload in parts."""
+        """Whether no process will finish an upload in parts."""
 
     def waiting(self) -> Iterable[WaitingGarbage]:
         """Garbage that is there now."""
 
 
 class StoppedContainer:
-    """A container nobody has open, as its log has it. `last_epoch` is of its last owner."""
+    """A container that no process has open, as its log has it. `last_epoch`: of its last owner."""
 
     def __init__(
         self,
@@ -250,7 +249,7 @@ class _Others:
         tally.add(stored)
 
     def findings(self) -> Iterator[Finding]:
-        """What there is to say of those that nobody answers for, and whose the others are."""
+        """How many are of an unknown owner, and how many of each other store."""
         if self._unknown.count:
             detail = (
                 f"{self._unknown} are of unknown owner: orphans that an older version "

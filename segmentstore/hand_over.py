@@ -36,18 +36,18 @@ class HandOver(Generic[T]):
         self._waiters: deque[threading.Lock] = deque()
         """Taken; released when there is room."""
         self.closed = False
-        """Nobody takes what is put here from now on."""
+        """The taker takes nothing that is put here from now on."""
 
     # --- in the callers' threads ------------------------------------------------------------------
 
     def wait(self) -> None:
-        """Return when there is room, or when nobody will take what is here."""
+        """Return when there is room, or when it is closed."""
         if len(self._places) < _PLACES:
             return
         waiter = threading.Lock()
         waiter.acquire()
         self._waiters.append(waiter)
-        # Without this check room that was made meanwhile would wake nobody.
+        # Room that became free before the waiter was in the queue has not woken this caller.
         if len(self._places) >= _PLACES and not self.closed:
             waiter.acquire(timeout=_WAIT_S)
 
@@ -74,7 +74,7 @@ class HandOver(Generic[T]):
         return first
 
     def close(self) -> list[T]:
-        """Nobody takes any more: from here on no caller waits. Gives what is here."""
+        """The taker takes no more: from here on no caller waits. Gives what is here."""
         self.closed = True
         self._wake()
         left = []

@@ -230,7 +230,7 @@ CONTAINER_METRICS = [
         read_index.fetch_bytes | read_index_fetch_bytes | Brought by fetches.
         read_index.prefetch_bytes | read_index_prefetch_bytes | Of these, fetched ahead.
         read_index.read_ahead_hits | read_index_read_ahead_hits | \
-            Pieces fetched ahead that somebody came to read.
+            Extents fetched ahead that were read.
         read_index.read_ahead_wasted_bytes | read_index_read_ahead_wasted_bytes | \
             Fetched ahead and dropped unread.
         read_index.delivery_pauses | read_index_delivery_pauses | \
@@ -249,8 +249,8 @@ CONTAINER_METRICS = [
         storage_writer.upload_failures | upload_failures | \
             Uploads that Tier 2 did not take at that try.
         storage_writer.name_collisions | name_collisions | \
-            Foreign objects under names of ours: more than 0 means that somebody else writes \
-            there.
+            Foreign objects under names of this store: more than 0 means that another program \
+            writes there.
         storage_writer.consolidations | consolidations | Objects made of others.
         storage_writer.consolidated_objects | consolidated_objects | The objects they were made of.
         storage_writer.bytes_copied | consolidation_copied_bytes | Copied by the provider for it.
@@ -263,7 +263,7 @@ CONTAINER_METRICS = [
         storage_writer.garbage_deleted | garbage_deleted | \
             Objects whose deletion is confirmed.
         storage_writer.garbage_failures | garbage_failures | \
-            Deletions that failed, or that nobody knows of.
+            Deletions that failed, or whose outcome is unknown.
         storage_writer.sweeps | orphan_sweeps | Searches for orphans that were completed.
         storage_writer.sweep_failures | orphan_sweep_failures | \
             Requests of such a search that Tier 2 did not answer.
@@ -271,7 +271,7 @@ CONTAINER_METRICS = [
             Objects no operation of the log named: made garbage.
         storage_writer.orphan_bytes | orphan_bytes | Size of these objects.
         storage_writer.uploads_aborted | uploads_aborted | \
-            Uploads in parts that nobody would have finished.
+            Abandoned uploads in parts that were aborted.
         storage_writer.messages_answered | mailbox_messages_answered | \
             Messages of jobs that got an answer.
         storage_writer.proposals_committed | proposals_committed | \

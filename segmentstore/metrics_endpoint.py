@@ -69,7 +69,7 @@ class MetricsEndpoint:
         executor = runtime.executor("metrics", 1)
         starting = loop.run_in_executor(executor, _start, host, port, app, runtime)
         try:
-            # Shielded: a caller who gives up must not leave behind a port that nobody knows of.
+            # Shielded: a caller who gives up must not leave behind a port without an owner.
             serving = await asyncio.shield(starting)
         except OSError as error:
             executor.shutdown(wait=False)
@@ -87,8 +87,9 @@ class MetricsEndpoint:
         return cls(serving, executor)
 
     async def close(self) -> None:
-        """End the server, its connections and threads; scrapes that wait for us get their answer or
-        none. To be called once.
+        """End the server, its connections and threads; scrapes under way get their answer or none.
+
+        To be called once.
         """
         loop = asyncio.get_running_loop()
         try:

@@ -1,5 +1,5 @@
-"""The stores this process has open: what becomes of one that nobody closes, and of one that is
-opened a second time.
+"""The stores this process has open: what becomes of one that its program does not close, and of
+one that is opened a second time.
 
 Rules of this file:
 
@@ -60,7 +60,7 @@ class OpenStore:
 
     @property
     def ending(self) -> bool:
-        """Whether it is closed, or will be without anybody asking."""
+        """Whether it is closed, or will be without a call of `close`."""
         return self.dropped or self.parts.closing is not None
 
     @property
@@ -87,7 +87,7 @@ class OpenStore:
         self.parts.undo.abandon()
 
     async def ended(self) -> None:
-        """Close it, if nobody has yet, and wait for the end; on any event loop.
+        """Close it, unless it is being closed, and wait for the end; on any event loop.
 
         Raises TimeoutError.
         """
@@ -125,8 +125,8 @@ def registered(parts: StoreParts) -> OpenStore:
 
 
 async def make_way(location: str) -> bool:
-    """After StoreInUseError: end those stores of this process that nobody uses any more; whether to
-    try again.
+    """After StoreInUseError: end those stores of this process that are not used any more; whether
+    to try again.
     """
     found = _in_folder(location)
     if not found:

@@ -66,7 +66,7 @@ from tier2.read_only_object_storage import ReadOnlyObjectStorage
 NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
 
 _EVER: Final = 2**62
-"""Milliseconds since 1970 that nobody lives to see."""
+"""Milliseconds since 1970: later than every operation."""
 
 
 @dataclass(frozen=True, slots=True)

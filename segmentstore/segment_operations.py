@@ -3,7 +3,7 @@
 Theory of operation. An id never has another name. So the ids of a name are those of the state
 before the first operation, and those of creations that follow. Where that state cannot be had, the
 first one that can stands in for it: it has all names but those of segments that were deleted
-before. Which operations are on such segments is counted: no one can say whether they are wanted.
+before. Operations on such segments are counted: whether they are wanted is unknown.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from segmentstore.contracts.metadata import SegmentMetadata
 
 _FOLLOW_WAIT_S = 60.0
 _SLICE = 256
-"""Attributes that are given without a turn for anybody else on the loop: about 0.5 ms."""
+"""Attributes that are given without a turn for other tasks of the loop: about 0.5 ms."""
 _LAST_KEY = b"\xff" * 16
 
 
@@ -49,7 +49,7 @@ class BoundSegment:
         self._name = name
         segment = container.peek(name)
         self.id = segment.segment_id if segment is not None else None
-        """None: it is idle, or there is none, and nobody has waited for it yet."""
+        """None: it is idle, or there is none, and no call has waited for it yet."""
 
     @asynccontextmanager
     async def segment(self) -> AsyncIterator[SegmentMetadata]:
@@ -280,7 +280,7 @@ class SegmentWriter:
 class AttributeIterator:
     """An async iterator over the attributes of a segment, (id, value), by id.
 
-    See `SegmentStore.iterate_attributes`. It holds one slice, and everybody else on the loop has a
+    See `SegmentStore.iterate_attributes`. It holds one slice, and other tasks of the loop have a
     turn between two. Tasks that share it get each attribute once.
     """
 

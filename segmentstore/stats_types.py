@@ -349,7 +349,7 @@ class StoreStats(TypedDict):
     catalog: CatalogStats | None
     losses: LossStats
     scrub: ScrubStats | None
-    """None if nobody scrubs (`scrub_bytes_per_s`)."""
+    """None if the store does not scrub (`scrub_bytes_per_s`)."""
     cluster: ClusterStats | None
     """None unless it is a host of a cluster."""
     wire: WireStats | None

@@ -79,8 +79,8 @@ def is_left_over(name: str) -> bool:
 def write_store_file(
     location: str, store_id: str, config: StoreConfig, runtime: Runtime, tag: str
 ) -> StoreFile:
-    """Make the folder a store, durably; what its file says then, which another maker may have
-    written before us.
+    """Make the folder a store, durably; what its file says then, which another creator may have
+    written before.
 
     The caller holds the folder's lock, and may have lost it without knowing. So `tag`, which no
     other creator has, names what is being written, and a second creator does not replace what the
@@ -163,8 +163,8 @@ def _what_is_there(location: str, runtime: Runtime) -> list[str]:
 
 
 def unmake_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> bool:
-    """Make the folder one that is no store's yet, unless somebody has begun to use it; whether it
-    is none now.
+    """Make the folder one that is no store's yet, unless an opening has begun to use it; whether
+    it is none now.
 
     Raises OSError.
 
@@ -239,7 +239,7 @@ def leave_nothing(
 
 
 def keep_store_file(location: str, store_id: str, config: StoreConfig, runtime: Runtime) -> bool:
-    """Put the file back if who made the store has taken it away meanwhile; whether he had.
+    """Put the file back if the store's creator has removed it meanwhile; whether it had.
 
     Raises OSError.
     """

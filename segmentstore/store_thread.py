@@ -50,7 +50,7 @@ _callbacks_log = logging.getLogger("concurrent.futures")
 """Where futures of the standard library log what a done-callback raises."""
 
 _LEFTOVERS_S: Final = 1.0
-"""Longest that tasks may take to end which nobody waits for any more."""
+"""Longest that tasks may take to end for which no caller waits any more."""
 
 _STOP_S: Final = 5.0
 """Longest that the end of the interpreter waits for a loop to stop: a callback of a caller's may
@@ -111,8 +111,8 @@ class _Outcome(concurrent.futures.Future[T]):
         return super().exception(timeout)
 
     def _wait(self) -> None:
-        """Wait without the condition's own wait, which is not safe either: by a lock that nobody
-        else takes.
+        """Wait without the condition's own wait, which is not safe either: by a lock that no other
+        thread takes.
 
         Nor by a done-callback: of those, one that raises may keep others from being called.
         """
@@ -121,7 +121,7 @@ class _Outcome(concurrent.futures.Future[T]):
         sleeper = threading.Lock()
         sleeper.acquire()
         self._sleepers.append(sleeper)
-        # Without this check an answer between the first one and the line above would wake nobody.
+        # An answer between the first check and the line above has not woken this thread.
         if not self.done():
             sleeper.acquire()
 

@@ -243,7 +243,7 @@ class BookKeeperStore:
         return self._clients
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """Raises CancelledError once this was left: somebody in another thread is late."""
+        """Raises CancelledError once this was left: a call of another thread came too late."""
         with self._asking:
             if self._left:
                 work.close()

@@ -109,7 +109,7 @@ def export(
 
 @app.command()
 def ls(store: output.FolderArgument, as_json: output.JsonOption = False) -> None:
-    """List the snapshots of a store's catalog, whether anybody has it open or not."""
+    """List the snapshots of a store's catalog, whether a process has it open or not."""
     listed = run(_list(store))
     rows = [
         {
@@ -151,13 +151,13 @@ def _export_through_owner(location: str) -> list[CatalogExport] | None:
 
 
 def export_stopped(location: str) -> list[CatalogExport] | None:
-    """The catalogs of a store that nobody has open, exported; None if somebody has it."""
+    """The catalogs of a store that no process has open, exported; None if one has it."""
     found = _export_stopped(location)
     return None if isinstance(found, SegmentStoreError) else found
 
 
 def _export_stopped(location: str) -> list[CatalogExport] | SegmentStoreError:
-    """As `export_stopped`; or by what it is seen that somebody has it."""
+    """As `export_stopped`; or the error that shows that a process has it open."""
     from durablelog.bookkeeper.frame_reports import LedgerStillOpenError  # noqa: PLC0415
 
     require_extra("arrow", "an export of the catalog")

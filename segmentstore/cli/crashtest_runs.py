@@ -284,7 +284,7 @@ class Bar(Protocol):
 
 class _SilentBar:
     def say(self, text: str) -> None:
-        """Nobody checks."""
+        """Nothing is shown."""
 
 
 class _RichBar:

@@ -100,7 +100,7 @@ def examine(store: str | None) -> Iterator[Check]:
     yield _python()
     yield _disk_space(place, needed=store is not None)
     yield _loopback(needed=location is not None or "metrics" in needed)
-    # A store on a log of its own, or at a gateway that somebody else runs, has no JVM.
+    # A store on a log of its own, or at a gateway that another program runs, has no JVM.
     needs_jvm = location is not None and location.gateway is None
     for check in _bookkeeper(needed=needs_jvm):
         helps = check.piece in _FASTER

@@ -1,6 +1,4 @@
-"""The command that searches for what nobody needs in Tier 2, and on BookKeeper, and deletes what is
-due: `gc`.
-"""
+"""`gc`: searches for garbage in Tier 2 and on BookKeeper, and deletes what is due."""
 
 from __future__ import annotations
 

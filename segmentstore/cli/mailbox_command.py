@@ -1,5 +1,5 @@
 """`segmentstore mailbox`: what jobs ask of a store, and what it answered; and answering it now,
-where nobody has the store open.
+where no process has the store open.
 
 Checking takes no lock and opens no store: messages and answers are objects in Tier 2. Answering is
 the store's own code in a store that is opened as ever.

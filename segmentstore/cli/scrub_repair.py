@@ -24,7 +24,7 @@ _PLACE: Final = "object "
 
 
 def repair_damage(location: str, findings: Sequence[Finding], *, dry_run: bool) -> RepairReport:
-    """Repair what a scrub found, or say what could be; nobody has the store open.
+    """Repair what a scrub found, or say what could be; no process has the store open.
 
     Raises TierUnavailableError, DataCorruptionError.
     """

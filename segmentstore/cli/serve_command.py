@@ -251,7 +251,7 @@ async def _until_asked(store: SegmentStore, asked: asyncio.Event) -> None:
                 await asked.wait()
         except TimeoutError:
             await _require_running(store, names)
-            # So that it knows since when a part is as it is, whenever somebody asks.
+            # So that it knows since when a part is as it is, whenever it is asked.
             store.health()
 
 

@@ -176,7 +176,7 @@ class SparkDemo:
         return counted
 
     def _spoil(self) -> str:
-        """Take one object away from the copy, and put one there that nobody knows."""
+        """Remove one object from the copy, and put an orphan there."""
         root = self._spoiled / "tier2"
         names = sorted(
             name

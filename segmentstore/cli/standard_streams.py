@@ -99,7 +99,7 @@ class OutputBytes:
         self._executor = thread_executor("stdout", 1)
 
     async def write(self, data: bytes) -> None:
-        """Write and flush. Raises BrokenPipeError when nobody reads any more."""
+        """Write and flush. Raises BrokenPipeError when no process reads any more."""
         await asyncio.get_running_loop().run_in_executor(self._executor, self._write, data)
 
     def _write(self, data: bytes) -> None:

@@ -176,7 +176,7 @@ def with_readable_store(
     """As `with_store`, for an action that only reads: on a read-only file system it runs on a view
     of the store. Of a cluster its hosts are asked.
 
-    Nobody can own the store there, so none is asked. On BookKeeper an opening would take the
+    No process can own the store there, so none is asked. On BookKeeper an opening would take the
     containers from their owner. So it runs on a view there, too, without an owner in the folder. It
     does so as well if that owner does not serve the container in question, or, for an action on the
     `whole` store, all of them. The folder need not be there, if SEGMENTSTORE_TIER1 names the store.

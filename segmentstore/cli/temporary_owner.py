@@ -1,8 +1,8 @@
 """TemporaryOwner: the owner of a stopped store for as long as a job has something to ask of one.
 
 A job puts messages into the mailboxes of containers and waits for the answers of the owner of the
-store. If nobody has, the command line that runs the job is that owner: from the first message that
-nobody answered to the end of the job. The owner's own code takes up the messages
+store. If no process has it open, the command line that runs the job is that owner: from the first
+message without an answer to the end of the job. The owner's own code takes up the messages
 (storagewriter/request_processor.py), in a store that is opened as usual. Until then the folder is
 free, and a service that opens the store meanwhile answers instead.
 """
@@ -28,14 +28,14 @@ _log = logging.getLogger(__name__)
 
 CHECK_S: Final = 0.5
 ANSWER_POLL_S: Final = 0.5
-"""Of the owner for the time of the job: somebody waits for it."""
+"""Of the owner for the time of the job, which waits for the answers."""
 
 
 class TemporaryOwner:
     """A context manager.
 
-    What kept it from standing in, whatever it was, is in `failure` afterwards; the job then waits
-    for nobody.
+    What kept it from standing in, whatever it was, is in `failure` afterwards; the messages of the
+    job then get no answer from it.
     """
 
     def __init__(self, location: str, url: str, containers: Sequence[int]) -> None:
@@ -71,7 +71,7 @@ class TemporaryOwner:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._own_until_done())
         except BaseException as error:  # noqa: BLE001
-            # Nobody else is notified of it, and a job that waits in vain has to say why.
+            # No caller is notified of it, and a job that waits in vain has to say why.
             self.failure = error
             if not isinstance(error, SegmentStoreError):
                 _log.error("the temporary owner of a stopped store has ended", exc_info=error)

@@ -91,7 +91,7 @@ class ClientConnection(asyncio.Protocol):
         self._out_bytes = 0
         self._is_due = False
         self._forgotten: deque[int] = deque()
-        """Writers that nobody has any more; added to in any thread."""
+        """Writers that the program has dropped; added to in any thread."""
         self.append_bytes_max = JOINED_BYTES_MAX
         """Of the store, once it is known."""
         self._lost: StoreDisconnectedError | StoreClosedError | None = None
@@ -170,7 +170,7 @@ class ClientConnection(asyncio.Protocol):
             self._send(command)
 
     def cancel_read(self, request_id: int) -> None:
-        """Nobody waits for a read any more."""
+        """The caller waits for a read no more."""
         if self._pending.pop(request_id, None) is not None:
             self.tell(CancelRead(request_id))
 
@@ -201,7 +201,7 @@ class ClientConnection(asyncio.Protocol):
         return future
 
     def forget_writer(self, writer: int) -> None:
-        """Nobody has it any more. From any thread."""
+        """The program has dropped it. From any thread."""
         self._forgotten.append(writer)
 
     @property
@@ -305,7 +305,7 @@ class ClientConnection(asyncio.Protocol):
         request_id = getattr(command, "request_id", None)
         pending = self._pending.get(request_id) if request_id is not None else None
         if pending is None:
-            return  # of a read that was cancelled, or to what nobody wants a reply
+            return  # of a read that was cancelled, or of a request that expects no reply
         if isinstance(command, RequestRefused):
             pending.fail(refusal_error(command))
         elif not pending.take(command):

@@ -224,7 +224,7 @@ class ClusterStore:
             try:
                 return await create(store)
             except SegmentExistsError:
-                raise lost from None  # made by us, or by another
+                raise lost from None  # created by this client, or by another
 
         return await self._call(name, create, again)
 

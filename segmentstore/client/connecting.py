@@ -124,7 +124,7 @@ async def _reach(
     except (FileNotFoundError, ConnectionRefusedError) as error:
         detail = "no process has it open, or with local_server off"
         if address is not None:
-            detail = "nobody listens there"
+            detail = "no server listens there"
         raise StoreUnreachableError(location, detail) from error
     except OSError as error:
         raise StoreUnreachableError(location, str(error)) from error

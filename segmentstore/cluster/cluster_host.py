@@ -3,7 +3,7 @@ containers as the assignment map says (loop).
 
 Rules of this file:
 
-- the map decides what is served here; nobody else starts or stops a container of this store;
+- the map decides what is served here; nothing else starts or stops a container of this store;
 - a record says what is true already. A container is running in it when it serves, and is missing
   in it when all of it is released: on that the next owner starts;
 - no ownership hangs on the record or the session. A host that was cut off goes on until the log of
@@ -218,7 +218,7 @@ class ClusterHost:
         self._following = self._reporting = None
         self._view.close()
         self._containers.on_change = _nothing
-        # What nobody took in time: others wait for the record, and would fence it while it drains.
+        # What no host took in time: others wait for the record, and would fence it while it drains.
         # That cancels what starts. One that does not stop in order says so when the store closes.
         left = [n for n, each in self._containers.statuses().items() if each.state in PRESENT]
         await gather_outcomes(*map(self._containers.stop, left), name="stop container")
@@ -245,7 +245,7 @@ class ClusterHost:
                 self._trouble = None
                 backoff.reset()
                 if self._draining and self._reporter.trouble is not None:
-                    # Nobody could be asked to take over: others do when we have closed.
+                    # No host could be asked to take over: others do when this one has closed.
                     self._drained.set()
                 if self._drained.is_set() and self._leaving:
                     return
@@ -338,7 +338,7 @@ class ClusterHost:
         )
 
     def _has_left(self, hosts: Mapping[str, HostRecord]) -> bool:
-        """Nothing is here any more, or nobody is there who could take it."""
+        """Nothing is here any more, or there is no host that could take it."""
         present = any(each.state in PRESENT for each in self._containers.statuses().values())
         return not present or all(
             host.host_id == self.host_id or host.draining for host in hosts.values()
@@ -366,7 +366,7 @@ class ClusterHost:
         try:
             await self._containers.start(number)
         except ContainerNotServedError:
-            pass  # it was taken from us meanwhile
+            pass  # it was taken from this host meanwhile
         except Exception as error:  # noqa: BLE001 - reported by the registry's status
             self.start_failures += 1
             _log.warning("container %d does not start: %s", number, describe(error))

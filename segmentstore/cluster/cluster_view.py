@@ -1,7 +1,7 @@
 """ClusterView: the map and the hosts as one process sees them, read again when they have changed
 (loop).
 
-A node is watched while somebody needs it, and read when its watch was called since. Records change
+A node is watched while a caller needs it, and read when its watch was called since. Records change
 with each load that a host reports, so only a reader that asks for them has them watched.
 """
 

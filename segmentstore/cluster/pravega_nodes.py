@@ -33,14 +33,13 @@ class PravegaNodes(ClusterNodes):
         self._places = f"/pravega/{name}/cluster"
         self.map_path = f"{self._places}/segmentContainerHostMapping"
         self._held: str | None = None
-        """Our node for the Controller."""
-        self._us: HostNode | None = None
-        """As registered."""
+        """The node of this host for the Controller."""
+        self._registered: HostNode | None = None
 
     async def register(self, node: HostNode, record: HostRecord) -> None:
-        """Be a host for Pravega's Controller, too, unless the record says that we leave."""
+        """Be a host for Pravega's Controller, too, unless the record says that it leaves."""
         await super().register(node, record)
-        self._us = node
+        self._registered = node
         host = PravegaHost(record.host, record.port)
         if record.draining:
             await self._release()
@@ -58,7 +57,7 @@ class PravegaNodes(ClusterNodes):
             self._held = None
 
     async def read_map(self) -> StoredMap | None:
-        """Hosts have the ids of their addresses; ours has arrived when it is given a container.
+        """Hosts have the ids of their addresses; this one has arrived when it is given a container.
 
         Raises DataCorruptionError, ConfigError: the Controller has more containers than the store.
         """
@@ -73,8 +72,8 @@ class PravegaNodes(ClusterNodes):
             )
             raise ConfigError("serve", detail)
         owners = {number: host_id_of(*host) for number, host in mapping.items()}
-        epoch, us = content.version + 1, self._us
+        epoch, own = content.version + 1, self._registered
         arrivals = {}
-        if us is not None and us.host_id in owners.values():
-            arrivals[us.host_id] = Arrival(us.started_ms, us.started_ms)
+        if own is not None and own.host_id in owners.values():
+            arrivals[own.host_id] = Arrival(own.started_ms, own.started_ms)
         return StoredMap(AssignmentMap(epoch, owners, arrivals=arrivals), content.version)

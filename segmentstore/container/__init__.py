@@ -9,8 +9,8 @@ which segments are in memory, `segment_loader` brings them there, `segment_scan`
 `written_catalog` pass over all of them. `block_listing` lists what they have in Tier 2,
 `log_listing` the log. `metadata_checkpoints` writes the catalog and its snapshots. `write_throttle`
 says when writers wait, `log_truncation` what of the log may be deleted, `container_stats` what they
-count, `container_load` how much there is to do. Outside this package nobody imports another module
-of it, and no part is reached through the container.
+count, `container_load` how much there is to do. Code outside this package imports no other module
+of it, and reaches no part through the container.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class ActiveSegments:
         """Held while one call brings several segments into memory."""
         self._waiters = 0
         self._roomy: dict[SegmentKey, None] = {}
-        """Those of the keys for which there is room: nobody waits for it on their behalf."""
+        """Those of the keys for which there is room: no task waits for it on their behalf."""
         self._bytes_waiting = 0
         self._task: asyncio.Task[None] | None = None
         self._roomy_task: asyncio.Task[None] | None = None
@@ -368,7 +368,7 @@ class ActiveSegments:
         self.eviction.prepare()
 
     async def drain(self, refusal: Callable[[], BaseException]) -> None:
-        """Refuse calls that have to wait from now on; return when nobody waits any more."""
+        """Refuse calls that have to wait from now on; return when no call waits any more."""
         self._refusal = refusal
         self.eviction.close()
         while (task := self._task or self._roomy_task) is not None:

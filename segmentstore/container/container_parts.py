@@ -9,8 +9,8 @@ The parts know nothing of each other; what flows between them flows through here
   again;
 - the cache has lost un-flushed bytes -> one rescan of the log brings them back, for all who wait
   (`LogRescan`);
-- any part fails for good -> `_failed`: the container stops everything, and notifies everybody who
-  waits.
+- any part fails for good -> `_failed`: the container stops everything, and notifies all callers
+  that wait.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class _Start:
         self.task = task
         self.waiting = 0
         self.cancelled = False
-        """Nobody joins it any more."""
+        """No caller joins it any more."""
 
     async def cancel(self) -> None:
         """Return when nothing of it is left, or it has succeeded all the same."""
@@ -71,7 +71,7 @@ class _Start:
         self.task.cancel()
         await outlast(self.task)
         if not self.task.cancelled():
-            self.task.exception()  # those who wait for it get it, if anybody does
+            self.task.exception()  # callers that wait for it get it, if there are any
 
 
 class _Entry:
@@ -478,7 +478,7 @@ def _nothing(*_: object) -> None:
 
 
 def _already_logged(_: BaseException) -> None:
-    """Nobody may be left who waits for it."""
+    """There may be no caller left that waits for it."""
 
 
 def _log_end(number: int, error: BaseException) -> None:

@@ -198,7 +198,7 @@ class ContainerUpkeep(SegmentCalls):
             raise TierUnavailableError("tier2", str(error)) from error
 
     def wake_mailbox(self) -> None:
-        """Have the mailbox checked now, for somebody who has put a message. O(1)."""
+        """Have the mailbox checked now, for a job that has put a message. O(1)."""
         self._writer.mailbox.pace.wake()
 
     def object_names(self) -> Iterable[str]:

@@ -1,9 +1,9 @@
-"""Eviction: has segments leave memory that nobody uses, so that others find room.
+"""Eviction: has segments leave memory that no call uses, so that others find room.
 
 A segment may leave when the catalog has all there is of it: it is flushed, and did not change since
 what was last written into the catalog. Rules of this file:
 
-- one that is pinned stays: somebody has found it and works on it;
+- one that is pinned stays: a call has found it and works on it;
 - the first that came is the first to leave, but one that was used since it was last considered is
   passed over (second chance, a clock);
 - where none may leave, a flush and a checkpoint are requested, for they let segments leave.
@@ -61,7 +61,7 @@ class Eviction:
         self._reserved = 0
         """Room for segments that are being created."""
         self._held = 0
-        """Segments in memory and reserved ones, when somebody found that there is no room."""
+        """Segments in memory and reserved ones, when a call last found that there is no room."""
         self._waiting = 0
         self._returning = False
         """Whether the engine is one of them: a replay left more than the bound."""
@@ -79,7 +79,7 @@ class Eviction:
         self._passed_over = False
         """Whether it met one that could leave, and was used."""
         self._last_left = 0.0
-        """When a segment left last, of those that somebody waited for."""
+        """When segments last left memory to make room for a call."""
         self._last_advance = 0.0
         """When what kept segments in memory became less: bytes not in Tier 2, or changes not in the
         catalog.
@@ -114,7 +114,7 @@ class Eviction:
     def release(self) -> None:
         """End a `reserve`: the segment is there, or was refused."""
         self._reserved -= 1
-        # One that is there takes the room that was reserved: nobody has more of it by that.
+        # One that is there takes the room that was reserved: no caller gets more room by that.
         if self._waiting and (self._in_use or not self._reserved or self._count < self._held):
             self._changed.set()
 
@@ -123,7 +123,7 @@ class Eviction:
         self._changed.set()
 
     def storage_advanced(self, segments_due: int) -> None:
-        """Segments have been flushed: a checkpoint lets them leave, if somebody waits. O(1).
+        """Segments have been flushed: a checkpoint lets them leave, if a call waits for room. O(1).
 
         It is requested when few of the others are due, or on their way. For it would write the
         records of all, and those of the others had to be written once more.
@@ -151,7 +151,7 @@ class Eviction:
         return 0 if self.active_max is None else self._evict_some(count)
 
     def close(self) -> None:
-        """Nobody waits for room any more, and nothing leaves: the container is about to end."""
+        """No call waits for room any more, and nothing leaves: the container is about to end."""
         self.active_max = None
         self.changed()
 

@@ -5,7 +5,7 @@ Brings them into memory when they are needed, and lets them leave it once they h
 
 - what memory does not know has not changed since the catalog was last written. So what was read is
   learnt only if the catalog was not written meanwhile;
-- a page leaves memory that the catalog has as it is. Not while somebody keeps its segment, or an
+- a page leaves memory that the catalog has as it is. Not while a call keeps its segment, or an
   operation that needs it is on its way; and no page of a source of a merge;
 - callers of `learn` go on in the turn of the loop in which all that they need is known.
 """

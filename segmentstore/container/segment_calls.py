@@ -136,7 +136,7 @@ class SegmentCalls(ABC):
         """Have it checked now that no other owner has opened the log. Reads wait for that: another
         one may have appended more.
 
-        One that has been fenced stops. While nobody can know, the container goes on as before.
+        One that has been fenced stops. While that is unknown, the container goes on as before.
         """
         if self._confirming is None and self.state is ContainerState.RUNNING:
             self._confirming = own_task(self._confirm(), name=f"confirm-{self.container_id}")

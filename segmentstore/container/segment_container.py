@@ -153,7 +153,7 @@ class SegmentContainer(ContainerParts):
         self._truncation.begin()
 
     def announce_stop(self, cause: BaseException) -> None:
-        """It will be stopped, and nobody has called `close`: calls get `cause` from then on."""
+        """It will be stopped without a call of `close`: calls get `cause` from then on."""
         self._stop_cause = cause
 
     async def stop(self, *, hand_over: bool = False) -> None:

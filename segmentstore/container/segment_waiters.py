@@ -47,7 +47,7 @@ class AppendQueue(Protocol):
 
 
 class Waiter(Protocol):
-    """Somebody who waits for a segment."""
+    """A call that waits for a segment."""
 
     deferred: bool
     """An append that was queued when its segment left memory."""

@@ -71,7 +71,7 @@ class WriteThrottle:
             return asked
         if log.full and not log.short:
             return asked  # for the moment until the next file is there: no flush helps
-        # Writers must never wait for bytes that nobody moves: a cache may refuse long before the
+        # Writers must never wait for bytes that no flush moves: a cache may refuse long before the
         # targets.
         self._writer.request_flush()
         if log.full:

@@ -64,7 +64,7 @@ class WriterSource:
         except BaseException:
             self._active.release(pinned)
             raise
-        # They stay in memory until it is committed, though nobody may wait for that any more.
+        # They stay in memory until it is committed, though its caller may have been cancelled.
         future.add_done_callback(lambda _: self._active.release(pinned))
         future.add_done_callback(note_end)
         await asyncio.shield(future)
@@ -85,7 +85,7 @@ class WriterSource:
 
     async def check_primary(self) -> None:
         """Raise NotPrimaryError, and stop the container, if another owner has opened the log;
-        TierUnavailableError if nobody can know.
+        TierUnavailableError if that is unknown.
         """
         try:
             await self._log.check_primary()

@@ -67,7 +67,7 @@ class DiskFile(Protocol):
 
     def write_directly(self) -> None:
         """Have later writes leave nothing in the page cache, as far as the file system can: of a
-        large file, which nobody reads at once.
+        large file, which no caller reads at once.
 
         Each is on its way to the disk when it returns; durable only after `sync`. Costs a copy of
         the bytes. What does not begin at a block, and all behind it, is written as before; so is
@@ -95,7 +95,7 @@ class Disk(Protocol):
         """
 
     def lock(self, path: str) -> DiskFile:
-        """Create if absent and lock exclusively without waiting; BlockingIOError if somebody has it
+        """Create if absent and lock exclusively without waiting; BlockingIOError if it is locked
         (see `owner_of`).
 
         A lock that is released without being closed is free, too.
@@ -117,8 +117,9 @@ class Disk(Protocol):
         """Remove a name; FileNotFoundError if absent. Durable after `sync_directory`."""
 
     def make_private(self, path: str) -> None:
-        """Let nobody but its owner read or change a file, as far as its file system has such
-        rights. Raises OSError.
+        """Let only its owner read or change a file, as far as its file system has such rights.
+
+        Raises OSError.
         """
 
     def make_directory(self, path: str) -> None:
@@ -174,7 +175,7 @@ def remove_if_there(disk: Disk, path: str) -> None:
 
 
 def create_own(disk: Disk, path: str) -> DiskFile:
-    """Create a file for writing, under a name that nobody but the caller uses. Raises OSError.
+    """Create a file for writing, under a name that only the caller uses. Raises OSError.
 
     A file that is there is replaced: an earlier try of the caller failed, and so did its removal.
     """
@@ -216,8 +217,8 @@ def make_directories(disk: Disk, path: str) -> None:
         try:
             disk.sync_directory(parent)
         except OSError as error:
-            # Another's folder, closed to us, or one that knows no syncs (a mount point's parent):
-            # not we made this one.
+            # A folder that this process may not open, or that knows no syncs (a mount point's
+            # parent): this process has not created the one below it.
             if error.errno not in _NOT_OURS:
                 raise
         return
@@ -337,7 +338,7 @@ class OsLock(OsFile):
     descriptor, too.
 
     So closing unlocks first, whatever copies of the descriptor there are, and a child closes its
-    copy when it begins: when the owner dies, nobody has the lock. The file names the holder, for
+    copy when it begins: when the owner dies, the lock is free. The file names the holder, for
     people (lock_owner.py).
     """
 
@@ -350,7 +351,7 @@ class OsLock(OsFile):
         forks.in_child(self, OsLock._forget)
 
     def take(self, path: str) -> None:
-        """Lock, and say whose it is. Raises LockedError if somebody has it, OSError."""
+        """Lock, and say whose it is. Raises LockedError if it is locked already, OSError."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -416,7 +417,7 @@ class OsDisk:
             try:
                 lock.take(path)
                 # Its owner may have removed it between the two: the lock of a file without a name
-                # excludes nobody.
+                # excludes no process.
                 if lock.is_at(path):
                     return lock
             except BaseException:

@@ -5,7 +5,7 @@ and none of its threads. Rules of this file:
 
 - what must not outlive its owner in a child (locks, listening sockets, pipes) registers how the
   child releases it. Closing a descriptor in the child leaves the parent's alone; LOCK_UN there
-  would not, and nobody calls it there;
+  would not, and no handler calls it;
 - what opens such a descriptor does so under `no_fork`, until it is registered: no fork falls
   between the two;
 - in the child `generation` has grown. Objects of the store remember the one they were made in:

@@ -29,7 +29,7 @@ class HealthNode(TypedDict):
     """A HealthState."""
     since_ms: int
     """Since when it is so, in milliseconds since 1970 UTC. Exact for containers; for a part the
-    first time that somebody asked.
+    time of the first call that saw it so.
     """
     causes: list[str]
     """Sentences; those of its parts stand there."""

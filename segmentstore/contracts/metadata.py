@@ -1,7 +1,7 @@
 """The committed metadata of a container: what the log has made true so far.
 
 One writer for every field: `durablelog.metadata_updater`, from operations, live and in replay
-alike. Everybody else reads. Invariants, checked by `metadata_checks`:
+alike. All other parts only read. Invariants, checked by `metadata_checks`:
 
 - 0 <= start_offset <= length, 0 <= storage_length <= length; length only grows;
 - `chunks` cover at least [start_offset, storage_length). All of them may lie below that, in a
@@ -82,8 +82,8 @@ class SegmentMetadata:
         one, else those that end at or below `start_offset` (docs/decisions/0067).
         """
         self.deleted = False
-        """It is no segment any more, for anybody: its chunks are left, for their objects. Then it
-        is in `ContainerMetadata.releasing` alone.
+        """It is no segment any more: its chunks alone are left, for their objects. Then it is in
+        `ContainerMetadata.releasing` alone.
         """
         self.attributes: AttributeTable = NO_ATTRIBUTES
         """Changed by `apply_attributes` alone: segments without attributes share one."""

@@ -1,4 +1,4 @@
-"""Tasks of the engine. Each has an owner; nobody else can cancel one.
+"""Tasks of the engine. Each has an owner, which alone can cancel it.
 
 Programs end an event loop by cancelling `asyncio.all_tasks()`; `asyncio.run` does so when its main
 coroutine returns. A task of the engine that is cut off in the middle of a flush, a rollover or a

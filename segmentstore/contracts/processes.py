@@ -68,7 +68,7 @@ class SystemProcesses:
         except ProcessLookupError:
             return False
         except (PermissionError, OverflowError):
-            pass  # it is there, and somebody else's
+            pass  # PermissionError: it is there, of another user
         state = _state(identity.pid)
         if state is None:
             return None

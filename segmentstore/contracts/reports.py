@@ -21,13 +21,13 @@ GarbageState = Literal[
     "orphan ledger",
     "deleted ledger",
 ]
-"""What became, or would become, of something nobody needs.
+"""What became, or would become, of garbage.
 
 `deleted`: deleted, and confirmed. `waiting`: nothing refers to it; deleted once the deletion
 lag is over. `due`: the lag is over, and it is still there: a read has it open, Tier 2 did not
 answer, or nothing was to be deleted. `orphan`: no operation of the log names it, and it was not
 marked for deletion: nothing was to be changed, or too much waits already. `aborted upload` and
-`unfinished upload`: an upload in parts that nobody would finish. `orphan ledger` and `deleted
+`unfinished upload`: an upload in parts that no process would finish. `orphan ledger` and `deleted
 ledger`: a ledger of the store on BookKeeper that no log lists.
 """
 
@@ -90,7 +90,7 @@ class RemovedParts(NamedTuple):
 
 
 class GarbageItem(NamedTuple):
-    """An object or an upload that nobody needs."""
+    """An object, an upload or a ledger that is not needed."""
 
     state: GarbageState
     container_id: int

@@ -1,4 +1,4 @@
-"""SerialThread: an executor of one thread, which also takes work whose end nobody waits for.
+"""SerialThread: an executor of one thread, which also takes work whose end no caller waits for.
 
 A `Future` of `concurrent.futures` has a lock and a condition, and at a lock two threads of Python
 hand the interpreter to each other. For a group of the log that cost as much as its write
@@ -119,7 +119,7 @@ def no_thread(executor: str) -> TierUnavailableError:
 
 
 def post(executor: Executor, function: Callable[..., object], *arguments: object) -> None:
-    """Have an executor do something whose end nobody waits for, in the cheapest way that it has."""
+    """Have an executor call a function whose end no caller waits for, in its cheapest way."""
     if isinstance(executor, SerialThread):
         executor.post(function, *arguments)
     else:

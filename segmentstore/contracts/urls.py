@@ -96,7 +96,7 @@ def has_secret(url: str) -> bool:
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether the value of an option is one that nobody else may see."""
+    """Whether the value of an option must not be shown."""
     if not is_secret_name(name) or value.lower() in _NO_SECRETS:
         return False
     # The path of a file with a token in it, as gcsfs takes it: no token begins so.

@@ -35,7 +35,7 @@ async def outlast(future: asyncio.Future[Any]) -> bool:
 def note_end(future: asyncio.Future[Any]) -> None:
     """For `add_done_callback`: how it ended was noted, though its caller may have been cancelled.
 
-    Else asyncio reports an error that nobody waits for: `shield` forgets a future whose caller is
+    Else asyncio reports its error as never retrieved: `shield` forgets a future whose caller is
     cancelled.
     """
     if not future.cancelled():

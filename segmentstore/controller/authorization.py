@@ -67,7 +67,7 @@ class AllowAll:
 
     async def authorize(
         self,
-        metadata: Metadata,  # noqa: ARG002 - nobody is asked for
+        metadata: Metadata,  # noqa: ARG002 - no caller has to name its user
         resource: str,  # noqa: ARG002
         permission: Permission,  # noqa: ARG002
     ) -> str:

@@ -91,7 +91,7 @@ class ReaderGroups:
                 raise _not_found(group)
             former = _configuration(row)
             if former == configuration.with_generation(configuration.generation + 1):
-                return former.generation  # It was updated so, and answered to nobody.
+                return former.generation  # It was updated so; its caller got no reply.
             if (former.uuid, former.generation) != (configuration.uuid, configuration.generation):
                 raise RefusedRequestError(
                     Reason.GROUP_CHANGED, f"the reader group {group} has another configuration"

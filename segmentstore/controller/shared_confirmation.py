@@ -32,4 +32,4 @@ class SharedConfirmation:
 
 
 def _known(_: BaseException) -> None:
-    """To all who wait for it, if anybody still does."""
+    """Callers that wait for it get the error; there may be none left."""

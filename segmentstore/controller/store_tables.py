@@ -47,7 +47,7 @@ class StoreTables:
         await self._tables.remove(table, [(key, ANY_VERSION) for key in keys])
 
     async def confirm(self, table: str) -> None:
-        # A change that the log acknowledges: nobody had fenced it when the change was sent.
+        # The log acknowledges a change: no other owner had fenced it when the change was sent.
         await self._store.update_attributes(table, (_CONFIRMED,))
 
     async def scan(self, table: str, after: bytes, limit: int) -> list[MetadataRow]:

@@ -15,7 +15,7 @@ from segmentstore.controller.stream_history import StreamHistory, by_key, tile
 from segmentstore.controller.stream_model import StreamCut, StreamSegment
 
 END_OFFSET: Final = 2**63 - 1
-"""In the cut at the tail, whose offsets nobody asks for."""
+"""In the cut at the tail, whose offsets no caller asks for."""
 
 
 class _Pair(NamedTuple):

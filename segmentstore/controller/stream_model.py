@@ -51,7 +51,7 @@ class ScalingPolicy(NamedTuple):
 
 
 FIXED_ONE: Final = ScalingPolicy()
-"""One segment, unless somebody scales the stream."""
+"""One segment, unless a client scales the stream."""
 
 
 class StreamRetention(NamedTuple):

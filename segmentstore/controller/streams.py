@@ -191,7 +191,7 @@ class Streams:
         async with self.existing(name) as stream:
             active = {segment.segment_id for segment in stream.record.active}
             if not active.issuperset(sealed):
-                # A scale that was answered to nobody, or that another call has carried on.
+                # A scale whose caller got no reply, or that another call has carried on.
                 done = (await self._rows.history(name)).scaled(sealed, ranges)
                 if done is not None:
                     return done.epoch - 1, done.created

@@ -124,7 +124,7 @@ class Transactions:
         rollover_bytes = record.configuration.rollover_bytes
         steps = create_steps(stream.name, transaction_id, transaction, rollover_bytes)
         await run_steps(self._actions, steps)
-        # A container that moves can take as long as a lease; nobody could have extended it.
+        # A container that moves can take as long as a lease; no client could have extended it.
         self._renew(stream.name, transaction_id, lease_ms)
         return transaction_id
 

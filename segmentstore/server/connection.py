@@ -80,7 +80,7 @@ LEAVE_S: Final = 1.0
 """Longest that a client is waited for that was asked to close."""
 _APPENDS: Final = frozenset({Append, ConditionalAppend, ConditionalBlockEnd})
 _READS: Final = frozenset({ReadSegment, ReadBytes, BeginListing, ContinueListing, *TABLE_READS})
-"""Nobody waits for them once the connection has ended."""
+"""No client waits for their replies once the connection has ended."""
 _REPEATABLE: Final = frozenset(
     {ListAttributes, ListSegments, ReadAttributes, ReadBytes, ReadSegment, *TABLE_READS}
 )
@@ -159,7 +159,7 @@ class WireConnection(asyncio.Protocol):
         self._pause_if_needed()
 
     def eof_received(self) -> bool:
-        """The client sends no more: nobody waits for replies either."""
+        """The client sends no more, and waits for no replies either."""
         return False
 
     def pause_writing(self) -> None:

@@ -34,12 +34,13 @@ def local_listener(location: str) -> socket.socket:
     path.unlink(missing_ok=True)
     with forks.no_fork():
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        # What connects is to find an owner, or nobody: not a forked child that never answers.
+        # A client that connects is to find an owner or no listener: not a forked child that never
+        # answers.
         forks.in_child(listener, _leave_to_parent)
     try:
         with socket_address(location) as address:
             listener.bind(address)
-        # Nobody can connect before it listens.
+        # No client can connect before it listens.
         path.chmod(0o600)
         listener.listen(_BACKLOG)
         listener.settimeout(0)

@@ -114,7 +114,7 @@ class ServerContext:
         self._log_some(logging.ERROR, f"{what} {type(error)}", f"{what} failed", error)
 
     def report_failure(self, what: str, error: SegmentStoreError) -> None:
-        """Something that nobody waits for could not be done."""
+        """Work for which no caller waits has failed."""
         self._log_some(logging.WARNING, what, f"{what}: {error}", None)
 
     def _log_some(self, level: int, kind: str, text: str, error: BaseException | None) -> None:

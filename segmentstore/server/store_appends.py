@@ -99,7 +99,7 @@ class StoreAppends:
         try:
             if self._writers.get(number) is not known:
                 raise WriterNotOpenError
-            # Of a container that stopped nobody knows the last event.
+            # Fails if the container has stopped: then the last event is unknown.
             await self._store.get_info(segment)
             writer = await self._store.writer(segment, uuid.UUID(bytes=writer_id)).open()
             known.writer = writer
@@ -203,7 +203,7 @@ class StoreAppends:
         self._settled(batch.size)
 
     def close(self) -> None:
-        """The connection has ended: nobody gets a reply any more."""
+        """The connection has ended: no request gets a reply any more."""
         self._send = ignore
 
     # --- accounts ---------------------------------------------------------------------------------

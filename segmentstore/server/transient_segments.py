@@ -1,6 +1,6 @@
 """Transient segments: parts of a large event, deleted with the connection that created them.
 
-After a crash of the process nobody else would delete them: `delete_left_over` does, at the start.
+After a crash of the process no connection deletes them: `delete_left_over` does, at the start.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class IndexStore:
 
     def __init__(self, make: Callable[[], KeyStore], on_failure: Callable[[], None]) -> None:
         """`make` gives an object for the same directory each time. `on_failure` is called when what
-        was in it is lost: nobody may use an index of before.
+        was in it is lost: no index of before may be used.
         """
         self._make = make
         self._on_failure = on_failure

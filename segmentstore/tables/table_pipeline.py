@@ -5,8 +5,8 @@ all behind it, and what succeeds was checked against what became durable. There 
 others append just as many bytes as those that failed have. Rules of this file:
 
 - between a check and its append nothing is awaited;
-- a refusal is given when what it was checked against is durable: nobody learns of a state that may
-  not be there after a crash;
+- a refusal is given when what it was checked against is durable: no caller learns of a state that
+  may not be there after a crash;
 - a batch that was appended behind one that failed has an unknown outcome: its records are there,
   and were checked against others that are not;
 - when a batch has failed, nothing is appended until no batch is in flight. Then the batches are
@@ -159,7 +159,7 @@ class TablePipeline:
             await self.settled()
 
     async def close_while(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do `work` while nothing is in flight and nobody else appends. Raises StaleTableError."""
+        """Do `work` with nothing in flight and no other append. Raises StaleTableError."""
         await self._enter()
         self._closed_by = work
         try:

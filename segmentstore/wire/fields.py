@@ -120,7 +120,7 @@ class RestField(Field):
 
 
 class ZerosField(Field):
-    """Zero bytes up to the end of the frame: their number. Nobody checks that they are zero."""
+    """Zero bytes up to the end of the frame: their number. That they are zero is not checked."""
 
     size_min = 0
 

@@ -107,7 +107,7 @@ class ReadBytes(NamedTuple):
 
 
 class CancelRead(NamedTuple):
-    """Nobody waits any more for a ReadBytes. Not answered, nor need the read be."""
+    """The client waits no more for a ReadBytes. Neither this nor the read needs a reply."""
 
     request_id: int
 

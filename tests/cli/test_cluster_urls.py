@@ -170,7 +170,7 @@ def test_the_commands_of_a_cluster_need_zookeeper() -> None:
         ("bookkeeper://zoo:2181/x", ExitCode.USAGE, "zookeeper:// in front"),
         ("zookeeper://zoo:2181", ExitCode.USAGE, "the path is missing"),
         ("a:1,b", ExitCode.USAGE, "'b' is not host:port"),
-        ("127.0.0.1:PORT,", ExitCode.UNAVAILABLE, "nobody listens there"),
+        ("127.0.0.1:PORT,", ExitCode.UNAVAILABLE, "no server listens there"),
         (
             "zookeeper://127.0.0.1:PORT/x?session_timeout_s=1",
             ExitCode.UNAVAILABLE,

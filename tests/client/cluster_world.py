@@ -256,7 +256,7 @@ class ClusterWorld:
         """By a connection in memory."""
         host = next((host for host in self.hosts.values() if host.address == address), None)
         if host is None or host.is_down:
-            raise StoreUnreachableError(address, "nobody listens there")
+            raise StoreUnreachableError(address, "no server listens there")
         if host.process.stopped:
             # Its system takes the connection, and nothing comes.
             await asyncio.sleep(CONNECT_S)
