@@ -54,7 +54,7 @@ class FrameFormatError(Exception):
 
 
 class FrameVersionError(FrameFormatError):
-    """A whole header of a version newer than ours: not damage, but not for us to read."""
+    """A whole header of a newer version: not damaged, but this program cannot read the frame."""
 
     def __init__(self, version: int) -> None:
         super().__init__(

@@ -6,7 +6,7 @@ Pure. Rules of this file:
   reassembly, anything else out of order is corruption;
 - pieces of a record whose beginning was truncated away are skipped, at the very start only;
 - a new record while one is open is legal exactly when the epoch grew since the open one's last
-  piece: its owner died in the middle, nobody was promised it;
+  piece: its owner died, and never acknowledged it;
 - an open record at the end of the log was never acknowledged and is dropped by `finish`.
 """
 

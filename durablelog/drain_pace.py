@@ -50,7 +50,7 @@ IDLE_S: Final = 2.0
 """Without work for so long the time between two steps says nothing about the rate."""
 
 _BURST_S: Final = 0.1
-"""What was not admitted, for nobody asked or the loop was late, may be admitted for so long."""
+"""What was not admitted, for no call asked or the loop was late, may be admitted for so long."""
 _ROUND_S: Final = 0.02
 """Time between two rounds."""
 _EXEMPT_DEBT_S: Final = 1.0

@@ -85,11 +85,11 @@ class DataLogStatistics(NamedTuple):
 
 
 def _nothing() -> None:
-    """What is called when nobody listens."""
+    """Stands for a listener that is not set."""
 
 
-def _nobody(_error: SegmentStoreError) -> None:
-    """What is called when nobody listens."""
+def _ignore(_error: SegmentStoreError) -> None:
+    """Stands for a listener that is not set."""
 
 
 class SealedPart(NamedTuple):
@@ -120,7 +120,7 @@ class DurableDataLog(ABC):
     future's own callbacks would come.
     """
 
-    on_failed: Callable[[SegmentStoreError], None] = staticmethod(_nobody)
+    on_failed: Callable[[SegmentStoreError], None] = staticmethod(_ignore)
     """Called when the log has failed for good, also while nothing is appended: another owner has
     it, for one. Every append fails from then on. Not called when the log is closed.
     """
@@ -168,7 +168,7 @@ class DurableDataLog(ABC):
         """Take exclusive ownership, fence the owner before, find the end of the log.
 
         Raises StoreInUseError (a live owner), DataCorruptionError (nothing is changed by it),
-        TierUnavailableError (try again). An incomplete tail that nobody was promised is left
+        TierUnavailableError (try again). An incomplete tail, which was never acknowledged, is left
         behind.
         """
 
@@ -243,7 +243,7 @@ class DurableDataLog(ABC):
 
     # Most views retain nothing, nor does a log without parts.
     async def delete_retained(self, below: int | None = None) -> None:  # noqa: B027
-        """Delete the retained parts of numbers below `below`, or all: once nobody reads them.
+        """Delete the retained parts of numbers below `below`, or all: once they have no reader.
 
         After a crash they may be retained again, so each owner asks again. Raises NotPrimaryError,
         TierUnavailableError (the log is given up).

@@ -12,7 +12,7 @@ not fit begins a new frame; one that fits no frame is an operation of its own th
 large append is an operation of its own as well: gathering it would only copy it.
 
 A request may need attributes or chunks that memory lacks. It stays in the queue then, and so does
-all behind it, until somebody has brought them: `lacks` says which.
+all behind it, until they are in memory: `lacks` says which.
 
 Pure: futures are carried, and only failed, never awaited.
 """
@@ -93,7 +93,7 @@ LARGE_APPEND_BYTES = 16 * 1024
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
-def _nobody(_request: AppendRequest) -> bool:
+def _never(_request: AppendRequest) -> bool:
     return False
 
 
@@ -142,7 +142,7 @@ class FramePacker:
         self,
         updater: MetadataUpdater,
         payload_bytes_max: int,
-        defer: Callable[[AppendRequest], bool] = _nobody,
+        defer: Callable[[AppendRequest], bool] = _never,
         placed_min: int | None = None,
     ) -> None:
         """`defer` takes an append to a segment that is not in memory, if there is one; or says

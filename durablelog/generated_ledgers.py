@@ -12,7 +12,7 @@ from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.ledgers import DigestType, Ensemble, LedgerMetadata
 
 BOOKIE: Final = "file-log.invalid:1"
-"""A valid name for readers of the metadata, and nobody's: `invalid` is reserved for that."""
+"""A valid name for readers of the metadata, and of no host: `invalid` is reserved for that."""
 ADDRESS_KEY: Final = "address"
 APPLICATION: Final = b"segmentstore"
 """As real ledgers of a log have it in their custom metadata, under `application`."""

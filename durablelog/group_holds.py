@@ -64,7 +64,7 @@ class GroupHolds:
         return self._company or self._timer is not None
 
     def begin_pump(self, waiting: int, *, idle: bool) -> None:
-        """So many requests go now, or are held by others than us; `idle`: nothing is on its way.
+        """So many requests go now, or other parts hold them; `idle`: nothing is on its way.
 
         Ends the hold, if there is one.
         """

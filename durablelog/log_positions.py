@@ -30,7 +30,7 @@ class PartOperations:
 
 
 def _ignore() -> None:
-    """What is called when nobody listens."""
+    """Stands for a listener that is not set."""
 
 
 class LogPositions:

@@ -40,7 +40,7 @@ class MemoryLogFactory(DurableDataLogFactory):
 
     def make_view(self, container_id: int, store_id: str) -> DurableDataLog:
         raise ConfigError(
-            "tier1", "the log is in memory: nobody but the process that has it open can read it"
+            "tier1", "the log is in memory: only the process that has it open can read it"
         )
 
     async def stored_logs(self, containers: int) -> StoredLogs:

@@ -3,7 +3,7 @@
 A part takes frames up to a size; the next opening begins another one. Rules of this file:
 
 - a part stays whole until all of it lies before the truncation point, and longer if retained;
-- a reader of a part holds its frames, so truncation waits for nobody;
+- a reader of a part holds its frames, so truncation waits for no reader;
 - an entry's header is made when it is read: it says the same each time.
 """
 

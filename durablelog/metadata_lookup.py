@@ -48,7 +48,7 @@ class MetadataLookup:
         )
 
     def stop(self) -> None:
-        """Nobody waits for it any more."""
+        """No caller waits for it any more."""
         self._stopped = True
         if self._task is not None:
             self._task.cancel()

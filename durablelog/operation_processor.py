@@ -241,8 +241,8 @@ class OperationProcessor:
         return future
 
     def checkpoint_soon(self, *, even_if_empty: bool) -> None:
-        """The same for nobody in particular; unless nothing was logged since the last one, if that
-        is no reason.
+        """The same, without a caller that waits. If nothing was logged since the last one, only
+        with `even_if_empty`.
         """
         if self._failure is None and (even_if_empty or not self._policy.empty):
             self._checkpoint_wanted = True
@@ -469,7 +469,7 @@ class OperationProcessor:
         await self._while_room(self._drained)
 
     async def first_checkpoint(self) -> None:
-        """`checkpoint`, where nobody could make room for it.
+        """`checkpoint`, where no other task could make room for it.
 
         Raises LogFullError where there is none, and what that gives.
         """

@@ -176,8 +176,8 @@ async def open_clients(
 async def _connected(
     ledgers: GatewayLedgerStore, nodes: MetadataNodes, path: str, runtime: Runtime
 ) -> None:
-    """As `_ledgers_connected`, unless ZooKeeper refuses us meanwhile: BookKeeper's client takes
-    that for an absence.
+    """As `_ledgers_connected`, unless ZooKeeper refuses this process meanwhile: BookKeeper's client
+    takes that for an absence.
     """
     connecting = own_task(_ledgers_connected(ledgers, runtime), name="connect to bookkeeper")
     reading = own_task(nodes.read(path), name="read from zookeeper")

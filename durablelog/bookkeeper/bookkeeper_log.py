@@ -328,7 +328,7 @@ class BookKeeperLog(DurableDataLog):
         if (presence := self._presence) is None:
             await claiming.for_node(lambda: keeper.claim(self._epoch_min))
         else:
-            # Seen to be alive before the claim, so that nobody sees an owner that is not.
+            # Announced before the claim, so that no process takes the new owner for a dead one.
             owner = await claiming.for_node(
                 lambda: presence.announce(self._container_id, self._tag)
             )

@@ -6,8 +6,8 @@ Rules of this file:
 - what was fixed when the store was made stands in the root node, and there alone is right;
 - a store's folder is one process's working place. That it is new says nothing about the store: only
   who made the root node has made the store;
-- a store that is restored takes its root node first: one that is a store's or has logs is refused,
-  and ours nobody else can take, or open. It becomes the store's when all logs are whole.
+- a store that is restored takes its root node first: one that is a store's or has logs is refused.
+  No other process can take or open it from then on. It becomes the store's when all logs are whole.
 """
 
 from __future__ import annotations

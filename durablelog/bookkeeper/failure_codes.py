@@ -8,7 +8,7 @@ Pure. Rules of this file:
   record: that decides;
 - a code that is not in the table is unexpected: the log stops and touches nothing more, whatever
   was asked for. Deletions alone are tried again whatever the code (ledger_deleter.py): a ledger
-  that cannot be deleted harms nobody;
+  that cannot be deleted does no harm;
 - what a node says of a change is not believed before the record was read again: a reply may be
   lost, and a conflict may be with ourselves.
 """
@@ -44,8 +44,8 @@ class NodeAnswer(Enum):
     CONFLICT = "conflict"
     """Another version than the one given, or there already, or missing."""
     NONE = "no answer"
-    """The reply was lost, or the service is not available: nobody can know which, nor whether it
-    was done.
+    """The reply was lost, or the service is not available: which of them, and whether the change
+    was done, is unknown.
     """
     REFUSED = "refused"
     """No rights."""
@@ -161,10 +161,10 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
             -6,  # an ensemble change found no spare
             -8,
             -9,
-            -11,  # closed: by us, by an error before, or the first a fenced writer gets
+            -11,  # closed: by its writer, by an error before, or the first a fenced writer gets
             -12,
             -15,
-            -17,  # somebody changed the ledger's metadata: its recovery
+            -17,  # another client changed the ledger's metadata: by its recovery
             -18,
             -19,
             -21,  # no ack quorum in time
@@ -198,7 +198,7 @@ REACTIONS: Final[Mapping[LedgerCall, Mapping[int, Reaction]]] = {
         **_NOT_LET_IN,
         -3: Reaction.RETRY,
         -6: Reaction.RETRY,
-        # too few bookies answered to open it: nobody said that anything is missing
+        # too few bookies answered to open it: none said that anything is missing
         -1: Reaction.RETRY,
         -5: Reaction.MISSING,  # no replica that answered had it whole
         -13: Reaction.MISSING,

@@ -88,7 +88,7 @@ async def frame_reports(
         finally:
             close = getattr(batches, "aclose", None)
             if close is not None:
-                # Left in the middle, it holds a connection until somebody says so.
+                # A reading that is left in the middle holds a connection until it is closed.
                 await close()
 
 

@@ -7,7 +7,7 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 - a ledger that this opening did not begin is deleted no sooner than DELETE_AFTER_S after the record
   became ours. Bookies may forget the fence with the ledger, and until then an earlier owner may
   take what they say for an acknowledgement;
-- nothing is deleted while somebody reads, and a ledger that is pinned not at all;
+- nothing is deleted while the log is read, and a ledger that is pinned not at all;
 - a ledger is deleted when the cluster says so; until then it is tried again, for ever, one at a
   time, whatever went wrong;
 - nothing is begun once the log has failed for good or was closed: what is left is in the record.
@@ -105,18 +105,18 @@ class LedgerDeleter:
         self._go_on()
 
     def hold(self) -> None:
-        """Somebody reads."""
+        """A reader begins."""
         self._readers += 1
         self._free.clear()
 
     def release(self) -> None:
-        """He has finished."""
+        """A reader has finished."""
         self._readers -= 1
         if not self._readers:
             self._free.set()
 
     def unpinned(self, ledger_id: int) -> None:
-        """Nobody reads this ledger any more."""
+        """This ledger has no reader any more."""
         if ledger_id in self._pinned:
             del self._pinned[ledger_id]
             self._queue.append(ledger_id)

@@ -9,7 +9,7 @@ The order is what makes it safe:
    open. The one before it is fenced as well: a bookie that was set up anew may have forgotten its
    writer);
 3. a new ledger goes into the record by compare-and-set, the ends that were found with it, the empty
-   ones out of the list. It may be created beside step 2, for it is nobody's until it is listed;
+   ones out of the list. It may be created beside step 2, for no log has it until it is listed;
 4. only now is anything written.
 
 A crash in between leaves a higher epoch, fenced ledgers, and maybe a ledger that nothing lists

@@ -6,12 +6,12 @@ Rules of this file:
   end, of a fenced owner, are none of the log's;
 - metadata are BookKeeper's own. A ledger of an owner that did not close it is recovered first, but
   never for a view;
-- a ledger that somebody has open as a part is pinned: `LedgerDeleter` waits with it;
+- a ledger that a reader has open as a part is pinned: `LedgerDeleter` waits with it;
 - a reading has a connection to the gateway while it fetches, never while its caller works or waits:
   there are few, and replays need them;
 - when a ledger of an earlier owner was sealed is known once BookKeeper was asked when the next one
   was created, which the first call for the parts begins. Until then it is the latest possible time.
-  Nobody needs it of retained ledgers, and there may be many: of them BookKeeper is not asked.
+  Of retained ledgers it is not needed, and there may be many: BookKeeper is not asked for theirs.
 """
 
 from __future__ import annotations

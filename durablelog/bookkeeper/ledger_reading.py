@@ -191,7 +191,7 @@ class LedgerReader:
         raise error
 
     async def _corrupt(self, where: str, detail: str) -> NoReturn:
-        """Nobody but the owner may say so."""
+        """Only the owner may say so."""
         await self._check_record(f"{where}: {detail}")
         raise DataCorruptionError(where, detail)
 

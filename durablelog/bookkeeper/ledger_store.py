@@ -8,7 +8,7 @@ tests/contracts/ledger_store_contract.py:
   come in that order;
 - an entry whose result is OK is durable on an ack quorum, with all entries before it;
 - the first result that is not OK is the ledger's end for its writer: every later result has an
-  error too. Of an entry that was not OK nothing is known until somebody has recovered the ledger;
+  error too. Of an entry that was not OK nothing is known until the ledger is recovered;
 - `recover` fences. Once it has returned, the ledger is closed, its entries are fixed, and no entry
   beyond them is ever OK for any writer, as long as the ledger is there. Everything that was ever OK
   is among them. Recovering a closed ledger changes nothing;

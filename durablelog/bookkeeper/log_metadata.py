@@ -47,7 +47,7 @@ _NEVER: Final = LogAddress(0)
 
 
 class LogDisabledError(ConfigError):
-    """The log is disabled in its record: nobody may open it.
+    """The log is disabled in its record: no process may open it.
 
     The operator's move: find out why, then enable it.
     """

@@ -69,7 +69,7 @@ class LogMetadataStore:
         self.record = LogMetadata(store_id=store_id, container_id=container_id)
         """As last seen; after `claim` always one of our epoch."""
         self.foreign: LogMetadata | None = None
-        """The record that made us see that we are not the owner any more."""
+        """The record which showed that this process is not the owner any more."""
         self._seen_s = -math.inf
 
     @property
@@ -85,7 +85,7 @@ class LogMetadataStore:
     ) -> None:
         """Make the record ours: one epoch higher, at least `epoch_min`.
 
-        Nobody before us can change it any more.
+        No earlier owner can change it any more.
 
         `owner` is our identity; `ask` is called with each record that is to be claimed, and raises
         if it must not be claimed. Also after a NodeUnavailableError from an earlier call:

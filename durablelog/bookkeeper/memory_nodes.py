@@ -297,9 +297,9 @@ class MemoryNodes(MetadataNodes):
         await self._elections.resign(path)
 
     def lose_session(self) -> None:
-        """Let the service end our session now, as if it had received nothing from us for too long.
+        """End the client's session now, as the service does after too long without a message.
 
-        We learn of it with our next call, or check.
+        The client learns of it with its next call, or check.
         """
         self._held.lose_session(asyncio.get_running_loop().time())
 

@@ -45,7 +45,7 @@ class NodeUnavailableError(Exception):
 
 
 class NodeRefusedError(Exception):
-    """The service does not let us: credentials or access rights. Trying again does not help."""
+    """The service refuses it: credentials or access rights. Trying again does not help."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -75,7 +75,7 @@ class MetadataNodes(ABC):
     async def read(self, path: str) -> NodeContent | None:
         """None if there is no such node.
 
-        Linearizable: sees every change that was acknowledged to anybody before.
+        Linearizable: sees every change that was acknowledged to any client before.
         """
 
     @abstractmethod
@@ -108,8 +108,8 @@ class MetadataNodes(ABC):
     async def hold(self, path: str, data: bytes) -> None:
         """Have a node as long as our sessions last, parents as needed.
 
-        `path` is ours alone: nobody else ever makes it. A node there of an earlier session, of this
-        process or of one before it, is replaced.
+        No other client ever creates `path`. A node there of an earlier session, of this process or
+        of one before it, is replaced.
 
         Again with other data, it is written in place: one change in the service. Again with the
         same, nothing is changed, also after a NodeUnavailableError. After any error the node is
@@ -130,8 +130,8 @@ class MetadataNodes(ABC):
         What it raises goes to the loop's exception handler. A change costs up to two small reads
         for each node that is watched, and so does a new connection.
 
-        Raises NodeUnavailableError if the client is closed. A service that is away, or refuses us,
-        is asked again, and only delays the calls.
+        Raises NodeUnavailableError if the client is closed. A service that is away, or refuses the
+        client, is asked again, and only delays the calls.
         """
 
     @abstractmethod

@@ -11,7 +11,8 @@ Rules of this file:
   reply was lost is not repeated;
 - the leader watches its own node. A node that is missing went with its session: the candidate goes
   to the end of the row;
-- what was asked for while there was no connection, or before it was lost, makes nobody a leader;
+- what was asked for while there was no connection, or before it was lost, makes no candidate a
+  leader;
 - a candidacy that is withdrawn ends when its nodes are deleted, or with the client. So does one
   that was refused: a node without a candidate would stop the election.
 """

@@ -12,10 +12,10 @@ them, and nothing but this module searches for them. Rules of this file:
   it is not the owner;
 - no orphan was ever listed, but for ledgers whose deletion was confirmed. An owner sends the first
   frame when the record lists the ledger; the ledger moves from `ledgers`, maybe over `retained`,
-  into `removing`, and leaves that when it is deleted. So nobody acknowledges in one, even if
+  into `removing`, and leaves that when it is deleted. So no owner acknowledges in one, even if
   bookies forget the fence, and the age of the claim does not matter (as it does in
   ledger_deleter.py). A ledger of a record that people deleted looks like an orphan: its owner finds
-  that at his next check;
+  that at its next check;
 - for the same reason an orphan is empty. One that holds entries was listed by a record that was
   removed or put back since. It may be all that is left of what was acknowledged, so it is reported,
   never deleted;

@@ -3,8 +3,8 @@ by all others.
 
 The format's page: docs/formats/bookkeeper-store-node.md. One root is one store, for ever: what
 stands in the node is never changed. A store that is restored is made in two steps: the node is
-*taken* before its logs are written, and no one opens it meanwhile. Below it, `containers/<id>` is
-the node of a container's log (bookkeeper_log.py).
+*taken* before its logs are written, and no process opens it meanwhile. Below it, `containers/<id>`
+is the node of a container's log (bookkeeper_log.py).
 """
 
 from __future__ import annotations
@@ -145,8 +145,8 @@ async def found_or_join(
 
 
 async def take(nodes: MetadataNodes, path: str, store_id: str) -> None:
-    """Take the root for a store that is restored, whose id was drawn for this call alone: nobody
-    opens it before `make`.
+    """Take the root for a store that is restored, whose id was drawn for this call alone: no
+    process opens it before `make`.
 
     Raises what `check_free` raises, and TierUnavailableError.
     """
@@ -235,7 +235,7 @@ async def pin(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
 async def unmake(nodes: MetadataNodes, path: str, identity: StoreIdentity) -> bool:
     """Remove the root node of a store that was just made and cannot be one; whether it is deleted.
 
-    Not if anybody has pinned it already: then somebody joined, and works.
+    Not if another process has pinned it already: that one has joined the store, and works.
     """
     content = await nodes.read(path)
     if content is None or content.data != encode_identity(identity):

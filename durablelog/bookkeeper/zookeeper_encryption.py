@@ -6,7 +6,7 @@ no other key stores. Rules of this file:
 
 - an untrusted server is not spoken to, as with Java: names are checked unless the settings say
   otherwise;
-- why a handshake failed is kept by server: kazoo tries again, and its callers learn that nobody
+- why a handshake failed is kept by server: kazoo tries again, and its callers learn that no server
   answers.
 """
 

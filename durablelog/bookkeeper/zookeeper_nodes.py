@@ -108,7 +108,7 @@ class ZookeeperSettings:
     creator_only: bool = False
     """Whether nodes created here admit only their creator (CREATOR_ALL); requires `credentials`.
 
-    Else everybody.
+    Else every client.
     """
 
 
@@ -117,7 +117,7 @@ class ZookeeperNodes(MetadataNodes):
 
     def __init__(self, settings: ZookeeperSettings, runtime: Runtime) -> None:
         if settings.creator_only and settings.credentials is None:
-            raise ValueError("nodes for their creator only, and no credentials to know him by")
+            raise ValueError("nodes for their creator only, and no credentials of a creator")
         self._settings = settings
         self._runtime = runtime
         self._where = ",".join(settings.hosts)
@@ -161,7 +161,7 @@ class ZookeeperNodes(MetadataNodes):
         try:
             await self._loop.run_in_executor(self._executor, self._client.start_async)
         except BaseException:
-            # Nobody has this yet who would close it.
+            # No caller has this yet that would close it.
             await outlast(own_task(self.close(), name="close zookeeper"))
             raise
 
@@ -432,7 +432,7 @@ class ZookeeperNodes(MetadataNodes):
             self._refusal = "refuses the credentials: SASL authentication failed"
         elif precisely == KeeperState.CLOSED:
             self._unanswered += 1
-            # Nobody closed it: its thread has come to an end by an error nobody foresaw.
+            # No call closed it: its thread has ended by an unexpected error.
             self._replace(client)
         _log.log(
             logging.INFO if state == KazooState.CONNECTED else logging.WARNING,
@@ -500,8 +500,8 @@ def end_session(client: KazooClient) -> None:
         client.stop()
     except Exception:  # noqa: BLE001 - a session that cannot be ended in order expires
         _log.debug("a session with zookeeper did not end in order", exc_info=True)
-    # Somebody else may have stopped it, and its thread be on its way out: sockets are closed only
-    # behind that.
+    # Another call may have stopped it, and its thread be about to end: sockets are closed only
+    # after that.
     pause = threading.Event()
     for _ in range(int(_END_S / AGAIN_S)):
         try:

@@ -45,7 +45,7 @@ def hand_over(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *argum
     try:
         loop.call_soon_threadsafe(call, *arguments)
     except RuntimeError:
-        pass  # Nobody waits any more.
+        pass  # No caller waits any more.
 
 
 class ZookeeperWatches:
@@ -59,7 +59,7 @@ class ZookeeperWatches:
         self._rng = rng
         self._watches = NodeWatches(lambda call: asyncio.get_running_loop().call_soon(call))
         self._nodes: dict[str, _WatchedNode] = {}
-        """Also of nodes nobody watches any more, until their watch has reported a last change."""
+        """Also of nodes without a watcher, until their watch has reported a last change."""
 
     def add(self, path: str, changed: Callable[[], object]) -> NodeWatch:
         """As MetadataNodes.watch."""

@@ -102,7 +102,7 @@ class CheckpointFiles:
         make_directories(self._disk, path)
 
     def remove_working(self, path: str | None = None) -> None:
-        """Remove a working directory that nobody has open, and whose it was; None: all of them."""
+        """Remove a working directory that no process has open, and its list; None: all of them."""
         names = [
             name
             for name in self._disk.list_directory(self.directory)

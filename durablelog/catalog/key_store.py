@@ -200,7 +200,7 @@ class KeyStore(ABC):
     async def open_read_only(self) -> None:
         """Open a checkpoint's directory, writing and locking nothing there: its disk may be full.
 
-        Nobody may change it until `close`; every change by this store raises KeyStoreError. Raises
+        No process may change it until `close`; a change by this store raises KeyStoreError. Raises
         KeyStoreCorruptError if nothing is there, ForeignKeyStoreError.
         """
 

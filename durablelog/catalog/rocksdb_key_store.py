@@ -459,7 +459,7 @@ def _options(cache_bytes: int, *, create: bool) -> Options:
     options.set_hard_pending_compaction_bytes_limit(0)
     options.set_target_file_size_base(_FILE_BYTES)
     options.set_compaction_readahead_size(256 * 1024)
-    # Four times what is flushed at: RocksDB itself has no need to flush, and nobody to wait for.
+    # Four times what is flushed at: RocksDB itself has no need to flush, and no caller waits.
     options.set_write_buffer_size(4 * WRITE_BUFFER_BYTES)
     options.set_max_write_buffer_number(2)
     options.set_max_open_files(-1)

@@ -329,8 +329,8 @@ class FileLog(DurableDataLog):
         """On the writer thread: write groups until nothing waits, then rest; or rest because no
         file is ready.
 
-        The loop may empty the queue at any moment when it stops us; what that raises here meets a
-        log that has failed already, and changes nothing.
+        When the loop stops this thread it may empty the queue at any moment; what that raises here
+        meets a log that has failed already, and changes nothing.
         """
         writer, preparer = self._folder.writer, self._preparer
         fits = True
@@ -481,7 +481,7 @@ class FileLog(DurableDataLog):
         return failure()
 
     def _failure_of(self, doing: str, error: BaseException) -> Callable[[], SegmentStoreError]:
-        """What those who wait get, each by an error of his own."""
+        """A function that makes an error of its own for each caller that waits."""
         if isinstance(error, NotPrimaryError):
             return lambda: NotPrimaryError(
                 self._container_id, "its log was opened by another owner"

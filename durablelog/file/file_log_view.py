@@ -1,7 +1,7 @@
 """FileLogView: a file log as it lies there, read without owning it: nothing is locked, claimed or
 written.
 
-For a folder in which nobody can own the log, as on a file system mounted read-only. An owner
+For a folder in which no process can own the log, as on a file system mounted read-only. An owner
 elsewhere may have the same folder writable. Rules of this file:
 
 - frames are those that an opening of the log would find; the last ones may never have been

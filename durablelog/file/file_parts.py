@@ -3,7 +3,7 @@
 On the event loop, but for the steps of a reading, which go to an executor of their own: neither
 appends nor reads by place wait behind them. Rules of this file:
 
-- a file that somebody has open as a part is pinned: `LogFolder` does not remove it, and calls no
+- a file that a reader has open as a part is pinned: `LogFolder` does not remove it, and calls no
   space of it free;
 - a reading opens the file for itself, and closes it;
 - once the log is closed nothing is read any more.

@@ -7,7 +7,8 @@ On the event loop; the work is done on the log's second executor. Rules of this 
   bound;
 - a full disk fails no append: an operation that needs a file waits, and gets what the reserve has
   for frames meanwhile;
-- any other error fails who needs the file; as long as nobody does, it is only tried again.
+- any other error fails the operations that need the file; while there are none, it is only tried
+  again.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class FileTruncation:
         self.unpinned()
 
     def unpinned(self) -> None:
-        """A file has lost a reader: remove what nobody reads, beside everything else."""
+        """A file has lost a reader: remove what has none any more, beside everything else."""
         if self._readings:
             return
         try:
@@ -104,7 +104,7 @@ class FileTruncation:
         helper.submit(self._folder.discard_truncated, self._folder.truncated.take_removable())
 
     async def _remove(self) -> None:
-        """Discard what nobody reads."""
+        """Discard what has no reader."""
         if self._readings:
             return
         try:

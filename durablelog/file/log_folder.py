@@ -141,7 +141,7 @@ class LogFolder:
         every scan), OSError.
         """
         if not self.disk.is_directory(self.directory):
-            # Nobody has opened it yet.
+            # No process has opened it yet.
             self._viewed = self._read_state()
             return
         state, scan = self._scan()
@@ -210,8 +210,8 @@ class LogFolder:
 
     def _begin(self, writer: GroupWriter, scan: LogScan) -> LogFile:
         def clean() -> None:
-            # What lies before the truncation point is nothing to anybody; other files that hold no
-            # frame may still say which frames are missing, until ours says so.
+            # What lies before the truncation point is not needed; other files that hold no frame
+            # may still say which frames are missing, until the new one says so.
             first, _ = split_address(self.truncation_address)
             self._clean([name for name in scan.others if (file_number(name) or 0) < first])
 
@@ -235,7 +235,7 @@ class LogFolder:
     def _scan(self) -> tuple[LogState, LogScan]:
         """The state, and what lies there.
 
-        Nobody is fenced yet: a living owner may append, roll and truncate during our scan.
+        No owner is fenced yet: a living one may append, roll and truncate during this scan.
 
         So apparent corruption, or a missing file, is checked again, and believed if the same place
         shows the same, in the same state. An owner writes in order, so all that a first check saw
@@ -253,7 +253,7 @@ class LogFolder:
         raise StoreInUseError(self.directory, "its owner is alive, and changes it in every scan")
 
     def _scan_again(self, state: LogState) -> LogScan:
-        """What the owner before us may have acknowledged between our check and our claim."""
+        """What the former owner may have acknowledged between the check and the claim."""
         for _ in range(_SCANS):
             try:
                 return scan_log(self.directory, self.disk, state)
@@ -455,7 +455,7 @@ class LogFolder:
                 self.reserve.make()
 
     def remove(self, paths: Sequence[str]) -> None:
-        """Unlink files nobody needs. One that cannot be removed now goes with the next opening."""
+        """Unlink files. One that cannot be removed now is removed by the next opening."""
         if not paths:
             return
         try:

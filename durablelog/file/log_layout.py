@@ -34,7 +34,7 @@ FILE_BYTES_MAX: Final = 2**32
 """Positions are 32-bit."""
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
-"""Of one frame, where nobody says less."""
+"""Of one frame, by default."""
 
 _RETAINED: Final = "retained"
 _RETAINED_NAME: Final = re.compile(

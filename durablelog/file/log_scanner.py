@@ -63,7 +63,7 @@ class LogFile:
     start_position: int
     end_position: int
     rolled: bool = False
-    """Begun by a roll of this very opening: nobody else can have it open for writing."""
+    """Begun by a roll of this very opening: no other process can have it open for writing."""
     begin_sequence: int = 0
     """Of the first frame in it, wherever the truncation point is."""
     epoch: int = 0
@@ -393,8 +393,8 @@ class LogWalk:
 
 
 def _holds_leftovers(file: _File, handle: DiskFile, position: int) -> bool:
-    """True if a whole one lies behind `position`: then what lies there is the rest of one, as far
-    as anybody can know.
+    """True if a whole one lies behind `position`: then what lies there is taken for the rest of
+    one.
     """
     return any(is_leftover(header, file.header) for _, header in find_frames(handle, position))
 

@@ -2,7 +2,7 @@
 
 Each change makes a record of the next version, `state-<version>`; the one of the highest version
 counts. A process that opens the log for writing creates one too. An owner keeps its own record
-open: as long as the name still leads to it, nobody has opened the log since. Rules of this file:
+open: as long as the name still leads to it, no other has opened the log since. Rules of this file:
 
 - a change has four steps. The record is written and synced under a name of its writer's own, and
   linked to the name of the version, which fails if that is taken. Then the directory is synced, and
@@ -169,7 +169,7 @@ class StateFile:
         raise NotPrimaryError(container_id, "its log is being opened by others all the time")
 
     def is_ours(self) -> bool:
-        """True if nobody has opened the log since we did. Costs a stat."""
+        """True if no other process has opened the log since this one did. Costs a stat."""
         return self._file is not None and self._file.is_at(self._path(self._version))
 
     def loss(self) -> NotPrimaryError | TierUnavailableError:
@@ -243,8 +243,8 @@ class StateFile:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
             if self._file is not None and not self._file.is_at(self._path(self._version)):
-                # Ours may be the highest all the same, if that one's follower claimed behind us: it
-                # stays.
+                # The new record may be the highest all the same, if that owner's follower claimed
+                # behind it: it stays.
                 raise FileExistsError
             if max(_versions(self._directory, self._disk), default=0) > version:
                 remove_if_there(self._disk, path)

@@ -142,7 +142,7 @@ class TruncatedFiles:
         self._removable += going
 
     def take_removable(self) -> list[LogFile]:
-        """What is to go, and nobody reads; the caller discards it."""
+        """What is to go, and has no reader; the caller discards it."""
         removable = self._removable
         self._removable = [file for file in removable if file.number in self.pinned]
         return [file for file in removable if file.number not in self.pinned]

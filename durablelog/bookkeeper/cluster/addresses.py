@@ -90,7 +90,7 @@ def choose_addresses(folder: Path, bookies: int, before: Addresses | None) -> Ad
 
 
 def free_ports(folder: Path, count: int, taken: list[int]) -> list[int]:
-    """Ports that nobody listens on. Two that check the same time begin at different places."""
+    """Ports without a listener. Two searches at the same time begin at different places."""
     end = first_outgoing_port()
     place = zlib.crc32(f"{folder.absolute()} {os.getpid()}".encode())
     found: list[int] = []
@@ -104,9 +104,9 @@ def free_ports(folder: Path, count: int, taken: list[int]) -> list[int]:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether nobody listens on a port of 127.0.0.1 just now."""
+    """Whether a port of 127.0.0.1 has no listener just now."""
     with socket.socket() as probe:
-        # As the servers do: what is left of closed connections is in nobody's way.
+        # As the servers do: what is left of closed connections does not hold a port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))

@@ -10,8 +10,8 @@ Rules of this file:
   another. An id that was reused meanwhile is never signalled;
 - a server works in its folder. So the record in a copy of that folder means no process: the copy's
   servers are none of the original's;
-- it is nobody's child here, in a session of its own: neither Ctrl-C nor the end of a terminal
-  reaches it.
+- it is no child of the program that started it, and has a session of its own: neither Ctrl-C nor
+  the end of a terminal reaches it.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ _JOINED_MAX: Final = 4096
 _SOCKET_BUFFER_BYTES: Final = 4 << 20
 """Asked for; the system gives what it allows.
 
-A larger entry than fits wakes us once for each time it is full.
+A larger entry than fits wakes the sender once for each time it is full.
 """
 STALL_S: Final = 30.0
 """The gateway's client answers every entry within about 15 s, if only with an error.
@@ -57,7 +57,7 @@ class Beat(NamedTuple):
 
 
 def _ignore(_reported: object) -> None:
-    """Nobody listens yet."""
+    """Stands for a listener that is not set yet."""
 
 
 class GatewayWriter(LedgerWriter):
@@ -109,7 +109,7 @@ class GatewayWriter(LedgerWriter):
             self.on_short(reason)
 
     def fail_rest(self) -> None:
-        """Every entry not answered is lost to us: whether it is in the ledger is unknown."""
+        """Fail every entry without an answer: whether it is in the ledger is unknown."""
         missing = self.sent - self.answered
         self.answered = self.sent
         if missing:
@@ -182,7 +182,7 @@ class AddConnection:
         self._fail_all()
 
     def abandon(self) -> None:
-        """End it where the event loop is closed: nobody is notified."""
+        """End it where the event loop is closed: no caller is notified."""
         if self.lost is None:
             self.lost = "the event loop is closed"
             self._socket.close()

@@ -8,7 +8,7 @@ Rules of this file:
 - a gateway that says nothing to a call for longer than that hangs, and is given up: the next call
   starts another;
 - nothing here blocks the loop, and closing never waits for a gateway that hangs;
-- a gateway that died takes its writers with it; the next call starts another. Nobody but that call
+- a gateway that died takes its writers with it; the next call starts another. Only that call
   waits for it.
 """
 
@@ -148,7 +148,7 @@ class GatewayLedgerStore(LedgerStore):
         try:
             handle, ledger_id, bookies = await self._wait(future, "create", CREATE_S)
         except BaseException as error:
-            # It may be made all the same, for nobody.
+            # The ledger may be created all the same, without a caller.
             future.add_done_callback(lambda late: self._abandon_soon(link, late))
             link.check("create", error)
             raise
@@ -224,7 +224,7 @@ class GatewayLedgerStore(LedgerStore):
         if self._attempt is not None:
             self._attempt.cancel()
         async with self._connecting:
-            # Ends our gateway if nobody else uses it.
+            # Ends the gateway of this process if no other store uses it.
             if self._releases:
                 await asyncio.wait(map(asyncio.wrap_future, self._releases), timeout=_RELEASES_S)
             self._releases.clear()
@@ -389,8 +389,8 @@ class GatewayLedgerStore(LedgerStore):
             return link
         except asyncio.CancelledError:
             if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
-                # It succeeded in the turn in which its caller was cancelled: nobody has the link.
-                attempt.result().connection.close("nobody waits for it")
+                # It succeeded in the turn in which its caller was cancelled: the link has no owner.
+                attempt.result().connection.close("its caller was cancelled")
             caller = asyncio.current_task()
             if self._closed and caller is not None and not caller.cancelling():
                 raise LedgerError(GATEWAY_CLOSED, "connect", "the store is closed") from None
@@ -470,7 +470,7 @@ class GatewayLedgerStore(LedgerStore):
             return
         detail = (
             f"the gateway at {address} is of another release: it does not speak"
-            f" version {gateway_protocol.VERSION} of the protocol between us."
+            f" version {gateway_protocol.VERSION} of the gateway's protocol."
             " End it, start it anew from this release, and open the store again"
         )
         raise ConfigError("tier1", detail)
@@ -492,7 +492,7 @@ class GatewayLedgerStore(LedgerStore):
 
 
 def _release_late(late: Future[Gateway]) -> None:
-    """Waits for a gateway that nobody wants any more, and gives it back."""
+    """Release a gateway that came when its caller had left."""
     try:
         late.result().release()
     except (CancelledError, LedgerError, ConfigError):
@@ -500,8 +500,8 @@ def _release_late(late: Future[Gateway]) -> None:
 
 
 def _abandon(link: _Link, created: Sequence[str]) -> None:
-    """A ledger was made after its caller had left: nobody knows its id, so nothing is ever in
-    it.
+    """A ledger was created after its caller had left: no writer knows its id, so nothing is ever
+    in it.
     """
     handle, ledger_id = map(int, created[:2])
     try:

@@ -160,7 +160,7 @@ class GatewayProcess:
     def stop(self) -> None:
         """End it: kindly first, for `timeout_s` at most.
 
-        What is in flight is lost to us. Idempotent, raises nothing.
+        The outcome of what is in flight is unknown then. Idempotent, raises nothing.
         """
         self.control.close()
         self._end()

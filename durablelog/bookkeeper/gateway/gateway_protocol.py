@@ -1,4 +1,4 @@
-"""The bytes and texts between us and the gateway, in both directions:
+"""The bytes and texts between a store and the gateway, in both directions:
 docs/formats/bookkeeper-data-plane.md. Pure.
 """
 

@@ -51,8 +51,8 @@ CLIENT_SETTINGS: Final[Mapping[str, str]] = {
     # An idle writer confirms to bookies what is acknowledged, in ms: a concurrent reader sees the
     # last entry, too.
     "explicitLacInterval": "200",
-    # The default lets through 5,000 adds and then blocks the thread that reads from us; the window
-    # is ours.
+    # The default lets through 5,000 adds and then blocks the thread that reads them; the log has a
+    # window of its own.
     "throttle": "0",
     # New ledgers do without a bookie that was in trouble so lately, if there are enough others.
     "bookieQuarantineTimeSeconds": "10",

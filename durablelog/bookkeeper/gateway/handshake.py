@@ -30,7 +30,7 @@ class NoSocketError(LedgerError):
 
 
 class NoListenerError(LedgerError):
-    """Nobody takes connections at the gateway's socket, or its file is missing: it never will."""
+    """No process listens at the gateway's socket, or its file is missing: none will later."""
 
     def __init__(self, path: str, error: OSError) -> None:
         super().__init__(GATEWAY_CLOSED, "connect", f"{path}: {error}")

@@ -30,7 +30,7 @@ DEATHS_WITHIN_S: Final = 60.0
 
 
 class Gateway(Protocol):
-    """A gateway somebody may use until he releases it."""
+    """A gateway that its caller may use until it releases it."""
 
     control: GatewayControl
     token: str
@@ -48,10 +48,10 @@ class Gateway(Protocol):
 
 
 class AttachedGateway:
-    """A gateway that somebody else started."""
+    """A gateway that another program started."""
 
     def __init__(self, address: str) -> None:
-        """Raises LedgerError if nobody answers, ConfigError if the address or the token is
+        """Raises LedgerError if no gateway answers, ConfigError if the address or the token is
         wrong.
         """
         host, _, port = address.rpartition(":")
@@ -136,7 +136,7 @@ class _Shared:
         self.deaths = GatewayDeaths()
 
     def forget(self, gateway: OwnGateway, *, died: bool) -> None:
-        """Nobody gets it any more."""
+        """No caller gets it any more."""
         if self.gateway is gateway:
             self.gateway = None
             self.died = died

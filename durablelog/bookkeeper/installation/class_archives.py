@@ -33,9 +33,7 @@ _KEPT: Final = 2
 """Folders of archives, 115 MB each: for a checkout that goes to and fro."""
 _CHECK_S: Final = 60.0
 _QUIETLY: Final = ("-Xlog:cds*=off",)
-"""That an archive is left out is nobody's trouble, and the JVM says so where programs speak to
-people.
-"""
+"""To leave out an archive does no harm, and the JVM reports it where programs write for people."""
 _IF_IT_CRASHES: Final = ("-XX:-CreateCoredumpOnCrash", "-XX:ErrorFile=/dev/null")
 
 

@@ -213,7 +213,7 @@ final class AddConnection implements AddCallback {
 
     /** The thread that reads ends with it, and everything else with that. */
     private void close(Exception broken) {
-        Gateway.LOG.debug("nobody takes acknowledgements any more", broken);
+        Gateway.LOG.debug("the connection takes no acknowledgements any more", broken);
         try {
             channel.close();
         } catch (IOException already) {

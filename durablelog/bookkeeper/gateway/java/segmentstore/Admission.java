@@ -25,10 +25,10 @@ final class Admission {
     private Admission() {}
 
     /**
-     * Throws SettingException if all of them refuse us. Returns with the first that takes us in.
-     * Waits for so many milliseconds: if some refuse us and of others nothing is known then,
+     * Throws SettingException if all of them refuse the client. Returns with the first that admits
+     * it. Waits for so many milliseconds: if some refuse it and of others nothing is known then,
      * TimeoutException, for one bookie may be set up otherwise than the rest; returns if none
-     * refuses us.
+     * refuses it.
      */
     static void check(WatchedBookKeeper client, Refusals refusals, long millis) throws Exception {
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(millis);

@@ -77,7 +77,7 @@ final class Bookies implements BookieClient {
     /**
      * `unacknowledged` gives the bytes of entries that are on their way, each with more than it has
      * on the wire; `written` whether a ledger that is being written has a bookie; `refusals` why
-     * one does not let us in.
+     * one does not admit the client.
      */
     Bookies(
             WatchedBookKeeper client, LongSupplier unacknowledged, Predicate<BookieId> written,
@@ -116,7 +116,7 @@ final class Bookies implements BookieClient {
 
     /**
      * A line each: id, bytes owed, entries it did not get since the trouble began, its milliseconds
-     * (-1: none), and, if it does not let us in, why.
+     * (-1: none), and, if it does not admit the client, why.
      */
     String text() {
         StringBuilder lines = new StringBuilder();
@@ -207,7 +207,7 @@ final class Bookies implements BookieClient {
             }
         }
 
-        /** Nobody asks it anything, and nobody waits for it. */
+        /** Ends its trouble if it owes nothing and no ledger that is being written has it. */
         void pass() {
             if (troubled && owed.get() == 0 && System.nanoTime() - failed >= PASSES_NANOS
                     && !written.test(id)) {

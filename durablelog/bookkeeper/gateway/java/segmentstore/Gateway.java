@@ -79,7 +79,7 @@ public final class Gateway {
         control.start();
         System.out.println("port " + control.getListeningPort());
         System.out.flush();
-        // Nobody reads that pipe any more.
+        // The program that started this one reads that pipe no more.
         System.setOut(System.err);
     }
 
@@ -161,19 +161,19 @@ public final class Gateway {
     }
 
     /**
-     * A ledger that came when nobody waited for it any more: nobody knows its id, so nothing is
-     * ever in it.
+     * A ledger that was created when no caller waited for it any more: no writer knows its id, so
+     * nothing is ever in it.
      */
     private static void discard(Session owner, WriteHandle late) {
         late.closeAsync().whenComplete((nothing, unsealed) -> {
             try {
                 owner.client().newDeleteLedgerOp().withLedgerId(late.getId()).execute()
                         .exceptionally(failure -> {
-                    LOG.warn("ledger {}, which nobody waited for, stays", late.getId(), failure);
+                    LOG.warn("ledger {}, created without a caller, stays", late.getId(), failure);
                     return null;
                 });
             } catch (Exception ended) {
-                LOG.warn("ledger {}, which nobody waited for, stays", late.getId(), ended);
+                LOG.warn("ledger {}, created without a caller, stays", late.getId(), ended);
             }
         });
     }
@@ -353,7 +353,7 @@ public final class Gateway {
         try {
             result.close();
         } catch (Exception failure) {
-            LOG.debug("a listing that nobody waits for", failure);
+            LOG.debug("closing a listing", failure);
         }
     }
 

@@ -61,8 +61,8 @@ final class Refusals {
     }
 
     /**
-     * Why a bookie did not let us in, and which settings to check; null if a code does not say
-     * that it refused.
+     * Why a bookie did not admit the client, and which settings to check; null if a code does not
+     * say that it refused.
      */
     String words(WatchedBookKeeper client, BookieId id, int code) {
         if (code == BKException.Code.UnauthorizedAccessException) {

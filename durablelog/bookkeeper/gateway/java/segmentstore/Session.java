@@ -24,8 +24,8 @@ import org.apache.bookkeeper.net.BookieId;
  */
 final class Session {
     /**
-     * Readings at a time: each has four parts in direct memory. Others of this session wait, and
-     * nobody else's.
+     * Readings at a time: each has four parts in direct memory. Others of this session wait, those
+     * of other sessions do not.
      */
     private static final int READINGS_MAX = 4;
     private static final long IDLE_SECONDS = 10;
@@ -77,7 +77,7 @@ final class Session {
 
     /**
      * Connects; waits for the metadata service as long as the client's own settings say, and so
-     * many milliseconds for a bookie that lets us in.
+     * many milliseconds for a bookie that admits the client.
      */
     void connect(ClientConfiguration settings, byte[] secret, long millis) throws Exception {
         Bookies[] way = new Bookies[1];

@@ -68,8 +68,8 @@ public final class WatchedBookKeeper extends BookKeeper {
     }
 
     /**
-     * Before the client has begun what nobody could end: throws if no server answers, or BookKeeper
-     * has no nodes there.
+     * Before the client has begun what its caller could not end: throws if no server answers, or
+     * BookKeeper has no nodes there.
      */
     private static void checkZooKeeper(ClientConfiguration settings)
             throws IOException, InterruptedException, KeeperException, ConfigurationException {
