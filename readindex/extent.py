@@ -69,11 +69,11 @@ class Extent:
         self.data = data
         """All its bytes, while in memory and not in `pieces`."""
         self.pieces: list[bytes] | None = None
-        """TAIL: its bytes as they were appended, until somebody needs them in one."""
+        """TAIL: its bytes as they were appended, until they are needed in one."""
         self.places: array[int] | None = None
         """LOGGED: address in the log, length and CRC32C of each piece, one after another; the
-        first may begin before the extent. TAIL: the same of exactly its bytes, the checksum 0 as
-        long as nobody needs it; None if the log cannot give all of them back by place.
+        first may begin before the extent. TAIL: the same of exactly its bytes, the checksum 0
+        until it is needed; None if the log cannot give all of them back by place.
         """
         self.home = home
         self.address = -1
@@ -94,7 +94,7 @@ class Extent:
         pays.
         """
         self.ahead = False
-        """FETCHED: it came before anybody asked for it, and nobody has yet."""
+        """FETCHED: it was fetched before a reader asked for it, and none has yet."""
         self.owner: SequentialReader | None = None
         """FETCHED: the sequential reader it is held for; set by that alone."""
 

@@ -23,7 +23,7 @@ from collections.abc import Callable
 PAUSE_S = 0.001
 """The resolution of an event loop's timer."""
 WRITING_S = 0.1
-"""Somebody appends if somebody has within this time."""
+"""Appends go on if there was one within this time."""
 _READS_PER_TURN = 64
 """A read counts at least as this part of a portion: small reads cost by the call."""
 
@@ -99,7 +99,7 @@ class FairDelivery:
         if appended != self._appended_last:
             self._appended_last = appended
             if now_s - self._asked_s <= WRITING_S:
-                # Of appends since a check further back nobody knows whether they go on.
+                # Appends since an older check may be over by now.
                 self._written_s = now_s
         self._asked_s = now_s
         if now_s - self._written_s <= WRITING_S:

@@ -5,8 +5,8 @@ Each extent is in one of three places, and when room is needed they are emptied 
 - *consumed*: a sequential reader has read it to its end. A small amount only lingers for readers in
   step with it. Beyond an eighth of the bound, or some megabytes, the oldest is evicted at once, and
   its memory is used again while it is still warm;
-- *loose*: read by somebody who is not sequential, or not wanted by anybody any more. First in,
-  first out, but what nobody has read goes first, and what was read twice gets a second life;
+- *loose*: read by a reader that is not sequential, or not wanted by any reader any more. First in,
+  first out, but unread extents go first, and what was read twice stays for a second round;
 - *held* by a sequential reader: what is ahead of it. It goes last, from those who hold more than
   their share, and from its far end: readers at different places do not throw out each other's
   read-ahead.
@@ -52,7 +52,7 @@ class FetchedExtents:
         self.bytes_demoted = 0
         """Of those that wait, and those on their way; at most `spill_batch_bytes`."""
         self.ahead_hits = 0
-        """Extents fetched ahead that somebody came to read."""
+        """Extents fetched ahead that were read."""
         self.ahead_wasted_bytes = 0
         """Bytes of extents fetched ahead that went without having been read."""
 
@@ -157,8 +157,8 @@ class FetchedExtents:
             self.bytes_consumed += extent.length
 
     def _reader_ended(self, reader: SequentialReader) -> None:
-        """Nobody reads on there: what was fetched ahead and never read goes at once, the rest
-        before anything else that is loose.
+        """What was fetched ahead for it and never read goes at once, the rest before anything else
+        that is loose.
         """
         for extent in reversed(reader.release_all()):
             self._loose[extent] = None

@@ -1,13 +1,13 @@
 """Fetches: requests to Tier 2 that are under way, each for all who want its bytes (loop).
 
-A fetch belongs to nobody who asked: readers attach to any fetch in flight whose range has their
+A fetch belongs to no reader: readers attach to any fetch in flight whose range has their
 offset, and a reader that leaves does not stop it. What has come is kept by FetchedExtents; readers
 get it from the fetch itself, so they get on however small that bound is. Rules:
 
 - fetches never overlap one another or what is held: their ranges are cut at both;
 - at most `fetches_in_flight_max` requests are sent at a time, the others wait for their turn;
 - a fetch that waits for the budget begins at once when it becomes urgent;
-- errors reach the readers attached, and nobody else.
+- errors reach the readers attached, and no others.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Fetch:
         self.reader: SequentialReader | None = None
         """The sequential reader it is for, if it is for one."""
         self.ahead = ahead
-        """It began before anybody asked for its bytes."""
+        """It began before a reader asked for its bytes."""
         self.wait_s = 0.0
         """For the budget, before it may begin; unless `urgent`."""
         self.urgent = asyncio.Event()

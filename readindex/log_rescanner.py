@@ -3,7 +3,7 @@ for all (loop).
 
 A reader that misses bytes registers a *want*: a read one, an upload one for each gap in its blocks,
 all before it waits. At most one rescan of the log runs at a time. Bytes it brings go to every want
-they answer directly, so everybody gets on even when memory has no room to keep them. A want is
+they answer directly, so all get on even when memory has no room to keep the bytes. A want is
 answered as soon as it is whole. A rescan that is under way serves it when it has not passed its
 beginning yet; else the next one does.
 """
@@ -57,7 +57,7 @@ class LogRescanner:
         self._waiting: list[Want] = []
         self._served: list[Want] = []
         self._by_segment: dict[int, list[Want]] = {}
-        """All wants that nobody has answered yet."""
+        """All wants that are not answered yet."""
         self._asking = 0
         self._asked = asyncio.Event()
         self._asked.set()
@@ -94,7 +94,7 @@ class LogRescanner:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """While somebody registers wants over several turns of the loop, no rescan begins: it would
+        """While a caller registers wants over several turns of the loop, no rescan begins: it would
         miss the rest.
         """
         self._asking += 1
@@ -107,7 +107,7 @@ class LogRescanner:
                 self._asked.set()
 
     def abandon(self, wants: Iterable[Want]) -> None:
-        """Nobody waits for these any more."""
+        """No caller waits for these any more."""
         for want in wants:
             # A caller that was cancelled while waiting has cancelled the future with it.
             want.future.cancel()
@@ -116,7 +116,7 @@ class LogRescanner:
     def offer(self, segment_id: int, offset: int, data: bytes) -> bool:
         """Bytes a rescan found, in order of offset for each segment.
 
-        True if nobody is helped by keeping them.
+        True if a want took all of them and they need not be kept.
         """
         taken = False
         end_offset = offset + len(data)
@@ -141,7 +141,7 @@ class LogRescanner:
 
     @property
     def in_vain(self) -> bool:
-        """True if the rescan has found nothing at all for somebody."""
+        """True if there is a want for which the rescan has found nothing at all."""
         return any(not want.pieces and not want.future.done() for want in self._served)
 
     async def close(self) -> None:

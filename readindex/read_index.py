@@ -233,7 +233,7 @@ class ReadIndex:
         self._waiting.wake(segment_id)
 
     def evicted(self, segment_id: int) -> None:
-        """The segment has left memory, where nobody used it: nothing is held of it any more."""
+        """The segment has left memory, where it was not in use: nothing is held of it any more."""
         self._cache_manager.drop_segment(segment_id)
 
     def deleted(self, segment_id: int) -> None:
@@ -276,7 +276,7 @@ class ReadIndex:
 
     @property
     def refill_in_vain(self) -> bool:
-        """True if the rescan under way has found nothing for somebody."""
+        """True if there is a want for which the rescan under way has found nothing."""
         return self._log_rescanner.in_vain
 
     @property

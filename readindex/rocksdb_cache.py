@@ -199,7 +199,7 @@ class RocksDbCache(CacheStorage):
 
     def _lose(self, address: int) -> None:
         self._lost[address] = None
-        # Only for the count of misses: the bound keeps a cache that nobody deletes from small.
+        # Only for the count of misses: the bound keeps it small where no caller deletes.
         if len(self._lost) > 65536:
             self._lost.popitem(last=False)
 
@@ -250,7 +250,7 @@ class RocksDbCache(CacheStorage):
             opening = asyncio.get_running_loop().run_in_executor(
                 self._executor, _open, self._disk, self._directory, path, self._window
             )
-            # To its end: a database that nobody has would be closed by nobody.
+            # To its end: a database without an owner would stay open.
             cancelled = await outlast(opening)
             self._database = opening.result()
             if cancelled:

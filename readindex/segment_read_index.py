@@ -150,7 +150,7 @@ class SegmentReadIndex:
             self.segment_id, offset, extent.end_offset - offset, b"", Home.TAIL
         )
         rest.data, rest.pieces = None, pieces
-        # Of the part before it Tier 2 has all: nobody asks for its places.
+        # Of the part before it Tier 2 has all: its places are not needed.
         rest.places, extent.places = extent.places_from(offset), None
         extent.pieces = extent.parts(extent.start_offset, offset - extent.start_offset)
         extent.length = offset - extent.start_offset

@@ -86,7 +86,7 @@ class Spiller:
         return True
 
     async def close(self) -> None:
-        """Stop; what was on its way may or may not be in the cache, which nobody asks any more."""
+        """Stop; what was on its way may or may not be in the cache, which is not read any more."""
         self._closed = True
         if self._retry is not None:
             self._retry.cancel()

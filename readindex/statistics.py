@@ -57,9 +57,9 @@ class ReadIndexStatistics(NamedTuple):
     prefetch_bytes: int
     """Of `fetch_bytes`, those fetched ahead."""
     read_ahead_hits: int
-    """Pieces fetched ahead that somebody came to read."""
+    """Extents fetched ahead that were read."""
     read_ahead_wasted_bytes: int
-    """Fetched ahead, and dropped before anybody came."""
+    """Fetched ahead, and dropped unread."""
     sequential_readers: int
     """Places being read in sequence now: how many share the memory of fetched bytes."""
     delivery_pauses: int
