@@ -11,7 +11,7 @@ Rules of this file:
   taken;
 - an opening of a folder whose store is being closed in this process waits for that. One that is
   alive and is used is left alone, but for an interactive session
-  (docs/decisions/0031-stores-nobody-closed.md).
+  (docs/decisions/0031-stores-that-are-never-closed.md).
 """
 
 from __future__ import annotations

@@ -35,12 +35,13 @@ BANNED = re.compile(
 """Everyday words that stand for a mechanism with a name, and actors without a noun."""
 OLD_WORDS = re.compile(
     r"(?<!`)\b(?:look(?:s|ed|ing)?\s(?:at|for|into)|let(?:s|ting)? go|gone(?! round)|heard|hears?"
-    r"|judge[sd]?|condemn(?:s|ed)?|taken back|told|tell(?:s|ing)?|whoever|whomever|lanes?)\b(?!`)",
+    r"|judge[sd]?|condemn(?:s|ed)?|taken back|told|tell(?:s|ing)?|whoever|whomever|lanes?"
+    r"|nobody|somebody|someone|anybody|everybody)\b(?!`)",
     re.IGNORECASE,
 )
 """Words that comments and docstrings no longer use: check, search, inspect, release, missing or
 deleted, received, mark for deletion, cancel, report, the process that, and writer thread stand
-for them.
+for them. In the place of the last five is the noun of the actor.
 """
 ACTOR = re.compile(
     r"(?:^|[,;:(]\s*|\b(?:and|or|of|by|for|to|from|with|in|on|at|is|but|not|than|asks?|says?"

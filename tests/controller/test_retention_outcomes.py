@@ -59,7 +59,7 @@ def test_a_pass_whose_write_has_no_answer_ends_and_the_next_one_goes_by_what_is_
             await asyncio.sleep(PERIOD_S / 2)
             assert [await period() for _ in range(2)] == [0, 0]
             tables.lost.append(lost)
-            # It would truncate at 10, which nobody may do by a tail that is perhaps not there.
+            # It would truncate at 10, which is refused by a tail that is perhaps not there.
             assert await period() == 0
             assert not tables.lost
             # As if there had been an answer.
