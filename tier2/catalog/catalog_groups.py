@@ -20,7 +20,7 @@ import pyarrow as pa
 from tier2.catalog.catalog_files import PartialFile, chosen_schema
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_manifest import Manifest, TableFile
-from tier2.catalog.catalog_reading import fetch_groups, open_table
+from tier2.catalog.catalog_reading import open_table, read_groups
 from tier2.catalog.catalog_schema import SCHEMAS
 from tier2.object_storage import ObjectStorage
 
@@ -106,8 +106,8 @@ class TableGroups:
         """The rows of row groups [start, stop), with the columns asked for."""
         try:
             groups = list(range(start, stop))
-            fetched = await fetch_groups(self._storage, self._file, self._partial, groups)
-            return fetched.read(groups).select(self._columns)
+            table = await read_groups(self._storage, self._file, self._partial, groups)
+            return table.select(self._columns)
         except CatalogFormatError as error:
             raise CatalogFormatError(f"{self._file.object}: {error}") from error
 

@@ -4,6 +4,7 @@ Rules of this file:
 
 - no byte is decoded unchecked: a table by its checksum, a part of it by the footer's and those of
   its pages;
+- what fails a check is fetched anew (`checked_fetches`);
 - what is not there, or is other than the manifest says, is CatalogFormatError with the object's
   name.
 
@@ -13,6 +14,7 @@ Coroutines over ObjectStorage, as in `catalog_snapshots`. All may raise StorageU
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +32,7 @@ from tier2.catalog.catalog_files import (
 from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_manifest import Manifest, TableFile
 from tier2.catalog.catalog_schema import OBJECTS, SCHEMAS, check_version
+from tier2.checked_fetches import fetch_checked
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError, ObjectStorage
 
 REQUESTS_AT_ONCE: Final = 4
@@ -66,14 +69,16 @@ async def read_table(
             else (min(shard, default=0), max(shard, default=-1))
         )
         shards = range(first, last + 1)
-        return (await fetch_shards(storage, manifest, shards, columns)).read(shards)
+        return await (await fetch_shards(storage, manifest, shards, columns)).read(shards)
     file = manifest.tables[name]
     wanted = None if columns is None else list(columns)
     chosen_schema(schema, wanted)
     try:
         check_version(file.schema_version, "table")
         if segment_ids is None:
-            return await _read_whole(storage, file, schema, wanted)
+            return await fetch_checked(
+                partial(_read_whole, storage, file, schema, wanted), CatalogFormatError
+            )
         return await _read_segments(storage, file, schema, wanted, sorted(set(segment_ids)))
     except CatalogFormatError as error:
         raise CatalogFormatError(f"{file.object}: {error}") from error
@@ -82,30 +87,47 @@ async def read_table(
 class FetchedShards:
     """Some shards of `objects`: their row groups' bytes, decoded as they are asked for.
 
-    Not for two threads at once.
+    Not for two tasks at once.
     """
 
     def __init__(
-        self, name: str, partial: PartialFile, groups: Sequence[int], fetched: FetchedGroups
+        self,
+        storage: ObjectStorage,
+        file: TableFile,
+        footer: PartialFile,
+        groups: list[int],
+        fetched: FetchedGroups,
     ) -> None:
-        self._name = name
-        self._partial = partial
+        self._storage = storage
+        self._file = file
+        self._footer = footer
         self._groups = groups
-        self._fetched = fetched
+        self._fetched: FetchedGroups | None = fetched
 
     def row_count(self, shards: Sequence[int]) -> int:
         """How many rows `read` gives of these shards."""
-        return self._partial.row_count(self._partial.choose_shards(shards, self._groups))
+        return self._footer.row_count(self._footer.choose_shards(shards, self._groups))
 
-    def read(self, shards: Sequence[int]) -> pa.Table:
+    async def read(self, shards: Sequence[int]) -> pa.Table:
         """The rows of these, as they lie in the table; none of shards that were not fetched.
 
-        Raises CatalogFormatError.
+        What fails a check is fetched anew. Raises CatalogFormatError, StorageUnavailableError.
         """
         try:
-            return self._fetched.read(self._partial.choose_shards(shards, self._groups))
+            return await fetch_checked(partial(self._decode, shards), CatalogFormatError)
         except CatalogFormatError as error:
-            raise CatalogFormatError(f"{self._name}: {error}") from error
+            raise CatalogFormatError(f"{self._file.object}: {error}") from error
+
+    async def _decode(self, shards: Sequence[int]) -> pa.Table:
+        if self._fetched is None:
+            self._fetched = await fetch_groups(
+                self._storage, self._file, self._footer, self._groups
+            )
+        try:
+            return self._fetched.read(self._footer.choose_shards(shards, self._groups))
+        except CatalogFormatError:
+            self._fetched = None
+            raise
 
 
 async def fetch_shards(
@@ -123,12 +145,12 @@ async def fetch_shards(
         raise ValueError(f"{shards} are not shards, which are 0 to 255")
     try:
         check_version(file.schema_version, "table")
-        partial = await _open(storage, file, OBJECTS, wanted)
-        groups = partial.choose_shards(shards)
-        fetched = await fetch_groups(storage, file, partial, groups)
+        footer = await _open(storage, file, OBJECTS, wanted)
+        groups = footer.choose_shards(shards)
+        fetched = await fetch_groups(storage, file, footer, groups)
     except CatalogFormatError as error:
         raise CatalogFormatError(f"{file.object}: {error}") from error
-    return FetchedShards(file.object, partial, groups, fetched)
+    return FetchedShards(storage, file, footer, groups, fetched)
 
 
 async def open_table(
@@ -172,11 +194,9 @@ async def _read_segments(
 ) -> pa.Table:
     # The column that rows are chosen by is read even if the caller did not ask for it.
     fetched = None if columns is None else list(dict.fromkeys([*columns, "segment_id"]))
-    partial = await _open(storage, file, schema, fetched)
-    groups = partial.choose_segments(segment_ids)
-    table = _of_segments(
-        (await fetch_groups(storage, file, partial, groups)).read(groups), segment_ids
-    )
+    footer = await _open(storage, file, schema, fetched)
+    groups = footer.choose_segments(segment_ids)
+    table = _of_segments(await read_groups(storage, file, footer, groups), segment_ids)
     return table if columns is None else table.select(columns)
 
 
@@ -204,18 +224,32 @@ def _of_segments(table: pa.Table, segment_ids: list[int]) -> pa.Table:
 async def _open(
     storage: ObjectStorage, file: TableFile, schema: pa.Schema, columns: list[str] | None
 ) -> PartialFile:
-    footer = await _get(
-        storage, file.object, ByteRange(file.size - file.footer_size, file.footer_size)
-    )
-    _check_sum("footer checksum", footer, file.footer_crc32c)
-    return PartialFile(file.size, footer, schema, columns)
+    async def fetch() -> bytes:
+        footer = await _get(
+            storage, file.object, ByteRange(file.size - file.footer_size, file.footer_size)
+        )
+        _check_sum("footer checksum", footer, file.footer_crc32c)
+        return footer
+
+    return PartialFile(file.size, await fetch_checked(fetch, CatalogFormatError), schema, columns)
+
+
+async def read_groups(
+    storage: ObjectStorage, file: TableFile, footer: PartialFile, groups: list[int]
+) -> pa.Table:
+    """The rows of these row groups. Raises CatalogFormatError."""
+
+    async def fetch() -> pa.Table:
+        return (await fetch_groups(storage, file, footer, groups)).read(groups)
+
+    return await fetch_checked(fetch, CatalogFormatError)
 
 
 async def fetch_groups(
-    storage: ObjectStorage, file: TableFile, partial: PartialFile, groups: list[int]
+    storage: ObjectStorage, file: TableFile, footer: PartialFile, groups: list[int]
 ) -> FetchedGroups:
     """The bytes of these row groups, a few requests at a time. Raises CatalogFormatError."""
-    ranges = partial.ranges(groups)
+    ranges = footer.ranges(groups)
     pieces: list[tuple[int, bytes]] = []
     for first in range(0, len(ranges), REQUESTS_AT_ONCE):
         some = ranges[first : first + REQUESTS_AT_ONCE]
@@ -223,7 +257,7 @@ async def fetch_groups(
             *(_get(storage, file.object, each) for each in some), name="read catalog"
         )
         pieces += zip((each.offset for each in some), data, strict=True)
-    return partial.fetched(pieces)
+    return footer.fetched(pieces)
 
 
 def _check_sum(what: str, data: bytes, recorded: int) -> None:

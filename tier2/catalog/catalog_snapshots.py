@@ -35,6 +35,7 @@ from tier2.catalog.catalog_format_error import CatalogFormatError
 from tier2.catalog.catalog_manifest import MANIFEST_BYTES_MAX, Manifest, TableFile
 from tier2.catalog.catalog_schema import SCHEMA_VERSION
 from tier2.catalog.catalog_tables import CatalogTables, build_tables_of
+from tier2.checked_fetches import fetch_checked
 from tier2.object_names import (
     CATALOG_PREFIX,
     SnapshotName,
@@ -316,13 +317,17 @@ async def manifest_named(storage: ObjectStorage, name: str) -> Manifest:
 async def _manifest_if_there(storage: ObjectStorage, name: str, size: int) -> Manifest | None:
     if not 0 < size <= MANIFEST_BYTES_MAX:
         raise CatalogFormatError(f"{name}: {size:,} bytes are no manifest")
-    try:
-        data = await storage.get_range(name, 0, size)
-    except ObjectNotFoundError:
-        return None
-    except InvalidRangeError as error:
-        raise CatalogFormatError(f"it is shorter than a listing says: {error}") from None
-    return catalog_manifest.parse(data, name)
+
+    async def fetch() -> Manifest | None:
+        try:
+            data = await storage.get_range(name, 0, size)
+        except ObjectNotFoundError:
+            return None
+        except InvalidRangeError as error:
+            raise CatalogFormatError(f"it is shorter than a listing says: {error}") from None
+        return catalog_manifest.parse(data, name)
+
+    return await fetch_checked(fetch, CatalogFormatError)
 
 
 async def delete_old_snapshots(

@@ -55,10 +55,10 @@ def test_shards_are_fetched_together_and_decoded_one_by_one() -> None:
         for some in ([3], [4, 0x40], shards, [0xFF], []):
             wanted = [int(str(shard), 16) in some for shard in objects["shard"].to_pylist()]
             expected = objects.filter(pa.array(wanted, pa.bool_())).select(["name", "size"])
-            assert fetched.read(some) == expected
+            assert await fetched.read(some) == expected
             assert fetched.row_count(some) == expected.num_rows
         assert place.storage.statistics().requests() == requests
-        assert fetched.read([5]).num_rows == fetched.row_count([5]) == 0
+        assert (await fetched.read([5])).num_rows == fetched.row_count([5]) == 0
 
     run(main())
 

@@ -50,9 +50,8 @@ async def overtaken_sources(
 async def _live_names(storage: ObjectStorage, manifest: Manifest, names: set[str]) -> set[str]:
     live: set[str] = set()
     for shard in sorted({int(name[:2], 16) for name in names}):
-        rows = (await shard_rows(storage, {manifest.container_id: manifest}, [shard], _COLUMNS)).of(
-            shard
-        )
+        fetched = await shard_rows(storage, {manifest.container_id: manifest}, [shard], _COLUMNS)
+        rows = await fetched.of(shard)
         listed = zip(rows["name"].to_pylist(), rows["state"].to_pylist(), strict=True)
         live |= {str(name) for name, state in listed if name in names and state == LIVE}
     return live

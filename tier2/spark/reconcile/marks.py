@@ -47,7 +47,7 @@ async def marks_of(
     shards = sorted(int(prefix, 16) for prefix in prefixes)
     rows = await shard_rows(storage, manifests, shards, ("name",))
     return {
-        shard: _bits(pc.is_in(rows.of(shard)["name"].cast(pa.string()), value_set=names))
+        shard: _bits(pc.is_in((await rows.of(shard))["name"].cast(pa.string()), value_set=names))
         for shard in shards
     }
 
@@ -59,11 +59,8 @@ async def names_of(
     every = [np.frombuffer(zlib.decompress(each), np.uint8) for each in marks]
     if not every:
         return pa.array([], pa.string())
-    names = (
-        (await shard_rows(storage, manifests, [shard], ("name",)))
-        .of(shard)["name"]
-        .cast(pa.string())
-    )
+    rows = await shard_rows(storage, manifests, [shard], ("name",))
+    names = (await rows.of(shard))["name"].cast(pa.string())
     bits = np.unpackbits(np.bitwise_or.reduce(every), count=len(names)).astype(bool)
     return pa.concat_arrays([pa.array([], pa.string()), *names.filter(pa.array(bits)).chunks])
 

@@ -43,7 +43,7 @@ class _Container(Protocol):
     def row_count(self, shards: Sequence[int]) -> int:
         """How many rows there are to decode."""
 
-    def read(self, shards: Sequence[int]) -> pa.Table:
+    async def read(self, shards: Sequence[int]) -> pa.Table:
         """The rows of these shards, sorted by name, perhaps with others."""
 
 
@@ -55,7 +55,7 @@ class _Decoded(NamedTuple):
     def row_count(self, shards: Sequence[int]) -> int:  # noqa: ARG002 - as of one that has not
         return 0
 
-    def read(self, shards: Sequence[int]) -> pa.Table:  # noqa: ARG002 - as of one that has not
+    async def read(self, shards: Sequence[int]) -> pa.Table:  # noqa: ARG002 - as above
         return self.table
 
 
@@ -73,10 +73,10 @@ class ShardRows:
         self._blocks = {shard: block for block in self._cut(shards) for shard in block}
         self._decoded: dict[int, pa.Table] = {}
 
-    def of(self, shard: int) -> pa.Table:
-        """The rows of one of the shards, by name. Raises CatalogFormatError."""
+    async def of(self, shard: int) -> pa.Table:
+        """The rows of one of the shards, by name. Raises as `shard_rows`."""
         if shard not in self._decoded:
-            self._decoded = self._decode(self._blocks[shard])
+            self._decoded = await self._decode(self._blocks[shard])
         return self._decoded[shard]
 
     def _cut(self, shards: Sequence[int]) -> list[list[int]]:
@@ -91,11 +91,11 @@ class ShardRows:
             rows += more
         return blocks
 
-    def _decode(self, shards: Sequence[int]) -> dict[int, pa.Table]:
+    async def _decode(self, shards: Sequence[int]) -> dict[int, pa.Table]:
         prefixes = [f"{SHARDS[shard]}/" for shard in shards]
         parts: list[list[pa.Table]] = [[self._empty] for _ in shards]
         for container in self._containers:
-            table = container.read(shards)
+            table = await container.read(shards)
             for part, (start, end) in zip(parts, stretches(table["name"], prefixes), strict=True):
                 part.append(table.slice(start, end - start))
         return {shard: pa.concat_tables(part) for shard, part in zip(shards, parts, strict=True)}
@@ -121,7 +121,7 @@ async def shard_rows(
         containers += (
             fetched
             if len(every) <= CONTAINERS_HELD
-            else [_Decoded(each.read(shards)) for each in fetched]
+            else [_Decoded(await each.read(shards)) for each in fetched]
         )
     return ShardRows(containers, shards, columns)
 

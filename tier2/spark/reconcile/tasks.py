@@ -116,7 +116,7 @@ async def scan(
             table = await listings[0]
             del listings[0]
             ask(1)
-            rows = [before.of(shard) for shard in piece]
+            rows = [await before.of(shard) for shard in piece]
             objects += sum(each.num_rows for each in rows)
             listed += table.num_rows
             found += [
@@ -197,7 +197,7 @@ async def read_shard(
     storage: ObjectStorage, manifests: Mapping[int, Manifest], shard: int
 ) -> pa.Table:
     """What is compared of the rows of one shard, in all containers, by name."""
-    return (await shard_rows(storage, manifests, [shard], COMPARED)).of(shard)
+    return await (await shard_rows(storage, manifests, [shard], COMPARED)).of(shard)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
@@ -327,10 +327,11 @@ async def _rows(
     if not some:
         return no_objects(columns)
     rows = await shard_rows(storage, manifests, some, columns)
-    wanted = [
-        table.filter(pc.is_in(table["name"], value_set=names)) for table in map(rows.of, some)
-    ]
-    return pa.concat_tables([no_objects(columns), *wanted])
+    wanted = [no_objects(columns)]
+    for shard in some:
+        table = await rows.of(shard)
+        wanted.append(table.filter(pc.is_in(table["name"], value_set=names)))
+    return pa.concat_tables(wanted)
 
 
 async def _rows_by_owner(
