@@ -11,10 +11,12 @@ can replace bytes.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from storagewriter.proposal_rules import HeaderWindow, check_header, plan_windows
-from tier2.block_object import BlockTooShortError, parse_block_header
+from tier2.block_object import BlockFormatError, BlockTooShortError, parse_block_header
+from tier2.checked_fetches import fetch_checked
 from tier2.mailbox.messages import Replacement, ReplaceProposal
 from tier2.object_names import parse_object_name
 from tier2.object_storage import ObjectStorage
@@ -29,15 +31,16 @@ async def check_headers(
     """Raise BlockFormatError unless every new chunk of these replacements lies in a block that is
     what it should be.
 
-    Also raises ObjectNotFoundError, InvalidRangeError, StorageUnavailableError. The proposal has no
-    fault.
+    What is not so is fetched anew first: a refusal is final. Also raises ObjectNotFoundError,
+    InvalidRangeError, StorageUnavailableError. The proposal has no fault.
     """
     windows = plan_windows(
         (chunk for each in replacements for chunk in each.new), proposal.object.size
     )
     for first in range(0, len(windows), WINDOWS_AT_ONCE):
         checks = (
-            _check(storage, proposal, window) for window in windows[first : first + WINDOWS_AT_ONCE]
+            fetch_checked(partial(_check, storage, proposal, window), BlockFormatError)
+            for window in windows[first : first + WINDOWS_AT_ONCE]
         )
         for outcome in await gather_outcomes(*checks, name="proposal headers"):
             if outcome is not None:

@@ -26,6 +26,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from segmentstore.contracts.backoff import Backoff
@@ -45,6 +46,7 @@ from storagewriter.orphan_requests import OrphanRequests
 from storagewriter.orphan_sweeper import OrphanSweeper, SweepStoppedError
 from storagewriter.proposal_committer import ProposalCommitter
 from storagewriter.proposal_rules import OpenProposals, refusal
+from tier2.checked_fetches import fetch_checked
 from tier2.mailbox.mailbox import (
     MailboxEntry,
     each_message,
@@ -347,17 +349,22 @@ class RequestProcessor:
         assert stored is not None, entry
         if not 0 < stored.size <= MESSAGE_BYTES_MAX:
             raise MessageFormatError(f"{stored.size} bytes; a message has 1 to {MESSAGE_BYTES_MAX}")
+        # The answer to what cannot be read is final.
+        found = await fetch_checked(
+            partial(self._fetch, stored.name, stored.size, entry.key), MessageFormatError
+        )
+        assert not isinstance(found, Answer), entry
+        return found
+
+    async def _fetch(self, name: str, size: int, key: MessageKey) -> Message | Answer | None:
         try:
-            data = await self._storage.get_range(stored.name, 0, stored.size)
+            data = await self._storage.get_range(name, 0, size)
         except (ObjectNotFoundError, InvalidRangeError):
             return None
         if len(data) <= INLINE_BYTES:
-            found = parse_message(data, entry.key)
-        else:
-            loop = asyncio.get_running_loop()
-            found = await loop.run_in_executor(self._executor, parse_message, data, entry.key)
-        assert not isinstance(found, Answer), entry
-        return found
+            return parse_message(data, key)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._executor, parse_message, data, key)
 
     async def _guarded(self, key: MessageKey, work: Coroutine[Any, Any, _T]) -> _T | None:
         """Do something a message asks for.

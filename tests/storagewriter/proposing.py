@@ -16,10 +16,11 @@ from segmentstore.contracts.runtime import Runtime
 from storagewriter.config import StorageWriterConfig
 from storagewriter.request_processor import RequestProcessor
 from tests.storagewriter.fake_container import TAG, FakeContainer, make_config
+from tests.tier2.flipping_storage import FlippingStorage
 from tier2.block_object import parse_block_header
 from tier2.mailbox.mailbox import put_message, read_answer
 from tier2.mailbox.messages import Answer, OrphanDeletionRequest, Replacement, ReplaceProposal
-from tier2.memory_object_storage import MemoryBucket, MemoryObject, MemoryObjectStorage, Method
+from tier2.memory_object_storage import MemoryBucket, MemoryObject, Method
 from tier2.object_builder import ObjectBuilder
 from tier2.object_names import object_name
 from tier2.unique_ids import new_tagged_id
@@ -32,7 +33,7 @@ DAY_MS = 24 * 3600 * 1000
 Mailed = ReplaceProposal | OrphanDeletionRequest
 
 
-class HookedStorage(MemoryObjectStorage):
+class HookedStorage(FlippingStorage):
     """Says before each call what it is about to do."""
 
     def __init__(self, runtime: Runtime, bucket: MemoryBucket | None = None) -> None:

@@ -9,10 +9,12 @@ Rules of this file:
 - an attempt is known by its bytes. A job that puts the same message again, because it never learned
   whether the first put succeeded, finds it there as its own;
 - a message goes before its answer when both are taken away: one that could be found without its
-  answer would be answered again.
+  answer would be answered again;
+- what fails a check is fetched anew (`checked_fetches`): an answer is final, and so is what a job
+  reports.
 
 Every call may raise StorageUnavailableError, the outcome of a put being unknown then; nothing here
-tries again.
+tries again for it.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
+from tier2.checked_fetches import fetch_checked
 from tier2.mailbox.messages import (
     MESSAGE_BYTES_MAX,
     Answer,
@@ -88,7 +91,11 @@ async def _put(storage: ObjectStorage, runtime: Runtime, name: str, data: bytes)
 
 async def read_message(storage: ObjectStorage, key: MessageKey) -> Message | None:
     """The message of this key; None if there is none. Raises MessageFormatError. Two requests."""
-    found = parse_message(await get_bytes(storage, message_name(key)), key)
+
+    async def fetch() -> Message | Answer | None:
+        return parse_message(await get_bytes(storage, message_name(key)), key)
+
+    found = await fetch_checked(fetch, MessageFormatError)
     return None if isinstance(found, Answer) else found
 
 
@@ -100,7 +107,11 @@ async def read_answer(
     Raises MessageFormatError. At most two requests.
     """
     key = MessageKey(container_id, job_id, message_id)
-    found = parse_message(await get_bytes(storage, answer_name(key)), key, answer=True)
+
+    async def fetch() -> Message | Answer | None:
+        return parse_message(await get_bytes(storage, answer_name(key)), key, answer=True)
+
+    found = await fetch_checked(fetch, MessageFormatError)
     return found if isinstance(found, Answer) else None
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
+from tests.tier2.flipping_storage import FlippingStorage
 from tier2.block_object import parse_block_header
+from tier2.block_reader import FETCHES_MAX
 from tier2.memory_object_storage import MemoryObject, MemoryObjectStorage
 from tier2.object_builder import ObjectBuilder
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
@@ -81,3 +84,15 @@ def test_an_object_that_is_shorter_or_missing_is_no_object_of_ours() -> None:
 
     with pytest.raises(ObjectNotFoundError):
         asyncio.run(gone())
+
+
+def test_a_wrong_bit_in_an_answer_is_no_wrong_object() -> None:
+    async def main() -> None:
+        builder = built(10_000, 1)
+        storage = FlippingStorage(Runtime())
+        await storage.put(NAME, builder.parts, UNIQUE_ID)
+        for seed in range(50):
+            storage.give_wrong(FETCHES_MAX - 1, random.Random(seed))
+            await check_written(storage, Runtime(), NAME, builder.beginnings)
+
+    asyncio.run(main())

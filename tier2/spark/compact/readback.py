@@ -12,10 +12,12 @@ Coroutines over ObjectStorage and Runtime; no pyspark.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
+from tier2.checked_fetches import fetch_checked
 from tier2.object_builder import BlockBeginning
 from tier2.object_storage import ObjectStorage
 from tier2.spark.compact.sources import several, with_retries
@@ -41,10 +43,11 @@ async def check_written(
     """Raise DataCorruptionError unless these, in the order of their places, are in the object of
     this name.
 
-    Also raises ObjectNotFoundError, InvalidRangeError, StorageUnavailableError.
+    Another beginning is fetched anew before it counts. Also raises ObjectNotFoundError,
+    InvalidRangeError, StorageUnavailableError.
     """
 
-    async def check(window: _Window) -> None:
+    async def check_once(window: _Window) -> None:
         data = await with_retries(
             runtime, lambda: storage.get_range(name, window.start, window.end - window.start)
         )
@@ -54,6 +57,9 @@ async def check_written(
                     f"object {name} block at {place}",
                     "its header and extent table are not those that were just written",
                 )
+
+    async def check(window: _Window) -> None:
+        await fetch_checked(partial(check_once, window), DataCorruptionError)
 
     await several(check, _windows(beginnings), WINDOWS_AT_ONCE)
 
