@@ -228,6 +228,18 @@ class Page(NamedTuple):
     """Of the next page, behind one that has no key to go on from."""
 
 
+class Level(NamedTuple):
+    """A page of what is right below a prefix."""
+
+    objects: Sequence[tuple[str, int, int]]
+    """Keys with size and time."""
+    prefixes: Sequence[str]
+    token: str
+    """Of the next page; empty: there is none."""
+    last: str
+    """The last of all that came so far."""
+
+
 _LISTING: Final = frozenset(("IsTruncated", "KeyCount", "MaxKeys", "Name"))
 """What every listing has some of."""
 
@@ -264,6 +276,10 @@ def list_objects(
 def _check_page(prefix: str, start_after: str, token: str, page: Page) -> None:
     keys = [start_after, *(key for key, _, _ in page.objects)]
     for before, key in pairwise(keys):
+        if not key.startswith(prefix):
+            raise StorageUnavailableError(
+                prefix, f"ListObjectsV2: {key} is not below {prefix}", "odd-listing"
+            )
         if key <= before:
             raise StorageUnavailableError(
                 prefix, f"ListObjectsV2: {key} came behind {before}", "odd-listing"
@@ -272,6 +288,41 @@ def _check_page(prefix: str, start_after: str, token: str, page: Page) -> None:
         raise StorageUnavailableError(
             prefix, "ListObjectsV2: more is said to follow, and not where", "odd-listing"
         )
+
+
+def list_level(
+    bucket: str, prefix: str, token: str = "", behind: str = ""
+) -> Callable[[S3Client], Level]:
+    """A page of what is right below `prefix`, objects and the prefixes of others.
+
+    `token` and `behind` are of the page before: its token, and the last of what it has. Checked as
+    the pages of `list_objects`.
+    """
+
+    def work(client: S3Client) -> Level:
+        after: Any = {"ContinuationToken": token} if token else {}
+        reply = client.list_objects_v2(Bucket=bucket, Prefix=prefix, Delimiter="/", **after)
+        if _LISTING.isdisjoint(reply):
+            raise LookupError("the reply is no listing: it may not be the store's")
+        objects = [
+            (each["Key"], each["Size"], milliseconds(each["LastModified"]))
+            for each in reply.get("Contents", ())
+        ]
+        prefixes = [each["Prefix"] for each in reply.get("CommonPrefixes", ())]
+        following = reply.get("NextContinuationToken", "") if reply.get("IsTruncated") else None
+        names = sorted((*(key for key, _, _ in objects), *prefixes))
+        is_odd = names and (names[0] <= behind or not all(map(_below(prefix), names)))
+        if is_odd or following in {"", token}:
+            raise StorageUnavailableError(
+                prefix, "ListObjectsV2: it has no order, or no end", "odd-listing"
+            )
+        return Level(objects, prefixes, following or "", names[-1] if names else behind)
+
+    return work
+
+
+def _below(prefix: str) -> Callable[[str], bool]:
+    return lambda name: name.startswith(prefix)
 
 
 def begin_upload(

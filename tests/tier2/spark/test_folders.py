@@ -4,6 +4,7 @@ markers, messages, leftovers.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 import uuid
@@ -17,11 +18,14 @@ from recovery.harness.services.s3_servers import Moto, credentials
 from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from segmentstore.contracts.checksum import crc32c
+from segmentstore.contracts.runtime import Runtime
 from storagewriter import request_processor
 from tests.store.harness import TINY
 from tests.support.suites import slow
+from tests.tier2.flipping_storage import FlippingStorage
 from tests.tier2.spark.reconcile_dry import LocalSpark, found, stopped
 from tests.tier2.spark.reconcile_world import DAY_S, EPOCH, STORE_ID, World
+from tier2.block_reader import FETCHES_MAX
 from tier2.mailbox.messages import Answer, ExportRequest, encode
 from tier2.metadata_manifest import (
     FileContent,
@@ -41,6 +45,7 @@ from tier2.object_names import (
 )
 from tier2.spark.common.command_options import Exit
 from tier2.spark.reconcile import folder_tasks
+from tier2.spark.reconcile.findings import StoreFacts
 from tier2.spark.reconcile.folders import ANSWERED_KEPT_MS
 from tier2.spark.reconcile.job import reconcile
 from tier2.store_markers import marker_text
@@ -60,6 +65,26 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path / "tier2")
+
+
+def test_a_marker_behind_a_wrong_bit_says_what_its_name_does(world: World) -> None:
+    async def main() -> None:
+        runtime = Runtime()
+        storage = FlippingStorage(runtime)
+        name = marker_name(STORE_ID)
+        await storage.put(name, [marker_text(name)], uuid.UUID(STORE_ID).bytes)
+        place = StoreFacts({}, world.now_ms, 0, store_id=STORE_ID)
+        executor = runtime.executor("listing", 1)
+        for count in (FETCHES_MAX - 1, FETCHES_MAX):
+            storage.give_wrong(count)
+            findings = await folder_tasks.check_folders(
+                storage, world.url, place, "00000000000000aa", executor
+            )
+            found_there = [row["kind"] for row in findings.to_pylist() if row["object"] == name]
+            assert found_there == ["unreadable"] * (count == FETCHES_MAX)
+        executor.shutdown()
+
+    asyncio.run(main())
 
 
 def snapshot_file(world: World, container_id: int, store_id: str, table: str = "segments") -> str:

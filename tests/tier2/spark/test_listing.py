@@ -208,8 +208,10 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     server = shared_server(Moto)
     server.make_bucket(BUCKET)
     s3_listing.kept_store.cache_clear()
+    s3_listing.kept_holder.cache_clear()
     yield server
     s3_listing.kept_store.cache_clear()
+    s3_listing.kept_holder.cache_clear()
 
 
 def put_raw(
@@ -306,6 +308,7 @@ def test_a_store_that_refuses_or_is_away_is_no_empty_listing(
         with pytest.raises(StorageUnavailableError, match="ListObjectsV2: connection"):
             content(work(url.replace(str(server.port), "1")))
     s3_listing.kept_store.cache_clear()
+    s3_listing.kept_holder.cache_clear()
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     with pytest.raises(StorageRefusedError, match="no-credentials"):
         content(list_shard(url, 0))

@@ -22,6 +22,7 @@ from typing import Final
 import pyarrow as pa
 
 from segmentstore.contracts.findings import Severity
+from tier2.block_reader import FETCHES_MAX
 from tier2.checkpoint_object import (
     HEADER_BYTES_MAX,
     CheckpointFormatError,
@@ -117,15 +118,14 @@ async def _check_marker(storage: ObjectStorage, row: Listed) -> list[FindingRow]
     wanted = marker_text(row.name)
     if row.size != len(wanted):
         return [bad_marker(row.name, f"a marker of {row.size} bytes, where it has {len(wanted)}")]
-    try:
-        data = await storage.get_range(row.name, 0, row.size)
-    except (ObjectNotFoundError, InvalidRangeError):
-        return []
-    return (
-        []
-        if data == wanted
-        else [bad_marker(row.name, "a marker that says something else than its name")]
-    )
+    for _ in range(FETCHES_MAX):
+        try:
+            data = await storage.get_range(row.name, 0, row.size)
+        except (ObjectNotFoundError, InvalidRangeError):
+            return []
+        if data == wanted:
+            return []
+    return [bad_marker(row.name, "a marker that says something else than its name")]
 
 
 async def _check_messages(storage: ObjectStorage, keys: Sequence[MessageKey]) -> list[FindingRow]:

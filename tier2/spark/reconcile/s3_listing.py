@@ -5,6 +5,9 @@ Rules of this file, the only one that touches obstore:
 
 - what to speak to and with which credentials is what botocore finds, so that a job sees the store
   the engine sees;
+- a page for logging in is an empty listing to obstore, and a page that lost the place of the next
+  one is the last. So botocore is asked behind the end, whose answers are checked. What it finds
+  there follows;
 - keys that obstore refuses (an empty part, `.` or `..`) or shows as others (it takes slashes off
   both ends) are no names of ours, and are to be seen. A prefix with such keys in it is listed on
   from there by botocore, slower, and each as it is;
@@ -15,13 +18,14 @@ Blocking. A store made here is kept for the process: making one takes a tenth of
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from functools import lru_cache
 from ipaddress import ip_address
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import botocore.session
@@ -32,10 +36,16 @@ from botocore import exceptions as boto
 from obstore import exceptions as obs
 from obstore.store import S3Store
 
+from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_names import is_name_part
-from tier2.object_storage import ObjectNotFoundError, ObjectStorageError, StoredObject
-from tier2.s3.s3_calls import list_objects, milliseconds
+from tier2.object_storage import (
+    ObjectNotFoundError,
+    ObjectStorageError,
+    StorageUnavailableError,
+    StoredObject,
+)
+from tier2.s3.s3_calls import list_level, list_objects
 from tier2.s3.s3_client import (
     CONNECT_TIMEOUT_S,
     READ_TIMEOUT_S,
@@ -54,10 +64,14 @@ if TYPE_CHECKING:
 CREDENTIALS_FOR_S: Final = 900
 """After so long botocore is asked again; it renews what expires within ten minutes."""
 RETRIES: Final = 5
-"""Of one request, by obstore itself, with waits that double."""
+"""Of one request, with waits that double."""
 CALL: Final = "ListObjectsV2"
 PAGE_KEYS: Final = 1000
 """Of one reply to botocore; more no store gives."""
+
+_DELAY_MIN_S: Final = 0.1
+_DELAY_MAX_S: Final = 5.0
+_T = TypeVar("_T")
 
 _MAKING: Final = Runtime().lock()
 
@@ -84,11 +98,10 @@ def list_prefix(url: str, prefix: str) -> Iterator[pa.Table]:
                 table = _listing(pa.table(batch))
                 if _is_perhaps_trimmed(table, prefix):
                     break
+                _check_order(prefix, last, table["key"])
                 if table.num_rows:
                     yield table
                     last = table["key"][-1].as_py() or ""
-            else:
-                return
         except obs.InvalidPathError:
             pass
         except _ERRORS as error:
@@ -102,7 +115,7 @@ def list_top(url: str, is_known_prefix: Callable[[str], bool]) -> Iterator[pa.Ta
     Raises as `list_prefix`.
     """
     location = parse_s3_url(url)
-    table, prefixes = _top(location) or _top_exactly(location)
+    table, prefixes = _top(location)
     if table.num_rows:
         yield table
     for prefix in prefixes:
@@ -110,18 +123,13 @@ def list_top(url: str, is_known_prefix: Callable[[str], bool]) -> Iterator[pa.Ta
             yield from list_prefix(url, prefix)
 
 
-def _top(location: S3Location) -> tuple[pa.Table, list[str]] | None:
-    """Objects and prefixes at the top; None if there may be others than are shown."""
-    try:
-        top = obstore.list_with_delimiter(s3_store(location), return_arrow=True)
-    except obs.InvalidPathError:
-        return None
-    except _ERRORS as error:
-        raise _translated(location, "", error) from error
-    table, prefixes = _listing(pa.table(top["objects"])), top["common_prefixes"]
-    if _is_perhaps_trimmed(table, "") or "" in prefixes:
-        return None
-    return table, sorted(f"{prefix}/" for prefix in prefixes)
+def _check_order(prefix: str, last: str, keys: pa.ChunkedArray[Any]) -> None:
+    """Raise StorageUnavailableError unless the keys come one behind another, and behind `last`."""
+    every = pa.concat_arrays([pa.array([last], pa.string()), *keys.cast(pa.string()).chunks])
+    if not pc.all(pc.less(every[:-1], every[1:]), min_count=0).as_py():
+        raise StorageUnavailableError(
+            prefix, f"{CALL}: keys came that are not behind those before", "odd-listing"
+        )
 
 
 def _is_perhaps_trimmed(table: pa.Table, prefix: str) -> bool:
@@ -136,48 +144,63 @@ def _list_exactly(location: S3Location, prefix: str, last: str) -> Iterator[pa.T
     """As `list_prefix`, of keys behind `last`."""
     under = location.prefix
     after = f"{under}{last}" if last else ""
-    holder, more, token = ClientHolder(location, Runtime()), True, ""
-    try:
-        while more:
-            work = list_objects(location.bucket, under + prefix, after, PAGE_KEYS, token)
-            objects, more, token = holder.call(prefix, CALL, work)
-            if objects:
-                yield listing_table(
-                    [StoredObject(key[len(under) :], size, ms) for key, size, ms in objects]
-                )
-                after = objects[-1][0]
-    finally:
-        holder.close()
+    more, token = True, ""
+    while more:
+        work = list_objects(location.bucket, under + prefix, after, PAGE_KEYS, token)
+        objects, more, token = _asked(location, prefix, work)
+        if objects:
+            yield listing_table(
+                [StoredObject(key[len(under) :], size, ms) for key, size, ms in objects]
+            )
+            after = objects[-1][0]
 
 
-def _top_exactly(location: S3Location) -> tuple[pa.Table, list[str]]:
-    """As `_top`.
+def _top(location: S3Location) -> tuple[pa.Table, list[str]]:
+    """Objects and prefixes at the top.
 
     A key that is the prefix of the store's URL is the store's own folder, and no object in it.
     """
     under = location.prefix
     objects: list[StoredObject] = []
     prefixes: list[str] = []
+    token = behind = ""
+    while True:
+        work = list_level(location.bucket, under, token, behind)
+        found, more, token, behind = _asked(location, "", work)
+        objects += [
+            StoredObject(key[len(under) :], size, ms) for key, size, ms in found if key != under
+        ]
+        prefixes += [prefix[len(under) :] for prefix in more]
+        if not token:
+            return listing_table(objects), prefixes
 
-    def list_pages(client: S3Client) -> None:
-        for page in client.get_paginator("list_objects_v2").paginate(
-            Bucket=location.bucket, Prefix=under, Delimiter="/"
-        ):
-            objects.extend(
-                StoredObject(
-                    each["Key"][len(under) :], each["Size"], milliseconds(each["LastModified"])
-                )
-                for each in page.get("Contents", ())
-                if each["Key"] != under
-            )
-            prefixes.extend(each["Prefix"][len(under) :] for each in page.get("CommonPrefixes", ()))
 
-    holder = ClientHolder(location, Runtime())
-    try:
-        holder.call("", CALL, list_pages)
-    finally:
-        holder.close()
-    return listing_table(objects), prefixes
+def _asked(location: S3Location, prefix: str, work: Callable[[S3Client], _T]) -> _T:
+    """What one request of botocore's gives; as often as obstore asks, while there is no answer."""
+    holder = _holder(location)
+    runtime = Runtime()
+
+    async def ask() -> _T:
+        backoff = Backoff(runtime.random, min_s=_DELAY_MIN_S, max_s=_DELAY_MAX_S)
+        for _ in range(RETRIES):
+            try:
+                return holder.call(prefix, CALL, work)
+            except StorageUnavailableError:
+                await asyncio.sleep(backoff.next_s())
+        return holder.call(prefix, CALL, work)
+
+    return asyncio.run(ask())
+
+
+def _holder(location: S3Location) -> ClientHolder:
+    with _MAKING:
+        return kept_holder(location)
+
+
+@lru_cache(maxsize=8)
+def kept_holder(location: S3Location) -> ClientHolder:
+    """botocore's clients of a place, by one thread at a time."""
+    return ClientHolder(location, Runtime())
 
 
 def keys_below(url: str) -> list[str]:

@@ -384,8 +384,8 @@ async def _confirmed(
     """Findings that depend on what a listing said, after each of their objects was asked for; and
     those to check again.
     """
-    asked = {FindingKind.MISSING} | (
-        {FindingKind.WRONG_SIZE, FindingKind.ORPHAN} if by.confirm_all else set()
+    asked = {FindingKind.MISSING, FindingKind.WRONG_SIZE} | (
+        {FindingKind.ORPHAN} if by.confirm_all else set()
     )
     to_ask = pc.is_in(findings["kind"], value_set=pa.array([str(kind) for kind in asked]))
     rows = findings.filter(to_ask).to_pylist()
@@ -397,7 +397,10 @@ async def _confirmed(
     async def work() -> None:
         for index in left:
             stored = await storage.head(rows[index]["object"])
-            if stored is None and by.confirm_all and rows[index]["kind"] != FindingKind.ORPHAN:
+            kind = rows[index]["kind"]
+            if stored is None and (
+                kind == FindingKind.WRONG_SIZE or (by.confirm_all and kind == FindingKind.MISSING)
+            ):
                 # Perhaps its owner has replaced and deleted it since B: no listing saw it lacking
                 # before.
                 absent.append(rows[index]["object"])
