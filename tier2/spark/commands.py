@@ -96,8 +96,12 @@ def execute(arguments: argparse.Namespace) -> int:
     except (SegmentStoreError, ObjectStorageError) as error:
         sys.stderr.write(visible(" ".join(str(error).split())) + "\n")
         return Exit.UNDECIDED
-    except Exception:  # noqa: BLE001 - an uncaught error would end with 1, as findings do
-        traceback.print_exc()
+    except Exception as error:  # noqa: BLE001 - an uncaught error would end with 1, as findings do
+        ended = _ended_session()
+        if ended is None:
+            traceback.print_exception(error)
+        else:
+            sys.stderr.write(f"{ended}\n")
         return Exit.UNDECIDED
 
 
@@ -192,6 +196,14 @@ def _run_interruptibly(verb: Callable[[], int]) -> int:
     if errors:
         raise errors[0]
     return codes[0]
+
+
+def _ended_session() -> SegmentStoreError | None:
+    """Why everything failed, if the Java process of this process's session has ended."""
+    session = sys.modules.get("tier2.spark.common.session")
+    return (
+        session.SparkEndedError() if session is not None and session.has_ended(_CHECK_S) else None
+    )
 
 
 def _with_session(action: str) -> None:

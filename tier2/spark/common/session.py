@@ -16,12 +16,14 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from segmentstore.contracts import forks
@@ -32,6 +34,8 @@ from tier2.spark.common.masters import check_master
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python process it starts: code is sent by its --py-files."""
+
+_NEVER_UP: Final = "JAVA_GATEWAY_EXITED"
 
 _sessions: list[SparkSession] = []
 """What this process has: one, or none."""
@@ -45,7 +49,7 @@ def spark_session(app_name: str) -> SparkSession:
 
     Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises
     JavaMissingError, SparkUnreachableError if nothing answers where the environment says that Spark
-    is, and what pyspark raises.
+    is, SparkEndedError, and what pyspark raises.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     was_there = _is_any()
@@ -53,7 +57,12 @@ def spark_session(app_name: str) -> SparkSession:
         check_java()
     if not was_there and _SUBMITTED not in os.environ:
         check_master(os.environ)
-    spark = SparkSession.builder.appName(app_name).getOrCreate()
+    try:
+        spark = SparkSession.builder.appName(app_name).getOrCreate()
+    except PySparkRuntimeError as error:
+        if _NEVER_UP not in str(error):
+            raise
+        raise SparkEndedError from error
     if spark not in _sessions:
         _sessions[:] = [spark]
         _created[:] = [] if was_there else [spark]
@@ -64,6 +73,31 @@ def spark_session(app_name: str) -> SparkSession:
 
 class JavaMissingError(SegmentStoreError):
     """Spark is to start a Java process here, and there is no Java. The operator's move."""
+
+
+class SparkEndedError(SegmentStoreError):
+    """The Java process of a session has ended under its job. The operator's move."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Spark's Java process has ended: see whether it was killed, or had too little memory "
+            "(SPARK_DRIVER_MEMORY), and run the job again"
+        )
+
+
+def has_ended(within_s: float = 0.0) -> bool:
+    """Whether the Java process that pyspark has started here for a session has ended, or does
+    within so many seconds: its connections end before it does.
+    """
+    gateway = SparkContext._gateway  # noqa: SLF001 - pyspark has no public name for it
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if process is None:
+        return False
+    try:
+        process.wait(within_s)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def check_java() -> None:
@@ -121,9 +155,11 @@ def interrupt_sessions() -> None:
 def stop_sessions() -> None:
     """End the session that was made here; of a Connect server only what is this client's.
 
-    Nothing happens if there is none.
+    Nothing happens if there is none, or if its Java process has ended.
     """
     _sessions.clear()
+    if has_ended():
+        _created.clear()
     while _created:
         _created.pop().stop()
 
