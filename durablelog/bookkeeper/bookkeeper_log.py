@@ -371,7 +371,7 @@ class BookKeeperLog(DurableDataLog):
         ledger = WrittenLedger(item, begun.writer)
         self._failure = None
         self._remover.take(keeper.record)
-        note_size(keeper.record, self._notes)
+        note_size(keeper.record, keeper.size, self._notes)
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
         self._rollover.begin(ledger)
         self._lease.begin()
@@ -393,7 +393,7 @@ class BookKeeperLog(DurableDataLog):
         self._pipeline.forget_below(split_address(record.truncation_address)[0])
         self._reader.keep({item.ledger_id for item in record.ledgers})
         self._remover.take(record)
-        note_size(record, self._notes)
+        note_size(record, self._keeper.size, self._notes)
 
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
         """Done in a task that `close` ends; the caller gets ContainerStoppedError then."""

@@ -143,7 +143,7 @@ class LedgerRollover:
                 )
                 following, begun = WrittenLedger(item, begun.writer), None
                 self._remover.take(self._keeper.record)
-                note_size(self._keeper.record, self._notes)
+                note_size(self._keeper.record, self._keeper.size, self._notes)
                 self.release(ledger.writer.close())
                 self._entered(following)
                 self._pipeline.attach(following)

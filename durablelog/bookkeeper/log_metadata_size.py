@@ -36,12 +36,10 @@ def check_size(record: LogMetadata, path: str, bytes_max: int) -> None:
         )
 
 
-def note_size(record: LogMetadata, notes: HealthNotes) -> None:
-    """Say how large it is if that is worth a word.
-
-    Called with each record that was written: costs encoding it.
+def note_size(record: LogMetadata, size: int, notes: HealthNotes) -> None:
+    """Say how large it is if that is worth a word: called with each record that was written, and
+    its bytes.
     """
-    size = len(encode_record(record))
     if size > ROLL_BYTES_MAX // 2:
         notes.set(_TOPIC, f"{_sizes(record, size, ROLL_BYTES_MAX)}. {_ADVICE}")
     else:

@@ -68,9 +68,16 @@ class LogMetadataStore:
         self._in_doubt: bytes | None = None
         self.record = LogMetadata(store_id=store_id, container_id=container_id)
         """As last seen; after `claim` always one of our epoch."""
+        self._data: bytes | None = None
+        """Of `record`; None before the claim."""
         self.foreign: LogMetadata | None = None
         """The record which showed that this process is not the owner any more."""
         self._seen_s = -math.inf
+
+    @property
+    def size(self) -> int:
+        """Bytes of the record as it was last written or read; 0 before the claim."""
+        return len(self._data or b"")
 
     @property
     def path(self) -> str:
@@ -169,7 +176,8 @@ class LogMetadataStore:
         content = await self._read()
         if content is None:
             raise NotPrimaryError(self._container_id, f"its record {self._path} is missing")
-        record = self._decoded(content)
+        # Most often nothing has changed, and a long one takes the event loop long to decode.
+        record = self.record if content.data == self._data else self._decoded(content)
         if record.epoch != self.record.epoch:
             self.foreign = record
             raise NotPrimaryError(
@@ -178,6 +186,7 @@ class LogMetadataStore:
             )
         self._in_doubt = None
         self.record, self._version, self._seen_s = record, content.version, begun_s
+        self._data = content.data
 
     async def _write(self, wanted: LogMetadata, version: int | None) -> None:
         """One compare-and-set.
@@ -207,6 +216,7 @@ class LogMetadataStore:
             raise self._refused(error) from error
         self._in_doubt = None
         self.record, self._version, self._seen_s = wanted, after, begun_s
+        self._data = data
 
     async def _read(self) -> NodeContent | None:
         try:
@@ -216,7 +226,7 @@ class LogMetadataStore:
 
     def _take(self, content: NodeContent) -> None:
         self.record, self._version = self._decoded(content), content.version
-        self._in_doubt = None
+        self._data, self._in_doubt = content.data, None
 
     def _decoded(self, content: NodeContent) -> LogMetadata:
         record = decode_record(content.data, self._path)
