@@ -270,8 +270,8 @@ class GatewayLedgerStore(LedgerStore):
         return measured
 
     async def gateway_usage(self) -> tuple[int, int, int]:
-        """CPU of the gateway so far in us, bytes of its pooled direct memory, entries it holds: for
-        measurements.
+        """CPU of the gateway so far in us, bytes of its pooled direct memory, entries it holds or
+        has asked for: for measurements.
         """
         link = await self._connected()
         cpu, direct, entries = map(int, await self._plain(link, "usage", seconds=ANSWER_S))

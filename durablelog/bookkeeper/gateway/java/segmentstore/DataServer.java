@@ -124,7 +124,7 @@ final class DataServer {
             if (kind == 'A') {
                 adds(channel);
             } else if (wanted != null) {
-                new ReadConnection(channel, session(wanted.getInt()))
+                new ReadConnection(channel, session(wanted.getInt()), entriesHeld)
                         .run(wanted.getLong(), wanted.getLong(), wanted.getLong());
             }
         } catch (IOException | InterruptedException | BKException ended) {

@@ -8,6 +8,7 @@ import java.util.Deque;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.concurrent.atomic.AtomicLong;
 import org.apache.bookkeeper.client.api.DigestType;
 import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
@@ -21,7 +22,11 @@ import org.apache.bookkeeper.client.api.ReadHandle;
 final class ReadConnection {
     private static final int RECORD_BYTES = 16;
     private static final int PART_BYTES = 2 << 20;
-    private static final int PART_ENTRIES_MAX = 32;
+    /**
+     * Nobody knows how large the next entries are: behind small ones, all that is asked for may be
+     * of 1 MiB.
+     */
+    private static final int PART_ENTRIES_MAX = 8;
     /** Asked for and not written yet: whoever takes the entries has work to do with each part. */
     private static final int PARTS_AHEAD = 4;
     private static final int PART_ENTRIES_FIRST = 4;
@@ -29,12 +34,15 @@ final class ReadConnection {
 
     private final SocketChannel channel;
     private final Session session;
+    private final AtomicLong entriesHeld;
     private final ByteBuffer headers =
             ByteBuffer.allocateDirect((PART_ENTRIES_MAX + 1) * RECORD_BYTES);
 
-    ReadConnection(SocketChannel channel, Session session) {
+    /** `entriesHeld` counts those that were asked for and are not written yet. */
+    ReadConnection(SocketChannel channel, Session session, AtomicLong entriesHeld) {
         this.channel = channel;
         this.session = session;
+        this.entriesHeld = entriesHeld;
     }
 
     void run(long ledger, long first, long last) throws IOException, InterruptedException {
@@ -71,6 +79,7 @@ final class ReadConnection {
 
     private void stream(ReadHandle reader, long first, long last) throws Exception {
         long next = first;
+        long written = first;
         int count = PART_ENTRIES_FIRST;
         Deque<CompletableFuture<LedgerEntries>> ahead = new ArrayDeque<>();
         try {
@@ -81,6 +90,7 @@ final class ReadConnection {
                         && ahead.size() < (next == first + PART_ENTRIES_FIRST ? 1 : PARTS_AHEAD)) {
                     long upTo = Math.min(last, next + count - 1);
                     ahead.add(reader.readUnconfirmedAsync(next, upTo));
+                    entriesHeld.addAndGet(upTo + 1 - next);
                     next = upTo + 1;
                 }
                 if (ahead.isEmpty()) {
@@ -89,10 +99,13 @@ final class ReadConnection {
                 try (LedgerEntries part = ahead.peek().get(ANSWER_SECONDS, TimeUnit.SECONDS)) {
                     ahead.remove();
                     count = countFor(part, count);
-                    write(part);
+                    int entries = write(part);
+                    written += entries;
+                    entriesHeld.addAndGet(-entries);
                 }
             }
         } finally {
+            entriesHeld.addAndGet(written - next);
             ahead.forEach(part -> part.thenAccept(LedgerEntries::close));
         }
     }
@@ -109,7 +122,8 @@ final class ReadConnection {
         return (int) Math.min(Math.min(fitting, before * 2L), PART_ENTRIES_MAX);
     }
 
-    private void write(LedgerEntries part) throws IOException {
+    /** How many they were. */
+    private int write(LedgerEntries part) throws IOException {
         ByteBuffer[] pieces = new ByteBuffer[2 * PART_ENTRIES_MAX];
         int used = 0;
         headers.clear();
@@ -123,6 +137,7 @@ final class ReadConnection {
         while (pieces[used - 1].hasRemaining() || pieces[used - 2].hasRemaining()) {
             channel.write(pieces, 0, used);
         }
+        return used / 2;
     }
 
     private void end(int code) throws IOException {
