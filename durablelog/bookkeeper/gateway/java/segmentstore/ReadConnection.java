@@ -23,11 +23,11 @@ final class ReadConnection {
     private static final int RECORD_BYTES = 16;
     private static final int PART_BYTES = 2 << 20;
     /**
-     * Nobody knows how large the next entries are: behind small ones, all that is asked for may be
+     * How large the next entries are is not known: behind small ones, all that is asked for may be
      * of 1 MiB.
      */
     private static final int PART_ENTRIES_MAX = 8;
-    /** Asked for and not written yet: whoever takes the entries has work to do with each part. */
+    /** Asked for and not written yet: the store that takes them has work to do with each part. */
     private static final int PARTS_AHEAD = 4;
     private static final int PART_ENTRIES_FIRST = 4;
     private static final long ANSWER_SECONDS = 20;

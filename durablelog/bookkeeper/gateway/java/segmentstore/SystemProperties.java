@@ -23,7 +23,7 @@ final class SystemProperties {
             }
             System.setProperty(pair[0], pair[1]);
             if (there == null && pair[0].equals(LOGINS)) {
-                // Whoever looked before there was one remembers that.
+                // A class that read it before there was one keeps that.
                 Configuration.setConfiguration(null);
             }
         });
