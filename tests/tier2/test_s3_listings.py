@@ -10,6 +10,7 @@ from recovery.harness.services.s3_servers import credentials
 from tests.contracts.object_storage_contract import unique_id
 from tests.tier2.s3_transport import S3World, answers, run_case
 from tier2.object_storage import StorageUnavailableError
+from tier2.s3.s3_calls import Level, list_level
 
 NAMES = ["a", "b", "c"]
 
@@ -20,9 +21,9 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(key, value)
 
 
-def listing(*names: str, more: bool = False, token: str = "") -> bytes:
+def listing(*names: str, more: bool = False, token: str = "", below: str = "some/prefix/") -> bytes:
     contents = "".join(
-        f"<Contents><Key>some/prefix/{name}</Key><Size>1</Size>"
+        f"<Contents><Key>{below}{name}</Key><Size>1</Size>"
         "<LastModified>2026-01-01T00:00:00.000Z</LastModified></Contents>"
         for name in names
     )
@@ -47,6 +48,7 @@ async def listed(world: S3World, *, put: bool = True) -> list[str]:
         ([b"<html><body>Please log in</body></html>"], "odd-reply"),
         ([listing("b", "a", more=True)], "odd-listing"),
         ([listing("a", "a")], "odd-listing"),
+        ([listing("a", below="some/prefixes/")], "odd-listing"),
         ([listing("a", "b", more=True), listing("a", "b", more=True)], "odd-listing"),
         ([listing(more=True)], "odd-listing"),
         ([listing(more=True, token="x"), listing(more=True, token="x")], "odd-listing"),
@@ -61,6 +63,49 @@ def test_a_listing_that_would_leave_out_objects_or_never_end_is_an_error(
             await listed(world)
         assert caught.value.kind == kind
         assert await listed(world, put=False) == NAMES
+
+    run_case(case)
+
+
+def level(world: S3World, token: str = "", behind: str = "") -> Level:
+    client = world.storage._requests._client
+    return client.call("", "ListObjectsV2", list_level(world.bucket, "some/prefix/", token, behind))
+
+
+@pytest.mark.parametrize(
+    ("page", "kind"),
+    [
+        (b"<html><body>Please log in</body></html>", "odd-reply"),
+        (listing("c", below="some/prefixes/"), "odd-listing"),
+        (listing("a"), "odd-listing"),
+        (listing("b"), "odd-listing"),
+        (listing("c", more=True), "odd-listing"),
+        (listing("c", more=True, token="x"), "odd-listing"),
+    ],
+)
+def test_a_page_of_one_level_that_is_none_or_does_not_follow_is_an_error(
+    page: bytes, kind: str
+) -> None:
+    async def case(world: S3World) -> None:
+        world.transport.fail("list", answers(200, page))
+        with pytest.raises(StorageUnavailableError) as caught:
+            level(world, "x", "some/prefix/b")
+        assert caught.value.kind == kind
+
+    run_case(case)
+
+
+def test_the_pages_of_one_level_follow_each_other() -> None:
+    async def case(world: S3World) -> None:
+        for number, name in enumerate(("a", "b/x", "c")):
+            await world.storage.put(name, [b"1"], unique_id(number))
+        found = level(world)
+        assert [key for key, _, _ in found.objects] == ["some/prefix/a", "some/prefix/c"]
+        assert found.prefixes == ["some/prefix/b/"]
+        assert (found.token, found.last) == ("", "some/prefix/c")
+        world.transport.fail("list", answers(200, listing("d", more=True, token="y")))
+        following = level(world, "x", found.last)
+        assert (following.token, following.last) == ("y", "some/prefix/d")
 
     run_case(case)
 

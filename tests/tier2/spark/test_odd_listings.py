@@ -78,3 +78,11 @@ def test_an_answer_that_is_no_listing_is_no_empty_one(proxy: FaultProxy) -> None
     for listed in (shard, rest):
         with pytest.raises(StorageUnavailableError, match="PleaseLogIn"):
             listed(proxy)
+
+
+@pytest.mark.parametrize("keys", [["ab/1"], ["ab/0"], ["ab/3", "ab/2"], ["ab/2", "ab/2"]])
+def test_keys_that_are_not_behind_those_before_are_no_listing(keys: list[str]) -> None:
+    s3_listing.check_order("ab/", "ab/1", pa.chunked_array([["ab/2"], ["ab/3"]], pa.string()))
+    s3_listing.check_order("ab/", "ab/1", pa.chunked_array([], pa.string()))
+    with pytest.raises(StorageUnavailableError, match="not behind"):
+        s3_listing.check_order("ab/", "ab/1", pa.chunked_array([keys], pa.string()))

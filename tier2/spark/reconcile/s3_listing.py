@@ -98,7 +98,7 @@ def list_prefix(url: str, prefix: str) -> Iterator[pa.Table]:
                 table = _listing(pa.table(batch))
                 if _is_perhaps_trimmed(table, prefix):
                     break
-                _check_order(prefix, last, table["key"])
+                check_order(prefix, last, table["key"])
                 if table.num_rows:
                     yield table
                     last = table["key"][-1].as_py() or ""
@@ -123,7 +123,7 @@ def list_top(url: str, is_known_prefix: Callable[[str], bool]) -> Iterator[pa.Ta
             yield from list_prefix(url, prefix)
 
 
-def _check_order(prefix: str, last: str, keys: pa.ChunkedArray[Any]) -> None:
+def check_order(prefix: str, last: str, keys: pa.ChunkedArray[Any]) -> None:
     """Raise StorageUnavailableError unless the keys come one behind another, and behind `last`."""
     every = pa.concat_arrays([pa.array([last], pa.string()), *keys.cast(pa.string()).chunks])
     if not pc.all(pc.less(every[:-1], every[1:]), min_count=0).as_py():
