@@ -19,6 +19,8 @@ class LogChangedError(TierUnavailableError):
 
     def __init__(self, detail: str) -> None:
         super().__init__("tier1", f"{detail}: try again")
+        self.is_final = False
+        """It was viewed again for a while, and each view came to this."""
 
 
 class LogView(DurableDataLog):

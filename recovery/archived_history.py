@@ -92,7 +92,7 @@ class PastState:
     """Replayed, the checkpoint included."""
 
 
-class _Start(NamedTuple):
+class Start(NamedTuple):
     """Where to begin reading."""
 
     place: int | None
@@ -156,14 +156,14 @@ class ArchivedHistory:
             why += "; a restore without a moment takes what tier2 has"
         raise MomentNotKeptError(self.container_id, f"nothing to begin with at {moment}: {why}")
 
-    async def _starts(self, moment: Moment, reasons: list[str]) -> AsyncGenerator[_Start, None]:
+    async def _starts(self, moment: Moment, reasons: list[str]) -> AsyncGenerator[Start, None]:
         """Those that may do, the best first; `reasons` gets why another does not."""
         first = await self._first_of_log()
         if first is not None and not is_behind(moment, first.sequence_number, first.timestamp_ms):
             if await self._is_set_back(moment, first.sequence_number):
                 reasons.append(_later_before(first.sequence_number))
             else:
-                yield _Start(None)
+                yield Start(None)
         elif first is not None:
             time = shown_time(first.timestamp_ms)
             reasons.append(f"the log begins with operation {first.sequence_number} of {time}")
@@ -176,13 +176,13 @@ class ArchivedHistory:
                 number = part.checkpoint_sequence
                 # When it was taken is not known, but for the bound of all in the part.
                 if number and not is_behind(moment, number, part.last_ms):
-                    yield _Start(index, part.checkpoint_entry, number)
+                    yield Start(index, part.checkpoint_entry, number)
         if kept := self._parts.kept:
             number = (await self._parts.at(kept.start)).first_sequence
             if await self._is_set_back(moment, number):
                 reasons.append(_later_before(number))
             else:
-                yield _Start(kept.start)
+                yield Start(kept.start)
 
     async def _is_set_back(self, moment: Moment, sequence_number: int) -> bool:
         """Whether an operation before this one is behind the moment: then it is, too, whatever its
@@ -214,10 +214,11 @@ class ArchivedHistory:
 
         Reads what the log has before it, or the part that it ends in. Raises as `operations`.
         """
+        # First: it may view the log again, and bring other parts.
+        first = await self._first_of_log()
         found = await self._parts.find_sequence(sequence_number)
         if found is None:
             highest = self._parts.last_ms
-            first = await self._first_of_log()
             begin = sequence_number if first is None else first.sequence_number
             async with aclosing(self.operations(begin, sequence_number)) as batches:
                 async for operations in batches:
@@ -237,7 +238,7 @@ class ArchivedHistory:
         end = part.last_sequence + 1 if end is None else end
         if not 0 < part.first_sequence < end:
             return highest  # No operation ends in it, or none of these.
-        async with aclosing(self._read(_Start(index))) as batches:
+        async with aclosing(self._read(Start(index))) as batches:
             async for operations in batches:
                 for past in operations:
                     if past.operation.sequence_number >= end:
@@ -257,13 +258,13 @@ class ArchivedHistory:
         an owner elsewhere may truncate it.
         """
         if self._first is None and self._log is not None:
-            async with aclosing(self._read(_Start(None))) as batches:
+            async with aclosing(self._read(Start(None))) as batches:
                 async for operations in batches:
                     self._first = operations[0].operation
                     break
         return self._first
 
-    async def _replay(self, start: _Start, moment: Moment) -> PastState:
+    async def _replay(self, start: Start, moment: Moment) -> PastState:
         metadata = ContainerMetadata(self.container_id)
         replay = Replay(MetadataUpdater(metadata), LogPositions())
         # No later part is opened for an operation that is the last one of its part.
@@ -317,14 +318,14 @@ class ArchivedHistory:
                         return _past_state(metadata, replay, begun_with, last)
         return None if last is None else _past_state(metadata, replay, begun_with, last)
 
-    async def _can_begin(self, replay: Replay, past: PastOperation, start: _Start) -> bool:
+    async def _can_begin(self, replay: Replay, past: PastOperation, start: Start) -> bool:
         """Whether replay has begun with this checkpoint, and not with the next one."""
         try:
             return await self._begin(replay, past, start)
         except _UnusableStartError:
             return False
 
-    async def _begin(self, replay: Replay, past: PastOperation, start: _Start) -> bool:
+    async def _begin(self, replay: Replay, past: PastOperation, start: Start) -> bool:
         """Whether replay has begun with this operation."""
         operation, size, address = past
         if start.checkpoint and operation.sequence_number != start.checkpoint:
@@ -419,20 +420,20 @@ class ArchivedHistory:
             # The first operation that ends there begins before it.
             start = await self._earlier(start)
 
-    async def _start_of(self, sequence_number: int) -> _Start | None:
+    async def _start_of(self, sequence_number: int) -> Start | None:
         """Where to begin reading so as to meet the end of the operation; None: nowhere."""
         first = await self._first_of_log()
         if first is not None and first.sequence_number <= sequence_number:
-            return _Start(None)
+            return Start(None)
         found = await self._parts.find_sequence(sequence_number)
         if found is None:
-            return _Start(None) if first is not None else None
+            return Start(None) if first is not None else None
         index, part = found
         if 0 < part.checkpoint_sequence <= sequence_number:
-            return _Start(index, part.checkpoint_entry)
-        return _Start(index)
+            return Start(index, part.checkpoint_entry)
+        return Start(index)
 
-    async def _earlier(self, start: _Start) -> _Start | None:
+    async def _earlier(self, start: Start) -> Start | None:
         """More of the part's entries, or the last ones of the part before; None if that is not
         kept.
         """
@@ -441,21 +442,22 @@ class ArchivedHistory:
         if start.entry:
             part = await self._parts.at(start.place)
             entries = _MORE * (part.entries - start.entry)
-            return _Start(start.place, max(0, part.entries - entries))
+            return Start(start.place, max(0, part.entries - entries))
         if start.place <= self._parts.kept.start:
             return None
         part = await self._parts.at(start.place - 1)
-        return _Start(start.place - 1, max(0, part.entries - _LAST_ENTRIES))
+        return Start(start.place - 1, max(0, part.entries - _LAST_ENTRIES))
 
     async def first_at(self, time_ms: int) -> int:
         """A number at or before that of the first operation of this time or a later one.
 
         No part is read for that.
         """
+        # First: it may view the log again, and bring other parts.
+        first = await self._first_of_log()
         found = await self._parts.find_time(time_ms)
         if found is not None:
             return found[1].first_sequence
-        first = await self._first_of_log()
         return first.sequence_number if first is not None else 1
 
     async def windows_before(self, last: int, first: int) -> AsyncGenerator[tuple[int, int], None]:
@@ -483,7 +485,7 @@ class ArchivedHistory:
     # --- frames -----------------------------------------------------------------------------------
 
     async def _read(
-        self, start: _Start, reader: DataFrameReader | None = None
+        self, start: Start, reader: DataFrameReader | None = None
     ) -> AsyncGenerator[Sequence[PastOperation], None]:
         """All operations that end from there on; no batch is empty."""
         reader = DataFrameReader() if reader is None else reader
@@ -502,20 +504,22 @@ class ArchivedHistory:
                 if operations:
                     yield operations
 
-    async def _frames(self, start: _Start) -> AsyncGenerator[Sequence[LogFrame], None]:
+    async def _frames(self, start: Start) -> AsyncGenerator[Sequence[LogFrame], None]:
+        # Those of one view, whatever other readings do.
+        parts, log = self._parts, self._log
         reading = PartFrames(self.container_id)
         archived = 0
         if start.place is not None:
             entry = start.entry
-            for index in range(start.place, self._parts.kept.stop):
-                part = await self._parts.at(index)
+            for index in range(start.place, parts.kept.stop):
+                part = await parts.at(index)
                 async with aclosing(self._frames_of(reading, part, entry)) as batches:
                     async for frames in batches:
                         archived = frames[-1].sequence
                         yield frames
                 entry = 0
-        if self._log is not None:
-            async with aclosing(self._log.read()) as batches:
+        if log is not None:
+            async with aclosing(log.read()) as batches:
                 async for frames in batches:
                     # What is archived may be in the log for hours more.
                     if new := _behind(frames, archived):

@@ -177,13 +177,11 @@ async def open_past(
             view, now = await viewed.view()
             undo.push(view.close)
             parts = viewed.parts(now)
-            made.add(
-                FollowedHistory(
-                    container_id, parts, made.open_part, view, load, viewed.parts_and_log
-                ),
-                now,
-                parts,
+            history = FollowedHistory(
+                container_id, parts, made.open_part, view, load, viewed.parts_and_log
             )
+            undo.push(history.close)
+            made.add(history, now, parts)
             made.epochs.append(view.epoch)
         return made.store()
     except BaseException:
@@ -287,9 +285,8 @@ class _Viewed:
         return self._making.parts(self._container_id, now.archive, self._archive)
 
     async def parts_and_log(self) -> tuple[KeptParts, DurableDataLog]:
-        """As of now; open until the past is closed."""
+        """As of now. The caller closes the view."""
         view, now = await self.view()
-        self._making.undo.push(view.close)
         return self.parts(now), view
 
     async def _archive(self) -> ArchiveMetadata:

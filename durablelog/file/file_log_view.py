@@ -70,7 +70,7 @@ class FileLogView(LogView):
         try:
             await asyncio.get_running_loop().run_in_executor(self._files, self._folder.view)
         except StoreInUseError as error:
-            raise LogChangedError(f"{error}, or ask its owner") from error
+            raise LogChangedError(str(error)) from error
         except OSError as error:
             raise TierUnavailableError(
                 "tier1", f"reading the log in {self._folder.directory}: {error}"

@@ -123,7 +123,7 @@ class HostSupervisor:
             code, serves = await self._run(plan)
             has_served |= serves
             if self._ending.is_set():
-                # One that had not come to serve yet is ended by the signal itself.
+                # One that had not begun to open its store is ended by the signal itself.
                 return ExitCode.DONE if code == _KILLED + signal.SIGTERM else code
             if not has_served:
                 self.say(f"host {plan.host_id} ended with {code} before it served")

@@ -146,7 +146,14 @@ class ActiveSegments:
         begun = asyncio.get_running_loop().time()
         loader, eviction = self._loader, self.eviction
         async with self._several:
-            missing = sum(not loader.in_memory(each) and loader.may_be_idle(each) for each in names)
+            idle = [
+                name for name in names if not loader.in_memory(name) and loader.may_be_idle(name)
+            ]
+            missing = len(idle)
+            if missing and eviction.lacks(missing):
+                # Of a batch that is sent again most may be merged. What is not there needs no room.
+                for first in range(0, len(idle), NAMES_AT_ONCE):
+                    missing -= len(await loader.free_names(idle[first : first + NAMES_AT_ONCE]))
             if missing and eviction.lacks(missing):
                 await eviction.make_room(min(missing, eviction.share(2)), whole=True, begun=begun)
             yield

@@ -23,11 +23,11 @@ from tests.cli.shell import ROOT, segmentstore
 
 DRAINS = """
 trap 'echo drained >>"$0"; exit 0' TERM
-echo "$SECRET $OWN" >>"$0"
 echo serving
+echo "$SECRET $OWN" >>"$0"
 while :; do sleep 0.05; done
 """
-"""A host: reports what it is given in a file, serves, and drains by a signal."""
+"""A host: serves, then reports what it is given in a file, and drains by a signal."""
 
 
 class StandInGateway:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from itertools import pairwise
 
 import pytest
@@ -11,6 +13,7 @@ from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.durable_data_log import LogFrame
 from durablelog.log_view import LogChangedError
 from durablelog.operations import SnapshotCheckpointOperation
+from recovery.archived_history import ArchivedHistory
 from recovery.followed_history import FOLLOWED_S, VIEWS_MIN, FollowedHistory
 from recovery.harness.simulation.virtual_loop import run_virtual
 from recovery.moments import AtSequence
@@ -20,18 +23,23 @@ from tests.recovery.archived_logs import ArchivedLog, ListedParts, MemoryTail
 
 
 class ChangedTail:
-    """A view that ends behind some frames: its owner has truncated the log."""
+    """A view that ends behind some frames, if any: its owner has truncated the log."""
 
-    def __init__(self, tail: MemoryTail, frames: int) -> None:
+    def __init__(self, tail: MemoryTail, frames: int | None) -> None:
         self._tail = tail
         self._frames = frames
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
 
     async def read(self) -> AsyncGenerator[Sequence[LogFrame], None]:
-        left = self._frames
+        given = 0
         async for frames in self._tail.read():
-            if not left:
+            assert not self.closed
+            if given == self._frames:
                 raise LogChangedError("the log was truncated while it was read")
-            left -= 1
+            given += 1
             yield frames
 
 
@@ -39,6 +47,7 @@ class Owned:
     """A log whose owner has truncated it at each checkpoint, the first time that it was read."""
 
     def __init__(self, appends: int = 12, every: int = 3) -> None:
+        self.tails: list[ChangedTail] = []
         self.log = ArchivedLog(operations_in_frame=1)
         segment_id = self.log.create("a")
         self.points = [1]
@@ -52,20 +61,22 @@ class Owned:
         self.last = self.log.append(segment_id, b"the last one")
         self.views = 0
 
-    def at(self, truncated: int, frames: int = 1) -> tuple[ListedParts, MemoryTail | ChangedTail]:
+    def at(self, truncated: int, frames: int = 1) -> tuple[ListedParts, ChangedTail]:
         """The archive and the log as truncated so often."""
-        parts = ListedParts(self.log.listed[: self.archived[truncated]])
+        is_last = truncated == len(self.points) - 1
         tail = self.log.tail(self.points[truncated])
-        if truncated == len(self.points) - 1:
-            return parts, tail
-        return parts, ChangedTail(tail, frames)
+        self.tails.append(ChangedTail(tail, None if is_last else frames))
+        return ListedParts(self.log.listed[: self.archived[truncated]]), self.tails[-1]
 
-    async def view_again(self) -> tuple[ListedParts, MemoryTail | ChangedTail]:
+    def open_views(self) -> list[int]:
+        return [number for number, tail in enumerate(self.tails) if not tail.closed]
+
+    async def view_again(self) -> tuple[ListedParts, ChangedTail]:
         self.views += 1
         return self.at(self.views)
 
-    def history(self) -> FollowedHistory:
-        parts, tail = self.at(0, frames=5)
+    def history(self, frames: int = 5) -> FollowedHistory:
+        parts, tail = self.at(0, frames)
         return FollowedHistory(0, parts, self.log.open_part, tail, nothing, self.view_again)
 
 
@@ -130,5 +141,64 @@ def test_a_log_that_changes_under_each_view_ends_the_reading_after_a_while() -> 
         with pytest.raises(LogChangedError, match="try again"):
             await history.state_at(AtSequence(owned.last))
         assert VIEWS_MIN < views < 20 * FOLLOWED_S
+
+    run_virtual(main())
+
+
+def test_a_view_that_is_old_already_leaves_nothing_out() -> None:
+    async def main() -> None:
+        for number in range(1, Owned().last + 1):
+            owned = Owned()
+            still = ArchivedHistory(
+                0, ListedParts([]), owned.log.open_part, owned.log.tail(1), nothing
+            )
+            time_ms = await still.time_of(number)
+            assert await owned.history(0).time_of(number) == time_ms
+            assert await Owned().history(0).first_at(time_ms) <= number
+
+    run_virtual(main())
+
+
+def test_a_slow_reader_of_a_busy_log_gets_all_of_it() -> None:
+    async def main() -> None:
+        owned = Owned(appends=60)
+        given: list[int] = []
+        async for batch in owned.history().operations(2, owned.last):
+            given += (past.operation.sequence_number for past in batch)
+            await asyncio.sleep(FOLLOWED_S / VIEWS_MIN)
+        assert given == list(range(2, owned.last + 1))
+
+    run_virtual(main())
+
+
+def test_a_view_is_closed_once_no_reading_has_it() -> None:
+    async def main() -> None:
+        owned = Owned()
+        history = owned.history()
+        async with aclosing(history.operations(2, 3)) as first:
+            await anext(first)
+            await history.time_of(owned.last)
+            assert owned.open_views() == [0, owned.views]
+        assert owned.open_views() == [owned.views]
+        await history.close()
+        assert owned.open_views() == []
+
+    run_virtual(main())
+
+
+def test_readings_at_once_do_not_disturb_each_other() -> None:
+    async def main() -> None:
+        owned = Owned()
+        owned.views = 1
+        parts, _ = owned.at(1)
+        tail = ChangedTail(owned.log.tail(owned.points[1]), None)
+        history = FollowedHistory(0, parts, owned.log.open_part, tail, nothing, owned.view_again)
+        given: list[int] = []
+        async for batch in history.operations(2, owned.last):
+            given += (past.operation.sequence_number for past in batch)
+            if owned.views == 1:
+                await history._replace_view()
+                await history._replace_view()
+        assert given == list(range(2, owned.last + 1))
 
     run_virtual(main())

@@ -236,6 +236,33 @@ def test_merges_that_find_no_room_do_not_wait_one_after_another(apart_s: float) 
     assert refused == [pytest.approx(ROOM_TIMEOUT_S, abs=1.0)] * 8
 
 
+def test_sources_that_are_not_there_need_no_room() -> None:
+    """A batch that was sent again waited for room for all that it had merged before."""
+    world = StoreWorld("no need", settings={"containers": 1, "active_segments_max": 16})
+
+    async def main(process: SimulatedProcess) -> None:
+        loop = asyncio.get_running_loop()
+        store = await world.open_store(process)
+        held = [f"h{number:02}" for number in range(13)]
+        for name in ("t", *(f"s{number:02}" for number in range(30)), *held):
+            await store.create_segment(name)
+        await store.flush()
+        await store.checkpoint()
+        (container,) = store._containers
+        for name in held:
+            assert await container._active.find(name) is not None
+        begun = loop.time()
+        merged = [f"merged {number}" for number in range(7)]
+        assert await store.merge_batch("t", ["s00", *merged]) == [0] * 8
+        with pytest.raises(SegmentNotFoundError):
+            await store.merge("t", "not there")
+        assert loop.time() < begun + ROOM_TIMEOUT_S / 2
+
+    process = world.process("owner")
+    world.run_task(process, main(process))
+    world.close()
+
+
 def test_more_than_may_be_in_memory_are_merged_part_by_part(tmp_path: Path) -> None:
     """They waited for room in vain for 30 s, and so did all that needed room behind them."""
 

@@ -42,6 +42,7 @@ from tier2.object_names import is_name_part
 from tier2.object_storage import (
     ObjectNotFoundError,
     ObjectStorageError,
+    StorageRefusedError,
     StorageUnavailableError,
     StoredObject,
 )
@@ -185,6 +186,8 @@ def _asked(location: S3Location, prefix: str, work: Callable[[S3Client], _T]) ->
         for _ in range(RETRIES):
             try:
                 return holder.call(prefix, CALL, work)
+            except StorageRefusedError:
+                raise
             except StorageUnavailableError:
                 await asyncio.sleep(backoff.next_s())
         return holder.call(prefix, CALL, work)
