@@ -26,7 +26,6 @@ from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from durablelog.catalog.key_store import KeySnapshot
-from recovery.retried_reads import RetriedCalls
 from segmentstore.config import StoreConfig
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import SegmentStoreError, TierUnavailableError, describe
@@ -171,6 +170,8 @@ class CatalogExporter:
         ContainerStoppedError, NotPrimaryError. Costs a checkpoint, some five microseconds a chunk
         in a thread, four requests and a listing.
         """
+        from recovery.retried_reads import RetriedCalls  # noqa: PLC0415 - exports alone need it
+
         return await self._export_to(RetriedCalls(self._storage), source)
 
     async def _export_to(self, storage: ObjectStorage, source: ExportSource) -> CatalogExport:
@@ -287,6 +288,7 @@ async def export_metadata(
     process had it open. Raises MissingExtraError (pyarrow), TierUnavailableError.
     """
     require_extra("arrow", "an export of the catalog")
+    from recovery.retried_reads import RetriedCalls  # noqa: PLC0415 - exports alone need it
     from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - exports alone need it
 
     storage = RetriedCalls(storage)

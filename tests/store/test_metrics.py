@@ -268,15 +268,21 @@ def test_moves_have_a_sample_for_each_container_and_of_many_the_longest() -> Non
     assert value(moved(count), "cluster_container_arrival_seconds") == (count - 1) / 4
 
 
+def shown(store: SegmentStore) -> Any:
+    """What a host of a cluster counts."""
+    numbers: Any = store.stats()
+    return numbers["cluster"]
+
+
 async def numbers_of_a_host(folder: Path) -> set[str]:
     """The numbers of a store that is a host of its cluster, as far as they are about that."""
     world = BookKeeperWorld()
     tier2 = (folder / "t2").as_uri()
     async with await world.open(folder / "s", tier2=tier2, serve=CLUSTER, wire_port=1) as store:
         await join_cluster(store._parts, Runtime())
-        await until(lambda: store.served == [0])
-        stats: Any = {"cluster": store.stats()["cluster"]}
-        assert stats["cluster"]["starts"] == 1
+        await until(lambda: shown(store)["starts"] == 1)
+        assert store.served == [0]
+        stats: Any = {"cluster": shown(store)}
         assert store.stats()["health"] == []
         return {path for path, _ in metrics._numbers(stats)}
 
