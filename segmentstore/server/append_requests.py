@@ -153,9 +153,10 @@ class ConnectionAppends:
         in_flight = self._context.in_flight
         while True:
             await in_flight.none(segment, writer_id)
-            last = await blocks.last_number()
-            # What another connection held for its own set-up may have begun meanwhile.
-            if not in_flight.any(segment, writer_id):
+            with in_flight.watch(segment, writer_id) as begun:
+                last = await blocks.last_number()
+            # What another connection held for its own set-up may have begun and settled meanwhile.
+            if not begun.is_set():
                 return last
 
     def close(self) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -55,11 +56,15 @@ class WritersInFlight:
     def __init__(self) -> None:
         self._counts: dict[tuple[str, bytes], int] = {}
         self._waiting: dict[tuple[str, bytes], asyncio.Event] = {}
+        self._watched: dict[tuple[str, bytes], set[asyncio.Event]] = {}
 
     def begun(self, segment: str, writer_id: bytes) -> None:
         """One more."""
         key = (segment, writer_id)
         self._counts[key] = self._counts.get(key, 0) + 1
+        if self._watched:
+            for event in self._watched.get(key, ()):
+                event.set()
 
     def settled(self, segment: str, writer_id: bytes) -> None:
         """One less."""
@@ -70,9 +75,18 @@ class WritersInFlight:
         elif (waiting := self._waiting.pop(key, None)) is not None:
             waiting.set()
 
-    def any(self, segment: str, writer_id: bytes) -> bool:
-        """Whether the writer has some on their way to the segment."""
-        return (segment, writer_id) in self._counts
+    @contextmanager
+    def watch(self, segment: str, writer_id: bytes) -> Iterator[asyncio.Event]:
+        """Set once the writer begins one, though it may have settled by the end of the block."""
+        key = (segment, writer_id)
+        event = asyncio.Event()
+        self._watched.setdefault(key, set()).add(event)
+        try:
+            yield event
+        finally:
+            self._watched[key].remove(event)
+            if not self._watched[key]:
+                del self._watched[key]
 
     async def none(self, segment: str, writer_id: bytes) -> None:
         """Wait until the writer has nothing on its way to the segment."""

@@ -165,9 +165,10 @@ class TestSetUp:
         turns: list[None] = []
 
         async def delayed(writer: BlockWriter) -> int:
+            is_first = not turns
             turns.append(None)
             number = await read(writer)
-            if len(turns) == 1:
+            if is_first:
                 await begun.wait()
             return number
 
@@ -185,6 +186,7 @@ class TestSetUp:
                 old.put(SetupAppend(2, WRITER, "s", ""))
                 old.append(6, b"six")
                 assert await old.take() == AppendSetup(2, "s", WRITER, NOT_SET)
+                await old.acked(6)
                 begun.set()
                 assert await new.take() == AppendSetup(3, "s", WRITER, 6)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,23 +23,26 @@ from tests.store.harness import run, until
 WRITER = uuid.UUID(int=7)
 
 
+Connections = Callable[[], list[weakref.ref[WireConnection]]]
+
+
+def tracked() -> list[WireConnection]:
+    return [each for each in gc.get_objects() if type(each) is WireConnection]
+
+
 @pytest.fixture
-def _no_collector() -> Iterator[None]:
+def connections() -> Iterator[Connections]:
+    """Those of this test, which runs without the collector."""
     gc.collect()
     gc.disable()
+    earlier = weakref.WeakSet(tracked())
     try:
-        yield
+        yield lambda: [weakref.ref(each) for each in tracked() if each not in earlier]
     finally:
         gc.enable()
 
 
-def connections() -> list[weakref.ref[WireConnection]]:
-    """Those that there are."""
-    return [weakref.ref(each) for each in gc.get_objects() if type(each) is WireConnection]
-
-
-@pytest.mark.usefixtures("_no_collector")
-def test_a_connection_is_freed_at_its_end(tmp_path: Path) -> None:
+def test_a_connection_is_freed_at_its_end(tmp_path: Path, connections: Connections) -> None:
     async def main() -> None:
         async with served(tmp_path) as (_, server):
             async with connected(server.port) as client:
@@ -55,8 +58,9 @@ def test_a_connection_is_freed_at_its_end(tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.usefixtures("_no_collector")
-def test_one_that_the_library_has_is_freed_as_well(tmp_path: Path) -> None:
+def test_one_that_the_library_has_is_freed_as_well(
+    tmp_path: Path, connections: Connections
+) -> None:
     async def main() -> None:
         async with segmentstore.open(tmp_path / "s"):
             async with segmentstore.connect(tmp_path / "s") as remote:
@@ -72,8 +76,9 @@ def test_one_that_the_library_has_is_freed_as_well(tmp_path: Path) -> None:
     run(main())
 
 
-@pytest.mark.usefixtures("_no_collector")
-def test_one_of_a_port_with_tokens_is_freed_as_well(tmp_path: Path) -> None:
+def test_one_of_a_port_with_tokens_is_freed_as_well(
+    tmp_path: Path, connections: Connections
+) -> None:
     async def main() -> None:
         authorization = TokenAuthorization(TokenKey(bytes(64)), Runtime().clock)
         async with served(tmp_path, authorization=authorization) as (_, server):

@@ -27,7 +27,7 @@ from segmentstore.contracts.runtime import Runtime
 from segmentstore.open_steps import open_store
 from segmentstore.service import SegmentStore
 from segmentstore.store_adapters import DefaultAdapters
-from storagewriter import storage_writer
+from storagewriter import flush_loop
 from tests.store.harness import attribute, open_lazy, open_tiny, read_all, run
 
 WRITER = attribute(77)
@@ -233,7 +233,7 @@ def test_merges_restored_from_a_checkpoint_are_known_to_the_read_index(
 ) -> None:
     # Links are held back, so that the merge is still open when its checkpoint has become the log's
     # first.
-    monkeypatch.setattr(storage_writer, "plan_links", lambda _pending, _metadata: [])
+    monkeypatch.setattr(flush_loop, "plan_links", lambda _pending, _metadata: [])
 
     async def main() -> None:
         async with open_lazy(tmp_path / "s") as store:

@@ -87,8 +87,8 @@ PAST: Final = (
         (
             Edit(
                 f"{_HISTORY}._frames",
-                "range(start.place, self._parts.kept.stop)",
-                "range(start.place, self._parts.kept.stop - 1)",
+                "range(start.place, parts.kept.stop)",
+                "range(start.place, parts.kept.stop - 1)",
             ),
         ),
         Hunt(workload="default", settings=_ARCHIVED),

@@ -19,7 +19,7 @@ _WORKING: Final[tuple[Mapping[str, Any], ...]] = ({"ending": "power", "operation
 _SETTLED: Final = "segmentstore.server.append_requests:ConnectionAppends._settled_number"
 _NO_WAIT: Final = (
     Edit(_SETTLED, "await in_flight.none(segment, writer_id)", "pass"),
-    Edit(_SETTLED, "not in_flight.any(segment, writer_id)", "True"),
+    Edit(_SETTLED, "not begun.is_set()", "True"),
 )
 
 WIRE: Final = (
