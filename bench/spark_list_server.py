@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 PAGE_KEYS = 1000
 BUCKET = "bench"
 _HOST = "127.0.0.1"
+_EMPTY = "<KeyCount>0</KeyCount><IsTruncated>false</IsTruncated>"
 _HEAD = (
     '<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult '
     'xmlns="http://s3.amazonaws.com/doc/2006-03-01/">'
@@ -47,6 +48,7 @@ class Pages:
     """Listings by prefix and page, made once."""
 
     def __init__(self, shards: int, keys: int) -> None:
+        self._keys = keys
         self._pages = {
             prefix_of(shard): [
                 _page(shard, first, min(PAGE_KEYS, keys - first), last=first + PAGE_KEYS >= keys)
@@ -60,8 +62,10 @@ class Pages:
         query = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
         prefix = query.get("prefix", "")
         pages = self._pages.get(prefix, [])
-        number = int(query.get("continuation-token", 0))
-        body = pages[number] if pages else "<KeyCount>0</KeyCount><IsTruncated>false</IsTruncated>"
+        if pages and (after := query.get("start-after", "")):
+            body = self._behind(int(prefix.rstrip("/"), 16), after)
+        else:
+            body = pages[int(query.get("continuation-token", 0))] if pages else _EMPTY
         # boto3 asks for encoded keys, and has to know that it got them.
         encoding = "<EncodingType>url</EncodingType>" if query.get("encoding-type") == "url" else ""
         head = (
@@ -69,6 +73,12 @@ class Pages:
             f"<MaxKeys>{PAGE_KEYS}</MaxKeys>{encoding}"
         )
         return f"{_HEAD}{head}{body}</ListBucketResult>".encode()
+
+    def _behind(self, shard: int, key: str) -> str:
+        """What is left of the page that has the key."""
+        first = int(key.rpartition("-")[2][:8], 16) + 1
+        end = min(self._keys, (first // PAGE_KEYS + 1) * PAGE_KEYS)
+        return _page(shard, first, end - first, last=end >= self._keys) if first < end else _EMPTY
 
 
 def _page(shard: int, first: int, count: int, *, last: bool) -> str:

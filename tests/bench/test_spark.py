@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -87,6 +88,11 @@ def test_pages_of_a_listing_follow_one_another_and_end() -> None:
     assert second.count("<Key>") == 1
     assert "<IsTruncated>false</IsTruncated>" in second
     assert "<Key>" not in pages.answer("/bench?list-type=2&prefix=ff%2F").decode()
+    keys = re.findall("<Key>(.*?)</Key>", first + second)
+    for position in (997, 999, 1000):
+        behind = pages.answer(f"/bench?list-type=2&prefix=00%2F&start-after={keys[position]}")
+        end = 1000 if position < 999 else 1001
+        assert re.findall("<Key>(.*?)</Key>", behind.decode()) == keys[position + 1 : end]
 
 
 @slow(2)
