@@ -8,7 +8,7 @@
     garbage object in its order:
                      sequence number u64, since ms u64
 
-The archive, of version 3 alone and there always behind a deletion clock, is as
+The archive, from version 3 on and there always behind a deletion clock, is as
 docs/formats/archive-parts.md has it. The deletion clock came later. A checkpoint without it, as
 older versions wrote and as is written while there is nothing to say, means a clock at 0 and garbage
 that is not counted yet. A segment's record carries its own length, so that fields can be added
@@ -36,9 +36,10 @@ from segmentstore.contracts.collector import collector_paused
 from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
-VERSION = 3
-"""Written of metadata with an archive. Others with segments that are `releasing` are of version 2,
-and the rest of version 1, as older versions wrote them.
+VERSION = 4
+"""Written of metadata with a merged segment that is linked in part. Others with an archive are of
+version 3, others with segments that are `releasing` of version 2, and the rest of version 1, as
+older versions wrote them.
 """
 
 _WITH_ARCHIVE = 3
@@ -64,7 +65,10 @@ _DELETED = 8
 def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
     """All committed metadata as one blob. O(changed segments), plus one copy of everything."""
     archive = encode_archive(metadata.archive)
-    version = VERSION if archive else 2 if metadata.releasing else 1
+    linked_in_part = any(
+        each.start_offset and each.merged_into is not None for each in metadata.segments.values()
+    )
+    version = VERSION if linked_in_part else 3 if archive else 2 if metadata.releasing else 1
     parts = [_HEAD.pack(version, metadata.container_id, metadata.sequence_number)]
     parts.append(_COUNT.pack(len(metadata.objects)))
     parts += [_encode_object(live.record) for live in metadata.objects.values()]
@@ -84,7 +88,7 @@ def encode_checkpoint(metadata: ContainerMetadata) -> bytes:
             parts.append(encoded)
         else:
             parts += encoded
-    parts += _encode_deletion_clock(metadata, always=bool(archive))
+    parts += _encode_deletion_clock(metadata, always=version >= _WITH_ARCHIVE)
     parts.append(archive)
     return b"".join(parts)
 
@@ -140,7 +144,7 @@ def _decode(blob: Buffer) -> ContainerMetadata:
         position = _decode_deletion_clock(blob, position, metadata)
     if version >= _WITH_ARCHIVE:
         metadata.archive = decode_archive(blob[position:])
-        if metadata.archive == NO_ARCHIVE:
+        if metadata.archive == NO_ARCHIVE and version == _WITH_ARCHIVE:
             raise IndexError(position)
     return metadata
 

@@ -34,6 +34,7 @@ from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     DeletionClockOperation,
+    LinkChunksOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -105,6 +106,7 @@ class MetadataUpdater(SegmentResidency):
             ReplaceChunksOperation: self._accept_anything,
             DeletionClockOperation: self._accept_anything,
             ReleaseChunksOperation: self._accept_anything,
+            LinkChunksOperation: self._accept_anything,
             ArchiveOperation: self._accept_archive,
         }
         self._commit: dict[type[Operation], Callable[..., None]] = {
@@ -121,6 +123,7 @@ class MetadataUpdater(SegmentResidency):
             ReplaceChunksOperation: self._commit_replace_chunks,
             DeletionClockOperation: self._commit_deletion_clock,
             ReleaseChunksOperation: self._commit_release_chunks,
+            LinkChunksOperation: self._commit_link_chunks,
             ArchiveOperation: self._commit_archive,
         }
 
@@ -526,6 +529,9 @@ class MetadataUpdater(SegmentResidency):
 
     def _commit_release_chunks(self, operation: ReleaseChunksOperation) -> None:
         storage_metadata.apply_release_chunks(self.metadata, self.changes, operation)
+
+    def _commit_link_chunks(self, operation: LinkChunksOperation) -> None:
+        storage_metadata.apply_link_chunks(self.metadata, self.changes, operation)
 
     def _commit_archive(self, operation: ArchiveOperation) -> None:
         self.metadata.archive = self.metadata.archive.after(operation.change)

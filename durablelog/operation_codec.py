@@ -21,6 +21,7 @@ from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     DeletionClockOperation,
+    LinkChunksOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -50,6 +51,7 @@ ATTRIBUTE = struct.Struct(">16sq")
 """Of an append: key and value."""
 _TWO = struct.Struct(">QQ")
 _FOUR = struct.Struct(">QQQQ")
+_THREE = struct.Struct(">QQQ")
 _ONE = struct.Struct(">Q")
 _COUNT = struct.Struct(">I")
 _SHORT = struct.Struct(">H")
@@ -335,6 +337,10 @@ def _encode_release_chunks(operation: ReleaseChunksOperation) -> bytes:
     return b"".join(parts)
 
 
+def _encode_link_chunks(operation: LinkChunksOperation) -> bytes:
+    return _THREE.pack(operation.target_id, operation.source_id, operation.end_offset)
+
+
 def _encode_archive_change(operation: ArchiveOperation) -> bytes:
     return encode_change(operation.change)
 
@@ -476,6 +482,10 @@ def _decode_release_chunks(body: Buffer) -> Operation:
     return ReleaseChunksOperation([_TWO.unpack_from(body, place) for place in places])
 
 
+def _decode_link_chunks(body: Buffer) -> Operation:
+    return LinkChunksOperation(*_THREE.unpack_from(body))
+
+
 def _decode_archive_change(body: Buffer) -> Operation:
     return ArchiveOperation(decode_change(body))
 
@@ -494,6 +504,7 @@ _ENCODERS: dict[type[Operation], Callable[..., bytes]] = {
     DeletionClockOperation: _encode_deletion_clock,
     SnapshotCheckpointOperation: _encode_snapshot_checkpoint,
     ReleaseChunksOperation: _encode_release_chunks,
+    LinkChunksOperation: _encode_link_chunks,
     ArchiveOperation: _encode_archive_change,
 }
 
@@ -512,6 +523,7 @@ _DECODERS: dict[int, Callable[[Buffer], Operation]] = {
     DeletionClockOperation.type_id: _decode_deletion_clock,
     SnapshotCheckpointOperation.type_id: _decode_snapshot_checkpoint,
     ReleaseChunksOperation.type_id: _decode_release_chunks,
+    LinkChunksOperation.type_id: _decode_link_chunks,
     ArchiveOperation.type_id: _decode_archive_change,
 }
 

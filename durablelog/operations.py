@@ -255,6 +255,23 @@ class ReleaseChunksOperation(Operation):
 
 
 @dataclass(slots=True)
+class LinkChunksOperation(Operation):
+    """A slice of a link: these chunks of a merged source are its target's now.
+
+    The source is whole in Tier 2, and the first one that the target has still to link. A storage
+    update links what is left of it. Without effect where one of the two has been deleted, or where
+    chunks of the target have to be released first.
+    """
+
+    type_id: ClassVar[int] = 17
+
+    target_id: int
+    source_id: int
+    end_offset: int
+    """In the source, below its length: the chunks that end at or below it."""
+
+
+@dataclass(slots=True)
 class ArchiveOperation(Operation):
     """What an attempt, or a deletion, made true of the archive of the log.
 
@@ -275,6 +292,7 @@ OwnersOperation: TypeAlias = (
     | ReplaceChunksOperation
     | DeletionClockOperation
     | ReleaseChunksOperation
+    | LinkChunksOperation
     | ArchiveOperation
 )
 """What a storage writer, or an archiver, has to say, not a caller."""
@@ -285,7 +303,7 @@ def segments_of(operation: Operation) -> Iterable[int]:
 
     None of a creation, whose name must be known to be free.
     """
-    if isinstance(operation, MergeOperation):
+    if isinstance(operation, (MergeOperation, LinkChunksOperation)):
         return (operation.target_id, operation.source_id)
     if isinstance(operation, StorageUpdateOperation):
         chunks = (segment_id for segment_id, _ in operation.chunks)

@@ -9,7 +9,7 @@ The log says so, and since when: that makes deletion safe to resume after any cr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import groupby, takewhile
 from operator import itemgetter
 
@@ -17,6 +17,7 @@ from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.operations import (
     ChunkReplacement,
     DeletionClockOperation,
+    LinkChunksOperation,
     Operation,
     ReleaseChunksOperation,
     ReplaceChunksOperation,
@@ -25,7 +26,7 @@ from durablelog.operations import (
 )
 from segmentstore.contracts.chunk_list import NO_CHUNKS, PageContent
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 from segmentstore.contracts.object_states import DeletionClockReading, GarbageObject, LiveObject
 
 
@@ -291,24 +292,69 @@ def _link(
     if target.detached:
         return
     for merge, source in zip(target.merges, sources, strict=False):
-        assert merge.source_id == source.segment_id, (target, source)
-        assert source.storage_length == source.length == merge.length, (target, source)
-        assert merge.offset <= target.storage_length < merge.end_offset, (target, source)
+        _check_link(target, merge, source)
         _change(changes, target)
         changes.remove(source)
-        for chunk in source.chunks:
-            moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
-            if moved.end_offset <= target.start_offset:
-                _release(metadata, changes, source.segment_id, chunk, operation)
-            else:
-                target.own_chunks().append(moved)
-                changes.lose_place(source.segment_id, chunk)
-                changes.add_chunk(target, moved)
+        _move_chunks(metadata, changes, target, merge, source.chunks, operation)
         source.chunks = NO_CHUNKS
         target.storage_length = merge.end_offset
         del metadata.segments[source.segment_id]
         metadata.partial.discard(source.segment_id)
     target.drop_merges(len(sources))
+
+
+def apply_link_chunks(
+    metadata: ContainerMetadata, changes: MetadataChanges, operation: LinkChunksOperation
+) -> None:
+    """Make some chunks of the target's first merge its own, from the head of the source on.
+    O(those).
+
+    The source begins behind them from now on, and the target is stored up to there: so a read
+    finds each byte in one of the two.
+    """
+    target = metadata.segments.get(operation.target_id)
+    source = metadata.segments.get(operation.source_id)
+    if target is None or source is None or target.detached:
+        return
+    merge = next(iter(target.merges))
+    _check_link(target, merge, source)
+    assert operation.end_offset < source.length, (operation, source)
+    _change(changes, target)
+    _change(changes, source)
+    pages: dict[int, PageContent | None] = {}
+    chunks = source.chunks.remove_below(operation.end_offset, pages)
+    changes.set_pages(source.segment_id, pages)
+    _move_chunks(metadata, changes, target, merge, chunks, operation)
+    source.start_offset = source.chunks.start_offset
+    target.storage_length = max(target.storage_length, merge.offset + source.start_offset)
+
+
+def _check_link(target: SegmentMetadata, merge: MergeRecord, source: SegmentMetadata) -> None:
+    """Both are far enough in Tier 2."""
+    assert merge.source_id == source.segment_id, (target, source)
+    assert not source.merges, (target, source)
+    assert source.storage_length == source.length == merge.length, (target, source)
+    reached = merge.offset + source.start_offset
+    assert reached <= target.storage_length < merge.end_offset, (target, source)
+
+
+def _move_chunks(
+    metadata: ContainerMetadata,
+    changes: MetadataChanges,
+    target: SegmentMetadata,
+    merge: MergeRecord,
+    chunks: Iterable[ChunkRecord],
+    operation: Operation,
+) -> None:
+    """Chunks that were the source's are the target's, unless they lie below its start."""
+    for chunk in chunks:
+        moved = chunk._replace(start_offset=chunk.start_offset + merge.offset)
+        if moved.end_offset <= target.start_offset:
+            _release(metadata, changes, merge.source_id, chunk, operation)
+        else:
+            target.own_chunks().append(moved)
+            changes.lose_place(merge.source_id, chunk)
+            changes.add_chunk(target, moved)
 
 
 def _release(

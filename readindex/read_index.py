@@ -220,6 +220,16 @@ class ReadIndex:
         # Nothing is swept: sources that were linked with this one follow, in the same turn.
         self._advance(target)
 
+    def merge_linked_in_part(self, target_id: int, source_id: int) -> None:
+        """Some of the source's chunks may be the target's now. What is held of them is released: no
+        read comes to the source for it any more.
+        """
+        source = self._places.segment(source_id)
+        index = self._indexes.get(source_id)
+        if index is not None:
+            self._cache_manager.drop_below(index, source.start_offset)
+        self._advance(self._places.segment(target_id))
+
     def truncated(self, segment_id: int) -> None:
         """start_offset has grown: what lies below it is released."""
         segment = self._places.segment(segment_id)

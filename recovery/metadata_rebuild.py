@@ -214,13 +214,13 @@ class _Rebuilding:
                 return
 
     def _chunks_of_source(self, merge: MergeRecord) -> Iterable[ChunkRecord]:
-        """The source's chunks at their place in the target, if it is whole: merges are all or
-        nothing.
+        """The source's chunks at their place in the target, if all that is not linked yet is
+        there: merges are all or nothing.
         """
         runs = self._resolve(merge.source_id)
         if (
             len(runs) == 1
-            and runs[0][0].start_offset == 0
+            and runs[0][0].start_offset <= self._known.segments[merge.source_id].start_offset
             and runs[0][-1].end_offset == merge.length
         ):
             for chunk in runs[0]:
@@ -233,7 +233,9 @@ class _Rebuilding:
         linked: set[int] = set()
         for segment in self._known.segments.values():
             for merge in segment.merges:
-                start = max(merge.offset, segment.start_offset)
+                # What it has of a source already is its own.
+                reached = merge.offset + self._known.segments[merge.source_id].start_offset
+                start = max(reached, segment.start_offset)
                 if start >= merge.end_offset or any(
                     run[0].start_offset <= start and run[-1].end_offset >= merge.end_offset
                     for run in self._runs[segment.segment_id]

@@ -13,12 +13,12 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from durablelog.operations import Operation, StorageUpdateOperation
+from durablelog.operations import Operation, StorageUpdateOperation, segments_of
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
 from storagewriter.flush_plan import ObjectPlanner, plan_full_object
 from storagewriter.flush_waiters import FlushWaiters
-from storagewriter.link_plan import plan_links
+from storagewriter.link_plan import LinkOperation, plan_links
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.uploads_in_flight import UploadsInFlight
@@ -147,11 +147,11 @@ class FlushLoop:
                 await asyncio.sleep(0)
 
     def _start_links(self, group: asyncio.TaskGroup) -> None:
-        links = plan_links(self.pending, self._source.metadata)
-        if links:
-            ids = list(dict.fromkeys(segment_id for link in links for segment_id in link))
+        operation = plan_links(self.pending, self._source.metadata)
+        if operation is not None:
+            ids = list(dict.fromkeys(segments_of(operation)))
             self.pending.take(ids)
-            group.create_task(self._link(links, ids))
+            group.create_task(self._link(operation, ids))
 
     async def _start_uploads(self, group: asyncio.TaskGroup) -> None:
         config, pending, uploads = self._config, self.pending, self.uploads
@@ -174,9 +174,10 @@ class FlushLoop:
                 return
             uploads.begin(plan, group)
 
-    async def _link(self, links: Sequence[tuple[int, int]], segment_ids: Sequence[int]) -> None:
-        await self._source.commit(StorageUpdateOperation(links=links))
-        self.links += len(links)
+    async def _link(self, operation: LinkOperation, segment_ids: Sequence[int]) -> None:
+        await self._source.commit(operation)
+        if isinstance(operation, StorageUpdateOperation):
+            self.links += len(operation.links)
         self._release(segment_ids)
 
     # --- the ends of uploads ----------------------------------------------------------------------

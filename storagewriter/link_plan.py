@@ -1,50 +1,57 @@
 """Which merges can be linked: both sides are far enough in Tier 2.
 
+A commit is one step of the event loop. So no operation moves more than some chunks: a source of
+more is linked in slices, from its head on (docs/decisions/0091).
+
 Pure: no await, no clock, no I/O.
 """
 
 from __future__ import annotations
 
 from itertools import islice
+from typing import TypeAlias
 
-from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from durablelog.chunk_slices import Slices
+from durablelog.operations import LinkChunksOperation, StorageUpdateOperation
+from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter.pending_segments import PendingSegments
 
 LINKS_MAX = 1024
 """Links in one operation."""
 
+LinkOperation: TypeAlias = StorageUpdateOperation | LinkChunksOperation
 
-def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> list[tuple[int, int]]:
-    """(target id, source id) of merges whose two sides are far enough in Tier 2, in the order to
-    link them.
 
-    Checks `pending.link_candidates` and uses them up, but for what the bound of one operation
-    leaves over. A target cut off by it is a candidate again once these links are committed.
+def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> LinkOperation | None:
+    """The next operation that links merges whose two sides are far enough in Tier 2, in the order
+    to link them; None if there is none.
+
+    Checks `pending.link_candidates` and uses them up, but for what the bounds of one operation
+    leave over. A target cut off by them is a candidate again once this one is committed.
     """
     links: list[tuple[int, int]] = []
+    chunks_left = Slices.chunks_max
     while pending.link_candidates and len(links) < LINKS_MAX:
         target = metadata.segments.get(pending.link_candidates.pop())
-        if target is None or target.detached:
+        if target is None or target.detached or target.segment_id in pending.busy:
             continue
-        if target.segment_id not in pending.busy:
-            links += _links_of(target, pending, metadata, LINKS_MAX - len(links))
-    return links
-
-
-def _links_of(
-    target: SegmentMetadata, pending: PendingSegments, metadata: ContainerMetadata, links_max: int
-) -> list[tuple[int, int]]:
-    links: list[tuple[int, int]] = []
-    reached = target.storage_length
-    for merge in islice(target.merges, links_max):
-        source = metadata.segments[merge.source_id]
-        whole = (
-            source.storage_length == source.length
-            and not source.merges
-            and source.segment_id not in pending.busy
-        )
-        if reached < merge.offset or not whole:
-            break
-        links.append((target.segment_id, source.segment_id))
-        reached = merge.end_offset
-    return links
+        reached = target.storage_length
+        for merge in islice(target.merges, LINKS_MAX - len(links)):
+            source = metadata.segments[merge.source_id]
+            whole = (
+                source.storage_length == source.length
+                and not source.merges
+                and source.segment_id not in pending.busy
+            )
+            if reached < merge.offset or not whole:
+                break
+            chunks_left -= len(source.chunks)
+            if chunks_left < 0 and links:
+                pending.link_candidates.add(target.segment_id)
+                return StorageUpdateOperation(links=links)
+            if chunks_left < 0:
+                _, end_offset = source.chunks.reach(source.length, Slices.chunks_max)
+                return LinkChunksOperation(target.segment_id, source.segment_id, end_offset)
+            links.append((target.segment_id, source.segment_id))
+            reached = merge.end_offset
+    return StorageUpdateOperation(links=links) if links else None

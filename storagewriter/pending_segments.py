@@ -29,6 +29,7 @@ from typing import Final, Protocol
 from durablelog.operations import (
     AppendOperation,
     DeleteOperation,
+    LinkChunksOperation,
     MergeOperation,
     Operation,
     ReleaseChunksOperation,
@@ -124,6 +125,9 @@ class PendingSegments:
                 for target_id, source_id in operation.links:
                     self.settle(source_id)
                     self.settle(target_id)
+            elif isinstance(operation, LinkChunksOperation):
+                self.settle(operation.source_id)
+                self.settle(operation.target_id)
 
     def start(self) -> None:
         """Take up merges that the metadata know and no operation reported: those from before the

@@ -39,7 +39,8 @@ _MERGED = 2
 _PAGED = 4
 _RELEASING = 8
 _DELETED = 16
-_FLAGS = _SEALED | _MERGED | _PAGED | _RELEASING | _DELETED
+_LINKED_IN_PART = 32
+_FLAGS = _SEALED | _MERGED | _PAGED | _RELEASING | _DELETED | _LINKED_IN_PART
 _NOT_COUNTED = (1 << 64) - 1
 _OBJECTS_REMEMBERED = 1024
 """Names of objects whose encoded form is kept: pages of many segments have one."""
@@ -132,7 +133,8 @@ def encode_segment(segment: SegmentRecord) -> bytes:
         | (_MERGED if merged else 0)
         | (_PAGED if segment.long_chunks is not None else 0)
         | (_RELEASING if segment.releasing else 0)
-        | (_DELETED if segment.deleted else 0),
+        | (_DELETED if segment.deleted else 0)
+        | (_LINKED_IN_PART if merged and segment.start_offset else 0),
         segment.merged_into or 0,
         segment.attribute_count,
         len(segment.merges),
@@ -170,6 +172,9 @@ def _decode_segment(segment_id: int, value: bytes) -> SegmentRecord:
         raise MetadataFormatError(f"flags {flags:#x} with {merged_into}")
     if flags & _DELETED and (flags & _MERGED or merge_count or not flags & _RELEASING):
         raise MetadataFormatError(f"deleted, with flags {flags:#x} and {merge_count} merges")
+    linked_in_part = bool(flags & _MERGED and start_offset)
+    if linked_in_part != bool(flags & _LINKED_IN_PART):
+        raise MetadataFormatError(f"it begins at {start_offset}, with flags {flags:#x}")
     name, position = decode_text(value, _SEGMENT.size)
     merges = []
     for _ in range(merge_count):

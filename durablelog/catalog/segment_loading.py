@@ -374,6 +374,8 @@ def check_merges(segment: SegmentMetadata, segments: Mapping[int, SegmentMetadat
             raise wrong(where, f"segment {merge.source_id} is not merged into it")
         if source.length != merge.length:
             raise wrong(where, f"segment {merge.source_id} has not {merge.length} bytes")
+        if source.start_offset and merge.offset + source.start_offset > segment.storage_length:
+            raise wrong(where, f"it lacks what segment {merge.source_id} has given up")
 
 
 def decoded(decode: Callable[[bytes], V], key: object, value: bytes) -> V:

@@ -13,6 +13,7 @@ from durablelog.operations import (
     CheckpointOperation,
     CreateOperation,
     DeleteOperation,
+    LinkChunksOperation,
     MergeOperation,
     Operation,
     ReplaceChunksOperation,
@@ -76,6 +77,9 @@ class CommitDispatch:
                     index.replaced(segment_id)
         elif isinstance(operation, MergeOperation):
             index.merged(operation.target_id, operation.source_id)
+        elif isinstance(operation, LinkChunksOperation):
+            if operation.target_id in self._metadata.segments:
+                index.merge_linked_in_part(operation.target_id, operation.source_id)
         elif isinstance(operation, TruncateOperation):
             index.truncated(operation.segment_id)
         elif isinstance(operation, SealOperation):

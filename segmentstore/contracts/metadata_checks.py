@@ -52,6 +52,8 @@ def assert_metadata_valid(metadata: ContainerMetadata) -> None:
             source = metadata.segments[merge.source_id]
             assert source.merged_into == segment_id, (segment, source)
             assert source.length == merge.length, (segment, source)
+            linked = merge.offset + source.start_offset
+            assert not source.start_offset or linked <= segment.storage_length, (segment, source)
     assert all(map(metadata.with_chunks, metadata.releasing)), metadata.releasing
     for name, live in metadata.objects.items():
         found = counts.pop(name, 0)

@@ -1,8 +1,10 @@
-"""Truncations and deletions whose chunks are released in slices: what is decided, what each slice
-does, and that nothing is different at the end.
+"""Truncations and deletions whose chunks are released in slices, and links in slices: what is
+decided, what each slice does, and that nothing is different at the end.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from durablelog.operations import (
     AppendOperation,
     CreateOperation,
     DeleteOperation,
+    LinkChunksOperation,
     MergeOperation,
     Operation,
     ReleaseChunksOperation,
@@ -239,6 +242,79 @@ def test_a_merge_is_linked_when_what_lies_below_the_start_has_been_released() ->
     assert [chunk.start_offset for chunk in target.chunks] == [60, 70, 80]
 
 
+# --- links ----------------------------------------------------------------------------------------
+
+
+def spans(segment: SegmentMetadata) -> list[tuple[int, int]]:
+    return [(chunk.start_offset, chunk.block_segment_id) for chunk in segment.chunks]
+
+
+def linked_in_part(bench: Bench, end: int) -> tuple[SegmentMetadata, SegmentMetadata]:
+    target, source = bench.create("t", 1), bench.create("s", 5)
+    bench.append(target, 3)
+    bench.upload(target, length=3)
+    bench.merge(target, source)
+    bench.put(LinkChunksOperation(target.segment_id, source.segment_id, end))
+    return target, source
+
+
+def test_a_slice_of_a_link_moves_the_head_of_a_source() -> None:
+    bench = Bench()
+    target, source = linked_in_part(bench, 29)
+    t, s = target.segment_id, source.segment_id
+    assert spans(target) == [(0, t), (10, t), (13, s), (23, s)]
+    assert spans(source) == [(20, s), (30, s), (40, s)]
+    assert (source.start_offset, target.storage_length) == (20, 33)
+    assert len(target.merges) == 1, "it is of the whole source until its end is linked"
+    assert target.merges[0] == (13, 50, s)
+    bench.put(LinkChunksOperation(t, s, 25))
+    assert source.start_offset == 20
+    bench.put(LinkChunksOperation(t, s, 49))
+    assert spans(source) == [(40, s)]
+    bench.put(StorageUpdateOperation(links=[(t, s)]))
+    assert spans(target)[2:] == [(13 + at, s) for at in range(0, 50, 10)]
+    assert target.storage_length == 63
+    assert not target.merges
+    assert s not in bench.metadata.segments
+
+
+def test_a_slice_is_passed_over_where_a_segment_is_deleted_or_detached() -> None:
+    bench = Bench()
+    target, source = linked_in_part(bench, 10)
+    bench.put(TruncateOperation(target.segment_id, 58, in_slices=True))
+    assert is_detached(target)
+    operation = LinkChunksOperation(target.segment_id, source.segment_id, 30)
+    before = spans(source)
+    bench.put(operation)
+    assert spans(source) == before
+    bench.release((target, 58))
+    assert not is_detached(target)
+    bench.put(LinkChunksOperation(operation.target_id, operation.source_id, 30))
+    assert source.start_offset == 30
+    assert spans(target) == [], "all of that lies below its start"
+    assert target.storage_length == 58
+    bench.delete(target)
+    assert not bench.metadata.segments
+    bench.put(LinkChunksOperation(operation.target_id, operation.source_id, 30))
+
+
+def test_deletion_and_truncation_take_what_is_left_of_a_source_linked_in_part() -> None:
+    for in_slices in (False, True):
+        for deleted in (False, True):
+            bench = Bench()
+            target, source = linked_in_part(bench, 30)
+            t = target.segment_id
+            truncation = TruncateOperation(t, target.length, in_slices=in_slices)
+            deletion = DeleteOperation(t, in_slices=in_slices)
+            bench.put(deletion if deleted else truncation)
+            assert source.segment_id not in bench.metadata.segments
+            assert bool(bench.metadata.releasing) == in_slices
+            bench.release((target, 99), (source, 40))
+            bench.release((source, 99))
+            assert not bench.metadata.objects
+            assert not bench.metadata.releasing
+
+
 # --- the same at the end --------------------------------------------------------------------------
 
 
@@ -256,7 +332,7 @@ class SlicesMachine(RuleBasedStateMachine):
         at_once = decode_operation(encoded)
         if isinstance(at_once, DeleteOperation | TruncateOperation):
             at_once.in_slices = False
-        if not isinstance(at_once, ReleaseChunksOperation):
+        if not isinstance(at_once, ReleaseChunksOperation | LinkChunksOperation):
             self.whole.updater.replay(at_once)
             assert_metadata_valid(self.whole.metadata)
 
@@ -299,8 +375,7 @@ class SlicesMachine(RuleBasedStateMachine):
             self.put(SealOperation(source.segment_id))
             self.put(MergeOperation(target.segment_id, source.segment_id))
 
-    @rule()
-    def link(self) -> None:
+    def linkable(self) -> Iterator[tuple[SegmentMetadata, SegmentMetadata]]:
         segments = self.live.metadata.segments
         for target in list(segments.values()):
             if target.merges and not target.detached:
@@ -308,9 +383,20 @@ class SlicesMachine(RuleBasedStateMachine):
                 source = segments[merge.source_id]
                 stored = source.storage_length == source.length and not source.merges
                 if stored and merge.offset <= target.storage_length:
-                    ids = [(target.segment_id, source.segment_id)]
-                    self.put(StorageUpdateOperation(links=ids))
-                    return
+                    yield target, source
+
+    @rule()
+    def link(self) -> None:
+        for target, source in self.linkable():
+            ids = [(target.segment_id, source.segment_id)]
+            self.put(StorageUpdateOperation(links=ids))
+            return
+
+    @rule(data=st.data())
+    def link_some(self, data: st.DataObject) -> None:
+        for target, source in self.linkable():
+            end = data.draw(st.integers(0, source.chunks.last.end_offset - 1))
+            self.put(LinkChunksOperation(target.segment_id, source.segment_id, end))
 
     @rule(data=st.data(), in_slices=st.booleans())
     def truncate(self, data: st.DataObject, in_slices: bool) -> None:
@@ -337,6 +423,10 @@ class SlicesMachine(RuleBasedStateMachine):
         while releasing:
             ends = [(each.segment_id, each.release_end) for each in releasing.values()]
             self.put(ReleaseChunksOperation(ends[:2]))
+        for target, source in self.linkable():
+            if source.start_offset:
+                ids = [(target.segment_id, source.segment_id)]
+                self.put(StorageUpdateOperation(links=ids))
         assert state_of(self.live.metadata) == state_of(self.replayed.metadata)
         live, whole = state_of(self.live.metadata), state_of(self.whole.metadata)
         assert live[:-1] == whole[:-1]

@@ -23,6 +23,7 @@ from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     DeletionClockOperation,
+    LinkChunksOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -118,9 +119,12 @@ NEEDLESS: list[Operation] = [
     StorageUpdateOperation([ObjectRecord("one", 1, 1)], [(5, chunk(70))], [(5, 9)]),
     ObjectsDeletedOperation(["one"]),
     DeletionClockOperation(1, bytes(16), 2, 3),
+    LinkChunksOperation(5, 9, 7),
     ArchiveOperation(PartsSwept(1)),
 ]
-"""One of each other kind: a chunk is added behind the last page, which is always known."""
+"""One of each other kind. A chunk is added behind the last page, which is always known, and sources
+of merges have all their chunks in memory.
+"""
 
 
 CASES = [*(case for found in NEEDS.values() for case in found), *((each, []) for each in NEEDLESS)]

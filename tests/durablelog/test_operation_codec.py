@@ -22,6 +22,7 @@ from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     DeletionClockOperation,
+    LinkChunksOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -116,6 +117,7 @@ operations = st.one_of(
     ),
     st.builds(SnapshotCheckpointOperation, numbers, st.binary(min_size=16, max_size=16)),
     st.builds(ReleaseChunksOperation, st.lists(st.tuples(numbers, numbers), max_size=3)),
+    st.builds(LinkChunksOperation, numbers, numbers, numbers),
     st.builds(ArchiveOperation, st.builds(HotCopiesDeleted, numbers, numbers)),
     st.builds(ArchiveOperation, st.builds(OffloadBegun, st.builds(attempt_of_index, ordinals))),
 )
@@ -221,6 +223,20 @@ def _releasing_metadata() -> ContainerMetadata:
     return metadata
 
 
+def _linked_in_part_metadata() -> ContainerMetadata:
+    """With a merge of which a slice is linked."""
+    metadata = _metadata()
+    plain, source = metadata.segments[5], metadata.segments[9]
+    plain.own_chunks().append(ChunkRecord(60, 10, "00/3/1/flush-y", 1024, 5, 60))
+    plain.own_chunks().append(ChunkRecord(70, 12, "00/3/1/flush-y", 2048, 9, 0))
+    plain.storage_length = 82
+    source.own_chunks().append(ChunkRecord(12, 18, "00/3/1/flush-y", 3072, 9, 12))
+    source.start_offset, source.storage_length = 12, 30
+    metadata.objects["00/3/1/flush-y"].live_chunks = 4
+    assert_metadata_valid(metadata)
+    return metadata
+
+
 def _changes(*changes: ArchiveChange) -> tuple[ArchiveChange, ...]:
     return changes
 
@@ -233,10 +249,26 @@ def _archived_metadata() -> ContainerMetadata:
     return metadata
 
 
+def _linked_in_part_and_archived_metadata() -> ContainerMetadata:
+    metadata = _linked_in_part_metadata()
+    metadata.archive = _archived_metadata().archive
+    return metadata
+
+
 @pytest.mark.parametrize(
-    "made", [_metadata, _counted_metadata, _releasing_metadata, _archived_metadata]
+    ("made", "version"),
+    [
+        (_metadata, 1),
+        (_counted_metadata, 1),
+        (_releasing_metadata, 2),
+        (_archived_metadata, 3),
+        (_linked_in_part_metadata, 4),
+        (_linked_in_part_and_archived_metadata, 4),
+    ],
 )
-def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], ContainerMetadata]) -> None:
+def test_a_checkpoint_is_sufficient_alone_and_stable(
+    made: Callable[[], ContainerMetadata], version: int
+) -> None:
     metadata = made()
     blob = encode_checkpoint(metadata)
     restored = decode_checkpoint(blob)
@@ -249,7 +281,6 @@ def test_a_checkpoint_is_sufficient_alone_and_stable(made: Callable[[], Containe
     assert restored.segments[5].merges == [MergeRecord(70, 30, 9)]
     assert restored.names == {"logs/wéb": 5}
     assert restored.releasing.keys() == metadata.releasing.keys()
-    version = 3 if metadata.archive.count else 2 if metadata.releasing else 1
     assert blob[:2] == version.to_bytes(2, "big"), "no newer than an older program has to refuse"
     assert restored.archive == metadata.archive
     assert list(restored.garbage.items()) == list(metadata.garbage.items())
@@ -340,6 +371,10 @@ def test_golden_operations_and_checkpoint() -> None:
         ),
         CheckpointOperation(
             encode_checkpoint(_archived_metadata()), sequence_number=115, timestamp_ms=1
+        ),
+        LinkChunksOperation(5, 9, 12, sequence_number=116, timestamp_ms=1),
+        CheckpointOperation(
+            encode_checkpoint(_linked_in_part_metadata()), sequence_number=117, timestamp_ms=1
         ),
     ]
     lines = (GOLDEN / "operations.hex").read_text().split()

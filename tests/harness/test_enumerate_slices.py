@@ -1,20 +1,26 @@
-"""Crash points of truncations and deletions whose chunks are released in slices: between any two of
-them, with snapshots of the metadata and without, of active and of idle segments.
+"""Crash points of truncations and deletions whose chunks are released in slices, and of merges that
+are linked in slices.
+
+They lie between any two slices, with snapshots of the metadata and without, of active and of idle
+segments.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from unittest import mock
 
 import pytest
 
 from durablelog.chunk_slices import Slices
-from durablelog.operations import DeleteOperation, TruncateOperation
+from durablelog.operations import DeleteOperation, LinkChunksOperation, TruncateOperation
 from recovery.harness.enumeration.driver import EnumerationResult, enumerate_group
 from recovery.harness.enumeration.workloads import EnumeratedWorkload, prepare, record
 from recovery.harness.history import CallOutcome
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from storagewriter.chunk_releaser import ChunkReleaser
+from storagewriter.flush_loop import FlushLoop
+from storagewriter.link_plan import LinkOperation
 from tests.support.suites import share, size, sized
 
 CAP = size("HARNESS_SLICES_CAP", 1, 2)
@@ -34,6 +40,18 @@ WORKLOADS = (
     "idle/truncate",
     "idle/truncate,leave",
     "idle/delete,leave,delete",
+)
+MERGES = (
+    "object/merge,merge",
+    "object/merge,merge,truncate",
+    "object/merge,merge,flush",
+    "object/merge,merge,checkpoint",
+    "object/merge,merge,merge",
+    "files/merge,merge",
+    "snapshots/merge,merge",
+    "snapshots/merge,merge,checkpoint",
+    "idle/merge,merge",
+    "idle/merge,merge,leave",
 )
 
 
@@ -73,3 +91,27 @@ def test_a_crash_between_two_slices_loses_nothing_and_leaves_nothing(name: str) 
         result.add(enumerate_group((workload,), cap=CAP, deeper_of=0, base=base))
     assert [str(each) for each in result.violations] == []
     assert released > 1, "by those that were killed, and by those that went on"
+
+
+@sized(10)
+@pytest.mark.parametrize("name", share(MERGES, 3, 10))
+def test_a_crash_between_two_slices_of_a_link_loses_nothing(name: str) -> None:
+    result, workload = EnumerationResult(), EnumeratedWorkload.parse(name)
+    base = prepare(workload.stage)
+    slices = 0
+    link = FlushLoop._link
+
+    async def counted(
+        loop: FlushLoop, operation: LinkOperation, segment_ids: Sequence[int]
+    ) -> None:
+        nonlocal slices
+        await link(loop, operation, segment_ids)
+        slices += isinstance(operation, LinkChunksOperation)
+
+    with mock.patch.object(FlushLoop, "_link", counted):
+        recording = record(workload, base)
+        assert all(call.outcome is CallOutcome.OK for call in recording.history.calls)
+        assert slices
+        result.add(enumerate_group((workload,), cap=CAP, deeper_of=0, base=base))
+    assert [str(each) for each in result.violations] == []
+    assert slices > 1, "by those that were killed, and by those that went on"

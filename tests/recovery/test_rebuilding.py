@@ -349,6 +349,42 @@ def test_a_merge_whose_source_is_not_whole_leaves_two_segments() -> None:
     assert not result.metadata.segments[8].sealed
 
 
+def linked_in_part(known: Known, ends: Sequence[int]) -> SegmentMetadata:
+    """A target of which [0, 10) and two linked bytes are there, and the source from those on."""
+    target = known.segment(7, "t", [10], 10)
+    source = known.merged(target, 8, "s", [2, *ends], 6)
+    with edited_chunks(source) as chunks:
+        head = chunks.pop(0)
+    target.own_chunks().append(head._replace(start_offset=10))
+    source.start_offset, target.storage_length = 2, 12
+    return target
+
+
+def test_a_merge_that_is_linked_in_part_is_linked_if_the_rest_is_there() -> None:
+    known = Known()
+    linked_in_part(known, [4, 6])
+    result = rebuilt(known, block(7, 16, 19, "n", "t"))
+    assert spans(result) == {"t": (0, 19)}
+    chunks = [
+        (each.start_offset, each.block_start_offset) for each in result.metadata.segments[7].chunks
+    ]
+    assert chunks == [(0, 0), (10, 0), (12, 2), (14, 4), (16, 16)]
+
+
+def test_a_merge_that_is_linked_in_part_whose_rest_is_not_whole_leaves_two_segments() -> None:
+    known = Known()
+    linked_in_part(known, [4])
+    assert spans(rebuilt(known)) == {"t": (0, 12), "s": (2, 4)}
+
+
+def test_what_is_lost_of_the_linked_part_brings_no_source_back() -> None:
+    known = Known()
+    linked_in_part(known, [6])
+    del known.there["known-8-0"]
+    result = rebuilt(known)
+    assert spans(result) == {"t": (12, 16), "recovered/00000003/7/0": (0, 10)}
+
+
 def test_a_source_that_comes_back_does_not_take_a_name_that_is_used() -> None:
     known = Known()
     target = known.segment(7, "t", [10], 10)

@@ -278,7 +278,8 @@ def test_nothing_is_linked_while_an_upload_has_either_side() -> None:
             pending = PendingSegments(c, make_config())
             pending.start()
             pending.take(busy)
-            assert plan_links(pending, c.metadata) == ([] if busy else [(target, source)])
+            link = StorageUpdateOperation(links=[(target, source)])
+            assert plan_links(pending, c.metadata) == (None if busy else link)
         await c.writer.stop()
 
     run_virtual(main())

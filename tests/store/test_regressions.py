@@ -233,7 +233,7 @@ def test_merges_restored_from_a_checkpoint_are_known_to_the_read_index(
 ) -> None:
     # Links are held back, so that the merge is still open when its checkpoint has become the log's
     # first.
-    monkeypatch.setattr(flush_loop, "plan_links", lambda _pending, _metadata: [])
+    monkeypatch.setattr(flush_loop, "plan_links", lambda _pending, _metadata: None)
 
     async def main() -> None:
         async with open_lazy(tmp_path / "s") as store:

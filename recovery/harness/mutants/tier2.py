@@ -195,7 +195,7 @@ TIER2: Final = (
         "A merge is linked though a part of its source is not in Tier 2 yet.",
         (
             Edit(
-                "storagewriter.link_plan:_links_of",
+                "storagewriter.link_plan:plan_links",
                 "source.storage_length == source.length",
                 "source.storage_length",
             ),

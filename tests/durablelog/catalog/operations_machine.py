@@ -14,6 +14,7 @@ from durablelog.operations import (
     CreateOperation,
     DeleteOperation,
     DeletionClockOperation,
+    LinkChunksOperation,
     MergeOperation,
     ObjectsDeletedOperation,
     Operation,
@@ -225,6 +226,18 @@ class OperationsMachine(RuleBasedStateMachine):
             # One target: those behind may be sources of it.
             first = [each for each in links if each[0] == links[0][0]]
             self.put(StorageUpdateOperation(links=first))
+
+    @rule(data=st.data())
+    def link_some(self, data: st.DataObject) -> None:
+        """A slice of a link, of a source that is whole in Tier 2."""
+        for target in self.metadata.segments.values():
+            for merge in target.merges[:1]:
+                source = self.metadata.segments[merge.source_id]
+                stored = source.storage_length == source.length and not source.merges
+                if stored and merge.offset <= target.storage_length:
+                    end = data.draw(st.integers(0, source.length - 1))
+                    self.put(LinkChunksOperation(target.segment_id, source.segment_id, end))
+                    return
 
     @rule(data=st.data(), stale=st.booleans())
     def replace(self, data: st.DataObject, stale: bool) -> None:

@@ -348,6 +348,8 @@ FLAGS = 40
 def test_the_chunks_of_several_pages_are_a_tail_of_a_record_and_a_flag(
     segment: SegmentRecord, count: int, start: int
 ) -> None:
+    # What is linked in part has a flag of its own.
+    segment = segment._replace(start_offset=0)
     short = encode_segment(segment._replace(long_chunks=None))
     long = encode_segment(segment._replace(long_chunks=LongChunks(count, start)))
     assert not short[FLAGS] & 4
@@ -358,6 +360,19 @@ def test_the_chunks_of_several_pages_are_a_tail_of_a_record_and_a_flag(
         wrong = rest[:FLAGS] + bytes([flags]) + rest[FLAGS + 1 :]
         with pytest.raises(MetadataFormatError):
             decode_segment(segment.segment_id, wrong)
+
+
+def test_a_merged_segment_that_begins_later_is_linked_in_part_and_no_other_is() -> None:
+    merged = SegmentRecord(9, "txn", 1, 1, 12, 30, 30, True, 5, 0, ())
+    value = encode_segment(merged)
+    assert value[FLAGS] == 1 | 2 | 32, "an older program refuses it"
+    assert decode_segment(9, value) == merged
+    truncated = encode_segment(merged._replace(merged_into=None))
+    whole = encode_segment(merged._replace(start_offset=0))
+    for record in (value, truncated, whole):
+        wrong = record[:FLAGS] + bytes([record[FLAGS] ^ 32]) + record[FLAGS + 1 :]
+        with pytest.raises(MetadataFormatError, match="it begins at"):
+            decode_segment(9, wrong)
 
 
 def test_a_deleted_segment_has_something_to_release_and_no_merges() -> None:
