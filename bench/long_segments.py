@@ -3,7 +3,8 @@ in memory.
 
 The chunks of the first are committed as the storage writer commits them, all in one object which is
 not there. What is measured is the metadata part of a read: no byte is read. The second gets its
-attributes through the store. Then the store is opened again, in a fresh process.
+attributes through the store. Then the store is opened again, in a fresh process. At the end the
+first is merged into another one, until all its chunks are linked.
 Floor: one look-up of a random key of the same table in the catalog, without anything of the engine.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import segmentstore
 from bench import child
 from bench.child import Measured
 from bench.engine import open_store
@@ -39,8 +41,10 @@ ATTRIBUTES_LARGE = 500_000
 """`SEGMENTSTORE_BENCH_LARGE=1` adds these: they take some four minutes."""
 LOOKUPS = 2_000
 SEGMENT = "bench/long"
+_TARGET = "bench/target"
 _CHUNK_BYTES = 16
 _PAGE_MS_MAX = 1
+_TURN_MS_MAX = 20
 _ATTRIBUTE_MS_MAX = 2
 _CHUNKS_OF_AN_OPERATION = 5_000
 _ATTRIBUTES_OF_AN_OPERATION = 1_000
@@ -65,6 +69,8 @@ def run(directory: Path, *, quick: bool) -> CaseResult:
         for kind, count in (("chunks", chunks), ("attributes", attributes)):
             with subfolder(directory, f"{kind}-{count}") as folder:
                 rows += _rows_of(kind, count, folder)
+                if kind == "chunks":
+                    rows += _rows_of_merge(count, folder)
     return CaseResult(case="long_segments", question=QUESTION, rows=rows)
 
 
@@ -94,6 +100,22 @@ def _rows_of(kind: str, count: int, folder: Path) -> list[Row]:
             engine=Samples((found["grown_mib"],)),
             extra={"resident_mib": found["resident_mib"]},
         ),
+    ]
+
+
+def _rows_of_merge(count: int, folder: Path) -> list[Row]:
+    found = child.call(__name__, "merge_chunks", {"directory": str(folder), "count": count})
+    turn = found["block_ms"]
+    return [
+        Row(
+            name=f"{count:,} chunks: merged, longest turn",
+            unit="ms",
+            engine=Samples((turn,)),
+            ratio=turn / _TURN_MS_MAX,
+            bar=f"≤ {_TURN_MS_MAX} ms",
+            met=turn <= _TURN_MS_MAX,
+            extra={key: found[key] for key in ("merge_ms", "link_s", "grown_mib")},
+        )
     ]
 
 
@@ -164,6 +186,36 @@ def find_chunks(directory: str, count: int) -> Measured:
         return _catalog(container).find_last([keys])
 
     return asyncio.run(_find(directory, engine, floor))
+
+
+def merge_chunks(directory: str, count: int) -> Measured:
+    """Times of a merge of the segment into another one, and until it is linked."""
+
+    async def merge() -> Measured:
+        segmentstore.tune_gc()
+        async with open_store(Path(directory) / "store", **_SETTINGS) as store:
+            await store.create_segment(_TARGET)
+            await store.append(_TARGET, b"first")
+            await store.flush()
+            before = resident_bytes()
+            with Blocks() as blocks:
+                begun = time.perf_counter()
+                await store.merge(_TARGET, SEGMENT)  # type: ignore[attr-defined]
+                merged = time.perf_counter()
+                await store.flush(_TARGET)
+                linked = time.perf_counter()
+            container = _container(store)
+            target = container.segments[container.segment_ids[_TARGET]]
+            assert len(target.chunks) > count
+            return {
+                "value": blocks.longest_ms,
+                "block_ms": blocks.longest_ms,
+                "merge_ms": (merged - begun) * 1e3,
+                "link_s": linked - merged,
+                "grown_mib": (resident_bytes() - before) / (1 << 20),
+            }
+
+    return asyncio.run(merge())
 
 
 def find_attributes(directory: str, count: int) -> Measured:

@@ -47,10 +47,10 @@ def truncation(
 
 
 def _chunks_of(metadata: ContainerMetadata, merges: Iterable[MergeRecord]) -> int:
-    """The number of chunks of the sources, with sources of theirs."""
-    ids, count = [merge.source_id for merge in merges], 0
-    for segment_id in ids:  # grows while it is walked
-        source = metadata.segments[segment_id]
-        count += len(source.chunks)
-        ids += (merge.source_id for merge in source.merges)
-    return count
+    """The number of chunks of the sources, with sources of theirs; one too many if some of them
+    are not in memory.
+    """
+    sources = metadata.sources_of(merges)
+    if all(source.chunks.whole for source in sources):
+        return sum(len(source.chunks) for source in sources)
+    return Slices.chunks_max + 1

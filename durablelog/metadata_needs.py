@@ -6,16 +6,18 @@ nothing: the last page is always known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from durablelog.operations import (
     AppendOperation,
     DeleteOperation,
+    LinkChunksOperation,
     MergeOperation,
     Operation,
     ReleaseChunksOperation,
     ReplaceChunksOperation,
+    StorageUpdateOperation,
     TruncateOperation,
     UpdateAttributesOperation,
 )
@@ -48,7 +50,8 @@ CHUNK_USERS: Final = frozenset(
         TruncateOperation,
         DeleteOperation,
         ReleaseChunksOperation,
-        MergeOperation,
+        StorageUpdateOperation,
+        LinkChunksOperation,
         ReplaceChunksOperation,
     }
 )
@@ -58,7 +61,7 @@ CHUNK_USERS: Final = frozenset(
 def needs_of(operation: Operation) -> Iterator[Need]:
     """What must be in memory when the operation is accepted, and committed.
 
-    A source of a merge has all its chunks in memory from there on, until it is linked.
+    Truncations and deletions need `sources_needed` as well.
     """
     yield from chunks_needed(operation)
     if isinstance(operation, AppendOperation):
@@ -82,11 +85,46 @@ def chunks_needed(operation: Operation) -> Iterator[ChunkNeed]:
     elif isinstance(operation, ReleaseChunksOperation):
         for segment_id, end_offset in operation.releases:
             yield ChunkNeed(segment_id, 0, end_offset)
-    elif isinstance(operation, MergeOperation):
-        yield ChunkNeed(operation.source_id, 0, ALL_CHUNKS)
+    elif isinstance(operation, LinkChunksOperation):
+        yield ChunkNeed(operation.source_id, 0, operation.end_offset)
+    elif isinstance(operation, StorageUpdateOperation):
+        for _, source_id in operation.links:
+            yield ChunkNeed(source_id, 0, ALL_CHUNKS)
     elif isinstance(operation, ReplaceChunksOperation):
         for segment_id, old, _ in operation.replacements:
             yield ChunkNeed(segment_id, old[0].start_offset, old[-1].end_offset)
+
+
+def sources_needed(
+    metadata: ContainerMetadata,
+    operation: Operation,
+    merging: Mapping[int, Sequence[MergeOperation]],
+) -> Iterator[ChunkNeed]:
+    """The chunks that a truncation or deletion at once takes from sources of merges, with sources
+    of theirs. `merging` has the merges that come before it, by target.
+    """
+    if not isinstance(operation, (TruncateOperation, DeleteOperation)) or operation.in_slices:
+        return
+    end = operation.offset if isinstance(operation, TruncateOperation) else ALL_CHUNKS
+    ids = [operation.segment_id]
+    for segment_id in ids:  # grows while it is walked
+        segment = metadata.segments.get(segment_id)
+        merges = segment.merges if segment is not None else ()
+        ids += (each.source_id for each in merges if each.end_offset <= end)
+        coming = merging.get(segment_id, ())
+        ids += (each.source_id for each in coming if each.offset + each.length <= end)
+        end = ALL_CHUNKS
+    yield from (ChunkNeed(source_id, 0, ALL_CHUNKS) for source_id in ids[1:])
+
+
+def needs_in_replay(metadata: ContainerMetadata, operations: Sequence[Operation]) -> Iterator[Need]:
+    """What must be in memory when logged operations are replayed, one behind another."""
+    merging: dict[int, list[MergeOperation]] = {}
+    for operation in operations:
+        yield from needs_of(operation)
+        if isinstance(operation, MergeOperation):
+            merging.setdefault(operation.target_id, []).append(operation)
+        yield from sources_needed(metadata, operation, merging)
 
 
 def keys_of(updates: Iterable[KeyedUpdate]) -> list[AttributeKey]:

@@ -167,7 +167,7 @@ class MetadataUpdater(SegmentResidency):
 
     def rollback(self) -> None:
         """Forget everything accepted and not committed."""
-        self.pending.clear()
+        self._forget_pending()
         self._pending_names.clear()
         self._chunk_users.clear()
         self._archive = None
@@ -257,7 +257,7 @@ class MetadataUpdater(SegmentResidency):
         self._sequence_number += SEQUENCE_GAP
         self._epoch_begin = self._sequence_number
         # Nothing is pending, and replay has not counted attributes.
-        self.pending.clear()
+        self._forget_pending()
 
     # --- what is pending --------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class MetadataUpdater(SegmentResidency):
         # be in it.
         committed = max(self.metadata.sequence_number, self._epoch_begin)
         assert recorded or self._sequence_number == committed, (self._sequence_number, committed)
-        self.pending.clear()
+        self._forget_pending()
 
     def _accept_seal(self, operation: SealOperation, recorded: bool) -> int:  # noqa: FBT001
         pending = self._require(operation.segment_id)
@@ -338,6 +338,7 @@ class MetadataUpdater(SegmentResidency):
             )
         operation.offset, operation.length = target.length, source.length
         operation.attributes = attributes or None
+        self._begin_merge(operation)
         target.take(attributes, growth)
         target.length += source.length
         source.sealed = source.removed = True
@@ -471,6 +472,7 @@ class MetadataUpdater(SegmentResidency):
         self._settle_name(source.name, None)
         self._settle(operation.target_id)
         self._settle(operation.source_id)
+        self._end_merge(operation)
 
     def _commit_create(self, operation: CreateOperation) -> None:
         segment_id = operation.sequence_number

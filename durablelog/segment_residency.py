@@ -4,8 +4,8 @@ Segments are active or idle (docs/decisions/0059). Of long active ones some chun
 may be in the catalog alone (0060). Rules of this file:
 
 - nothing leaves memory that the catalog does not have as it is, or that is about to change;
-- a source of a merge keeps all its chunks, and so does a segment while an accepted operation needs
-  some of them.
+- a segment keeps its chunks while an accepted operation needs some of them, or removes it together
+  with what it was merged into.
 
 Pure: no await, no clock, no I/O. The caller decides what leaves memory, and brings it back.
 """
@@ -13,10 +13,18 @@ Pure: no await, no clock, no I/O. The caller decides what leaves memory, and bri
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from durablelog.catalog.metadata_changes import MetadataChanges
-from durablelog.metadata_needs import CHUNK_USERS, Need, chunks_needed, is_known, needs_of
-from durablelog.operations import Operation
+from durablelog.metadata_needs import (
+    CHUNK_USERS,
+    Need,
+    chunks_needed,
+    is_known,
+    needs_of,
+    sources_needed,
+)
+from durablelog.operations import MergeOperation, Operation
 from durablelog.pending_segment import PendingSegment
 from segmentstore.contracts.attributes import AttributeKey
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -35,6 +43,8 @@ class SegmentResidency:
         """
         self._chunk_users: dict[int, int] = {}
         """Segment id to the number of accepted operations that need chunks of it."""
+        self._merging: dict[int, list[MergeOperation]] = {}
+        """Accepted merges that are not committed, by target id."""
 
     def activate(self, segment: SegmentMetadata) -> None:
         """Take a segment into memory as the catalog has it: one that was idle."""
@@ -71,14 +81,24 @@ class SegmentResidency:
         metadata = self.metadata
         if not metadata.partial:
             return []
-        return [need for need in needs_of(operation) if not is_known(metadata, need)]
+        needs = chain(needs_of(operation), sources_needed(metadata, operation, self._merging))
+        return [need for need in needs if not is_known(metadata, need)]
 
     def may_forget_chunks(self, segment: SegmentMetadata) -> bool:
         """Whether pages of a segment may leave memory that the catalog has.
 
-        Not those of a source of a merge, and not while an operation that needs some is on its way.
+        Not while an operation is on its way that needs some, or that removes the segment, or one
+        that it was merged into. O(depth of merges).
         """
-        return segment.merged_into is None and segment.segment_id not in self._chunk_users
+        holder: SegmentMetadata | None = segment
+        while holder is not None:
+            pending = self.pending.get(holder.segment_id)
+            removing = pending is not None and pending.removed and not pending.idle
+            if removing or holder.segment_id in self._chunk_users:
+                return False
+            into = holder.merged_into
+            holder = None if into is None else self.metadata.segments[into]
+        return True
 
     def forget_pages(self, segment: SegmentMetadata, keys: Sequence[int]) -> None:
         """Have pages of chunks in the catalog alone, which has them as they are."""
@@ -110,6 +130,22 @@ class SegmentResidency:
             and (pending is None or key not in pending.attributes)
         ):
             segment.attributes.forget((key,))
+
+    def _begin_merge(self, operation: MergeOperation) -> None:
+        """The merge is accepted."""
+        self._merging.setdefault(operation.target_id, []).append(operation)
+
+    def _end_merge(self, operation: MergeOperation) -> None:
+        """The merge is committed."""
+        merges = self._merging[operation.target_id]
+        del merges[0]
+        if not merges:
+            del self._merging[operation.target_id]
+
+    def _forget_pending(self) -> None:
+        """Nothing is on its way."""
+        self.pending.clear()
+        self._merging.clear()
 
     def _keep_chunks(self, operation: Operation) -> None:
         """The operation is accepted."""

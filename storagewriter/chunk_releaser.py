@@ -12,12 +12,12 @@ from contextlib import AsyncExitStack
 from itertools import islice
 
 from durablelog.chunk_slices import RELEASES_MAX, Slices
-from durablelog.metadata_needs import ChunkNeed
 from durablelog.operations import ReleaseChunksOperation
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.errors import DataCorruptionError, TierUnavailableError
 from segmentstore.contracts.health import HealthNote
 from segmentstore.contracts.runtime import Runtime
+from storagewriter.chunk_reach import reach_of
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
 
@@ -74,22 +74,8 @@ class ChunkReleaser:
         """Up to which offset the next chunks of a segment can be released, at most so many; and
         their number. They stay in memory with `held`.
         """
-        while True:
-            segment = self._source.metadata.releasing.get(segment_id)
-            if segment is None:
-                # It is passed over.
-                return 0, 0
-            chunks, end = segment.chunks, segment.release_end
-            if not chunks:
-                return end, 0
-            count, reached = chunks.reach(end, chunks_max)
-            if count == chunks_max and reached < end:
-                return reached, count
-            if chunks.knows(reached, min(reached + 1, end)):
-                # The next one is to stay.
-                return end, count
-            need = ChunkNeed(segment_id, reached, reached + 1)
-            await held.enter_async_context(self._source.held((), [need]))
-            # It is kept, unless the segment is deleted at once: this goes on.
-            there = self._source.metadata.releasing.get(segment_id)
-            assert there is not segment or chunks.knows(reached, reached + 1), segment
+        segment = self._source.metadata.releasing.get(segment_id)
+        if segment is None:
+            # It is passed over.
+            return 0, 0
+        return await reach_of(self._source, segment, segment.release_end, chunks_max, held)

@@ -13,12 +13,13 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from durablelog.operations import Operation, StorageUpdateOperation, segments_of
+from durablelog.operations import Operation
+from storagewriter.chunk_linker import ChunkLinker
 from storagewriter.config import StorageWriterConfig
 from storagewriter.data_source import WriterDataSource
 from storagewriter.flush_plan import ObjectPlanner, plan_full_object
 from storagewriter.flush_waiters import FlushWaiters
-from storagewriter.link_plan import LinkOperation, plan_links
+from storagewriter.link_plan import LinkPlan, plan_links
 from storagewriter.object_uploader import ObjectUploader
 from storagewriter.pending_segments import PendingSegments
 from storagewriter.uploads_in_flight import UploadsInFlight
@@ -38,6 +39,7 @@ class FlushLoop:
         self,
         source: WriterDataSource,
         uploader: ObjectUploader,
+        linker: ChunkLinker,
         config: StorageWriterConfig,
         *,
         side_by_side: bool,
@@ -46,6 +48,7 @@ class FlushLoop:
         on_ended: Callable[[], None],
     ) -> None:
         self._source = source
+        self._linker = linker
         self._config = config
         self._on_advance = on_advance
         self._on_settled = on_settled
@@ -61,8 +64,6 @@ class FlushLoop:
             release=self._release_some,
         )
         self.waiters = FlushWaiters()
-        self.links = 0
-        """Merges completed in Tier 2."""
         self._target_bytes = config.unflushed_target_bytes
         self._wake = asyncio.Event()
         self._advanced = False
@@ -147,11 +148,11 @@ class FlushLoop:
                 await asyncio.sleep(0)
 
     def _start_links(self, group: asyncio.TaskGroup) -> None:
-        operation = plan_links(self.pending, self._source.metadata)
-        if operation is not None:
-            ids = list(dict.fromkeys(segments_of(operation)))
+        plan = plan_links(self.pending, self._source.metadata)
+        if plan is not None:
+            ids = list(dict.fromkeys(segment_id for link in plan.links for segment_id in link))
             self.pending.take(ids)
-            group.create_task(self._link(operation, ids))
+            group.create_task(self._link(plan, ids))
 
     async def _start_uploads(self, group: asyncio.TaskGroup) -> None:
         config, pending, uploads = self._config, self.pending, self.uploads
@@ -174,10 +175,8 @@ class FlushLoop:
                 return
             uploads.begin(plan, group)
 
-    async def _link(self, operation: LinkOperation, segment_ids: Sequence[int]) -> None:
-        await self._source.commit(operation)
-        if isinstance(operation, StorageUpdateOperation):
-            self.links += len(operation.links)
+    async def _link(self, plan: LinkPlan, segment_ids: Sequence[int]) -> None:
+        await self._linker.link(plan)
         self._release(segment_ids)
 
     # --- the ends of uploads ----------------------------------------------------------------------

@@ -8,23 +8,29 @@ Pure: no await, no clock, no I/O.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple
 
 from durablelog.chunk_slices import Slices
-from durablelog.operations import LinkChunksOperation, StorageUpdateOperation
 from segmentstore.contracts.metadata import ContainerMetadata
 from storagewriter.pending_segments import PendingSegments
 
 LINKS_MAX = 1024
 """Links in one operation."""
 
-LinkOperation: TypeAlias = StorageUpdateOperation | LinkChunksOperation
+
+class LinkPlan(NamedTuple):
+    """What one operation links."""
+
+    links: Sequence[tuple[int, int]]
+    """(target id, source id), in the order to link them."""
+    in_slices: bool = False
+    """There is one, and only a part of its source is linked."""
 
 
-def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> LinkOperation | None:
-    """The next operation that links merges whose two sides are far enough in Tier 2, in the order
-    to link them; None if there is none.
+def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> LinkPlan | None:
+    """The next merges whose two sides are far enough in Tier 2; None if there is none.
 
     Checks `pending.link_candidates` and uses them up, but for what the bounds of one operation
     leave over. A target cut off by them is a candidate again once this one is committed.
@@ -45,13 +51,13 @@ def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> LinkOpe
             )
             if reached < merge.offset or not whole:
                 break
+            link = (target.segment_id, source.segment_id)
             chunks_left -= len(source.chunks)
             if chunks_left < 0 and links:
                 pending.link_candidates.add(target.segment_id)
-                return StorageUpdateOperation(links=links)
+                return LinkPlan(links)
             if chunks_left < 0:
-                _, end_offset = source.chunks.reach(source.length, Slices.chunks_max)
-                return LinkChunksOperation(target.segment_id, source.segment_id, end_offset)
-            links.append((target.segment_id, source.segment_id))
+                return LinkPlan([link], in_slices=True)
+            links.append(link)
             reached = merge.end_offset
-    return StorageUpdateOperation(links=links) if links else None
+    return LinkPlan(links) if links else None

@@ -31,6 +31,7 @@ from segmentstore.contracts.errors import (
 from segmentstore.contracts.owned_tasks import OwnedTaskGroup, own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.weighted_gate import WeightedGate
+from storagewriter.chunk_linker import ChunkLinker
 from storagewriter.chunk_releaser import ChunkReleaser
 from storagewriter.config import StorageWriterConfig, StorageWriterStatistics
 from storagewriter.consolidator import Consolidator, rewrite_gate
@@ -130,9 +131,11 @@ class StorageWriter:
             export=export,
             group=group,
         )
+        self._linker = ChunkLinker(source, config, runtime)
         self._flushes = FlushLoop(
             source,
             self._uploader,
+            self._linker,
             config,
             side_by_side=not storage.is_local,
             on_advance=on_advance,
@@ -319,6 +322,7 @@ class StorageWriter:
             or self._late()
             or self.garbage_collector.health.describe()
             or self.chunk_releaser.health.describe()
+            or self._linker.health.describe()
             or self.consolidator.describe()
             or self.mailbox.describe()
             or self.wall_clock.describe()
@@ -351,7 +355,7 @@ class StorageWriter:
             objects_written=self._uploads.objects,
             blocks_written=self._uploads.blocks,
             bytes_written=self._uploads.bytes_written,
-            links=self._flushes.links,
+            links=self._linker.links,
             upload_failures=self._uploader.health.failures,
             name_collisions=self._uploader.collisions,
             consolidations=self.consolidator.consolidations,

@@ -85,9 +85,9 @@ async def load_segments(
     are given, are those that chunks may be in.
 
     Of several pages of chunks the last one alone is read, and of many attributes none: they are
-    partial (docs/decisions/0060). Sources of merges have all their chunks. One call of the store
-    for segments that were never truncated, have one page of chunks and no attributes; two or three
-    for others, more for such sources. Decoded in slices. Raises as `find_ids`.
+    partial (docs/decisions/0060). One call of the store for segments that were never truncated,
+    have one page of chunks and no attributes; two or three for others. Decoded in slices. Raises as
+    `find_ids`.
     """
     if not ids:
         return []
@@ -162,12 +162,9 @@ def _has_chunks(record: SegmentRecord) -> bool:
 
 
 def _is_loaded_in_part(record: SegmentRecord) -> bool:
-    """Whether the segment comes into memory without some of its chunks.
-
-    A source of a merge needs all of them when that is linked.
-    """
+    """Whether the segment comes into memory without some of its chunks."""
     long = record.long_chunks
-    return long is not None and long.chunks > ChunkList.page_chunks and record.merged_into is None
+    return long is not None and long.chunks > ChunkList.page_chunks
 
 
 async def _load_last_pages(

@@ -22,7 +22,7 @@ from typing import Any
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
 from durablelog.frame_packer import REQUEST_BYTES, AppendRequest
-from durablelog.metadata_needs import ChunkNeed, needs_of
+from durablelog.metadata_needs import ChunkNeed, needs_in_replay
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CreateOperation, Operation, segments_of
 from durablelog.pending_segment import Event
@@ -348,7 +348,7 @@ class ActiveSegments:
         if metadata.idle:
             await self._load_segments_of(operations)
         if metadata.partial:
-            await self.partial.learn(need for each in operations for need in needs_of(each))
+            await self.partial.learn(needs_in_replay(metadata, operations))
 
     async def _load_segments_of(self, operations: Sequence[Operation]) -> None:
         metadata, newest = self._metadata, self._loader.newest_id

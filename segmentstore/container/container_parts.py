@@ -286,6 +286,8 @@ class ContainerParts(ContainerUpkeep):
         self._eviction.storage_advanced(self._writer.segments_due)
         self._throttle_changed()
         self._truncation.storage_advanced()
+        if self._processor is not None and self._updater.changes.are_many:
+            self._processor.checkpoint_soon(even_if_empty=True)
 
     def _archive_advanced(self) -> None:
         """The archive has more than before, or the log may delete what it has."""

@@ -6,7 +6,7 @@ Brings them into memory when they are needed, and lets them leave it once they h
 - what memory does not know has not changed since the catalog was last written. So what was read is
   learnt only if the catalog was not written meanwhile;
 - a page leaves memory that the catalog has as it is. Not while a call keeps its segment, or an
-  operation that needs it is on its way; and no page of a source of a merge;
+  operation that needs it is on its way;
 - callers of `learn` go on in the turn of the loop in which all that they need is known.
 """
 
@@ -43,6 +43,8 @@ from segmentstore.contracts.owned_tasks import own_task
 
 SEGMENTS_OF_A_TURN: Final = 512
 """Counted without letting others run: about 1 ms."""
+PAGES_OF_A_TURN: Final = 64
+"""Of chunks, that leave memory without letting others run: about 1 ms."""
 READ_SHARE: Final = 4
 """One part of so many of all bytes is for pages that were read, and another for attributes."""
 READ_PAGES_MIN: Final = 2
@@ -343,9 +345,7 @@ class PartialSegments:
         for segment in long:
             if left <= bytes_max:
                 break
-            if self._metadata.segments.get(segment.segment_id) is segment:
-                left -= self._forget(segment)
-                await asyncio.sleep(0)
+            left -= await self._forget(segment)
         self.bytes_counted = left
         await self._evict_some(left - bytes_max, left)
         self._trimming = None
@@ -360,19 +360,24 @@ class PartialSegments:
             excess -= self._evict(-(-excess * count // total)) * total // count
             await asyncio.sleep(0)
 
-    def _forget(self, segment: SegmentMetadata) -> int:
-        """Have what can of a segment leave memory; its bytes."""
-        before = _bytes_of(segment)
-        if self._may_forget(segment):
-            # The last page stays.
-            keys = [key for key, _ in segment.chunks.known_pages()[:-1]]
-            if keys:
-                self._forget_pages(segment, keys)
-        if self._changes.all_written and segment.segment_id not in self._kept:
-            attributes = segment.attributes
-            if attributes.known_count > attributes.PAGE_MAX:
-                self._updater.forget_attributes(segment)
-        return before - _bytes_of(segment)
+    async def _forget(self, segment: SegmentMetadata) -> int:
+        """Have what can of a segment leave memory, if that is still there; its bytes."""
+        freed = 0
+        # The last page stays.
+        keys = [key for key, _ in segment.chunks.known_pages()[:-1]]
+        for first in range(0, len(keys) or 1, PAGES_OF_A_TURN):
+            if self._metadata.segments.get(segment.segment_id) is not segment:
+                break
+            before = _bytes_of(segment)
+            if self._may_forget(segment):
+                self._forget_pages(segment, keys[first : first + PAGES_OF_A_TURN])
+            if self._changes.all_written and segment.segment_id not in self._kept:
+                attributes = segment.attributes
+                if attributes.known_count > attributes.PAGE_MAX:
+                    self._updater.forget_attributes(segment)
+            freed += before - _bytes_of(segment)
+            await asyncio.sleep(0)
+        return freed
 
     def _may_forget(self, segment: SegmentMetadata) -> bool:
         return segment.segment_id not in self._kept and self._updater.may_forget_chunks(segment)

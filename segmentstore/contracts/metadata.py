@@ -13,7 +13,7 @@ alike. All other parts only read. Invariants, checked by `metadata_checks`:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import NamedTuple
 
@@ -263,6 +263,15 @@ class ContainerMetadata:
         a deleted one.
         """
         return self.segments.get(segment_id) or self.releasing.get(segment_id)
+
+    def sources_of(self, merges: Iterable[MergeRecord]) -> list[SegmentMetadata]:
+        """What was merged by these and is not linked yet, with sources of it, however deep.
+        O(those).
+        """
+        sources = [self.segments[merge.source_id] for merge in merges]
+        for source in sources:  # grows while it is walked
+            sources += (self.segments[merge.source_id] for merge in source.merges)
+        return sources
 
     def deleted_ids(self) -> set[int]:
         """Of the deleted ones that are `releasing`."""

@@ -44,7 +44,6 @@ def assert_metadata_valid(metadata: ContainerMetadata) -> None:
         else:
             assert segment.sealed, segment
         assert segment.whole or segment_id in metadata.partial, segment
-        assert segment.chunks.whole or segment.merged_into is None, segment
         for _, (records, length) in segment.chunks.known_pages():
             for chunk in records[:length]:
                 counts[chunk.object_name] = counts.get(chunk.object_name, 0) + 1

@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 
 from bench import long_segments
-from bench.long_segments import find_attributes, find_chunks, make_attributes, make_chunks
+from bench.long_segments import (
+    find_attributes,
+    find_chunks,
+    make_attributes,
+    make_chunks,
+    merge_chunks,
+)
 from segmentstore.container.partial_segments import PartialSegments
 from tests.support.suites import slow
 
@@ -47,4 +53,14 @@ def test_a_returning_writer_reads_its_attribute(read: dict[str, int], tmp_path: 
     make_attributes(str(tmp_path), COUNT)
     found = find_attributes(str(tmp_path), COUNT)
     assert read == {"pages": 0, "attributes": 200}
+    assert json.loads(json.dumps(found)) == found
+
+
+@slow(2)
+def test_a_long_segment_is_merged_and_linked_to_its_last_chunk(
+    read: dict[str, int], tmp_path: Path
+) -> None:
+    make_chunks(str(tmp_path), COUNT)
+    found = merge_chunks(str(tmp_path), COUNT)
+    assert read["pages"] > 70
     assert json.loads(json.dumps(found)) == found

@@ -236,7 +236,6 @@ def test_what_the_next_requests_need_is_given_once_and_in_their_order(bench: Par
         AttributeNeed(two, KEYS[2]),
         AttributeNeed(one, KEYS[0]),
         ChunkNeed(one, 0, 35),
-        ChunkNeed(two, 0, ALL_CHUNKS),
         AttributeNeed(one, KEYS[3]),
         AttributeNeed(three, KEYS[0]),
     ]
@@ -271,17 +270,9 @@ OPERATIONS: dict[str, tuple[Make, Callable[[int, int], list[Need]]]] = {
         lambda one, _: DeleteOperation(one),
         lambda one, _: [ChunkNeed(one, 0, ALL_CHUNKS)],
     ),
-    "merge": (
-        lambda one, two: MergeOperation(two, one),
-        lambda one, _: [ChunkNeed(one, 0, ALL_CHUNKS)],
-    ),
     "merge with attributes": (
         lambda one, two: MergeOperation(one, two, updates=replace((0, 1), (3, 1))),
-        lambda one, two: [
-            ChunkNeed(two, 0, ALL_CHUNKS),
-            AttributeNeed(one, KEYS[0]),
-            AttributeNeed(one, KEYS[3]),
-        ],
+        lambda one, _: [AttributeNeed(one, KEYS[0]), AttributeNeed(one, KEYS[3])],
     ),
     "replace": (
         lambda one, _: ReplaceChunksOperation(

@@ -12,6 +12,7 @@ from durablelog.metadata_needs import (
     chunks_needed,
     is_known,
     keys_of,
+    needs_in_replay,
     needs_of,
 )
 from durablelog.metadata_updater import MetadataUpdater
@@ -41,7 +42,7 @@ from segmentstore.contracts.attribute_table import AttributeTable
 from segmentstore.contracts.attributes import AttributeKey, KeyedUpdate, UpdateType
 from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
-from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
+from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, SegmentMetadata
 
 ONE, TWO, THREE = (bytes([number]) * 16 for number in (1, 2, 3))
 
@@ -83,16 +84,18 @@ NEEDS: dict[type[Operation], list[tuple[Operation, list[Need]]]] = {
         (ReleaseChunksOperation([]), []),
         (ReleaseChunksOperation([(9, 20), (5, 7)]), [ChunkNeed(9, 0, 20), ChunkNeed(5, 0, 7)]),
     ],
+    StorageUpdateOperation: [
+        (StorageUpdateOperation([ObjectRecord("one", 1, 1)], [(5, chunk(70))]), []),
+        (
+            StorageUpdateOperation(links=[(5, 9), (5, 7)]),
+            [ChunkNeed(9, 0, ALL_CHUNKS), ChunkNeed(7, 0, ALL_CHUNKS)],
+        ),
+    ],
+    LinkChunksOperation: [(LinkChunksOperation(5, 9, 20), [ChunkNeed(9, 0, 20)])],
     MergeOperation: [
-        (MergeOperation(5, 9), [ChunkNeed(9, 0, ALL_CHUNKS)]),
-        (
-            MergeOperation(5, 9, updates=updates(ONE)),
-            [ChunkNeed(9, 0, ALL_CHUNKS), AttributeNeed(5, ONE)],
-        ),
-        (
-            MergeOperation(5, 9, attributes={TWO: 1}),
-            [ChunkNeed(9, 0, ALL_CHUNKS), AttributeNeed(5, TWO)],
-        ),
+        (MergeOperation(5, 9), []),
+        (MergeOperation(5, 9, updates=updates(ONE)), [AttributeNeed(5, ONE)]),
+        (MergeOperation(5, 9, attributes={TWO: 1}), [AttributeNeed(5, TWO)]),
     ],
     ReplaceChunksOperation: [
         (ReplaceChunksOperation([ObjectRecord("new", 1, 1)]), []),
@@ -109,22 +112,20 @@ NEEDS: dict[type[Operation], list[tuple[Operation, list[Need]]]] = {
         ),
     ],
 }
-"""Operations that need something, or may."""
+"""Operations that need something, or may. A chunk is added behind the last page, which is always
+known.
+"""
 
 NEEDLESS: list[Operation] = [
     SealOperation(5, 70),
     CreateOperation("new", {ONE: 1}, updates=updates(TWO)),
     CheckpointOperation(b""),
     SnapshotCheckpointOperation(1, bytes(16)),
-    StorageUpdateOperation([ObjectRecord("one", 1, 1)], [(5, chunk(70))], [(5, 9)]),
     ObjectsDeletedOperation(["one"]),
     DeletionClockOperation(1, bytes(16), 2, 3),
-    LinkChunksOperation(5, 9, 7),
     ArchiveOperation(PartsSwept(1)),
 ]
-"""One of each other kind. A chunk is added behind the last page, which is always known, and sources
-of merges have all their chunks in memory.
-"""
+"""One of each other kind."""
 
 
 CASES = [*(case for found in NEEDS.values() for case in found), *((each, []) for each in NEEDLESS)]
@@ -205,6 +206,30 @@ def test_an_updater_says_what_of_an_operation_is_not_in_memory(
     assert updater.unknown(operation) == []
     metadata.partial.clear()
     assert updater.unknown(operation) == []
+
+
+def sources_of(operation: Operation, *before: MergeOperation) -> list[int]:
+    """Sources with chunks that an operation on segment 1 takes, behind others of the log."""
+    metadata = ContainerMetadata(0)
+    for segment_id, sources in ((1, (2, 3)), (2, (4,)), (3, ()), (4, ()), (5, (6,)), (6, ())):
+        metadata.segments[segment_id] = segment = SegmentMetadata(segment_id, "s", 1)
+        for place, source_id in enumerate(sources):
+            segment.add_merge(MergeRecord(10 * place, 10, source_id))
+    needs = [*needs_in_replay(metadata, [*before, operation])]
+    assert all(need.segment_id > 1 or need in needs_of(operation) for need in needs)
+    return [need.segment_id for need in needs if need.segment_id > 1]
+
+
+def test_what_is_taken_at_once_from_sources_of_merges_is_needed() -> None:
+    merge = MergeOperation(1, 5, 20, 10)
+    assert sources_of(DeleteOperation(1)) == [2, 3, 4]
+    assert sources_of(DeleteOperation(1, in_slices=True)) == []
+    assert sources_of(DeleteOperation(3)) == [3]
+    assert sources_of(TruncateOperation(1, 9)) == []
+    assert sources_of(TruncateOperation(1, 10)) == [2, 4]
+    assert sources_of(TruncateOperation(1, 29), merge) == [2, 3, 4]
+    assert sources_of(TruncateOperation(1, 30), merge) == [2, 3, 5, 4, 6]
+    assert sources_of(TruncateOperation(1, 30, in_slices=True), merge) == []
 
 
 def test_all_chunks_end_behind_every_segment() -> None:

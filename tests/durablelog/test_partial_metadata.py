@@ -10,12 +10,14 @@ import pytest
 
 from durablelog.catalog.catalog_records import CatalogTotals
 from durablelog.catalog.metadata_changes import MetadataChanges
+from durablelog.metadata_needs import ALL_CHUNKS, ChunkNeed
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
     ChunkReplacement,
     CreateOperation,
     DeleteOperation,
+    LinkChunksOperation,
     MergeOperation,
     Operation,
     ReplaceChunksOperation,
@@ -113,7 +115,7 @@ OPERATIONS: dict[str, Callable[[Bench], Operation]] = {
     "delete": lambda bench: DeleteOperation(bench.one),
     "merge": lambda bench: MergeOperation(bench.two, bench.one),
 }
-"""Those that need chunks of segment one."""
+"""Those that need chunks of segment one, or remove it."""
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -128,15 +130,50 @@ def test_chunks_stay_that_an_operation_on_its_way_needs(name: str) -> None:
     bench.updater.commit((operation,))
     assert_metadata_valid(bench.metadata)
     assert bench.metadata.partial == {bench.two}
-    if name == "merge":
-        # A source needs all its chunks until it is linked.
-        assert not bench.may_forget(bench.one)
-        bench.put(StorageUpdateOperation(links=[(bench.two, bench.one)]))
-        assert_metadata_valid(bench.metadata)
-        assert len(bench.segment(bench.two).chunks) == 14
-        assert bench.may_forget(bench.two)
-    elif name != "delete":
+    if name != "delete":
         assert bench.may_forget(bench.one)
+
+
+def test_chunks_of_a_source_stay_while_it_is_linked_or_its_target_removed() -> None:
+    bench = Bench()
+    bench.put(MergeOperation(bench.two, bench.one))
+    source = bench.segment(bench.one)
+    bench.updater.forget_pages(source, [0])
+    link = StorageUpdateOperation(links=[(bench.two, bench.one)])
+    some = LinkChunksOperation(bench.two, bench.one, 40)
+    delete, truncate = DeleteOperation(bench.two), TruncateOperation(bench.two, 140)
+    in_slices = DeleteOperation(bench.two, in_slices=True)
+    unknown = bench.updater.unknown
+    everything = [ChunkNeed(bench.one, 0, ALL_CHUNKS)]
+    assert unknown(link) == unknown(delete) == unknown(truncate) == everything
+    assert unknown(some) == [ChunkNeed(bench.one, 0, 40)]
+    assert unknown(in_slices) == unknown(TruncateOperation(bench.two, 139)) == []
+    source.chunks.learn(0, [chunk(bench.one, at) for at in (0, 10, 20)])
+    for operation in (link, some, delete, truncate, in_slices):
+        assert bench.may_forget(bench.one)
+        bench.accept(operation)
+        assert not bench.may_forget(bench.one)
+        bench.updater.rollback()
+    bench.put(LinkChunksOperation(bench.two, bench.one, 40))
+    assert bench.may_forget(bench.one)
+    bench.put(StorageUpdateOperation(links=link.links))
+    assert_metadata_valid(bench.metadata)
+    assert len(bench.segment(bench.two).chunks) == 14
+
+
+def test_what_is_about_to_be_merged_is_needed_by_a_deletion_behind_it() -> None:
+    bench = Bench()
+    bench.updater.forget_pages(bench.segment(bench.one), [0])
+    nested = bench.put(CreateOperation("nested"))
+    for target, source in ((nested, bench.one), (bench.two, nested)):
+        merge = bench.accept(MergeOperation(target, source))
+        assert not bench.may_forget(source)
+        deletion = DeleteOperation(target)
+        assert ChunkNeed(bench.one, 0, ALL_CHUNKS) in bench.updater.unknown(deletion)
+        bench.updater.commit((merge,))
+        assert bench.may_forget(bench.one)
+        assert ChunkNeed(bench.one, 0, ALL_CHUNKS) in bench.updater.unknown(deletion)
+    assert bench.updater.unknown(DeleteOperation(bench.two, in_slices=True)) == []
 
 
 def test_chunks_stay_until_the_last_operation_that_needs_some_is_committed() -> None:

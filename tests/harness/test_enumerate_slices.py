@@ -13,14 +13,14 @@ from unittest import mock
 import pytest
 
 from durablelog.chunk_slices import Slices
-from durablelog.operations import DeleteOperation, LinkChunksOperation, TruncateOperation
+from durablelog.operations import DeleteOperation, TruncateOperation
 from recovery.harness.enumeration.driver import EnumerationResult, enumerate_group
 from recovery.harness.enumeration.workloads import EnumeratedWorkload, prepare, record
 from recovery.harness.history import CallOutcome
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from storagewriter.chunk_releaser import ChunkReleaser
 from storagewriter.flush_loop import FlushLoop
-from storagewriter.link_plan import LinkOperation
+from storagewriter.link_plan import LinkPlan
 from tests.support.suites import share, size, sized
 
 CAP = size("HARNESS_SLICES_CAP", 1, 2)
@@ -101,12 +101,10 @@ def test_a_crash_between_two_slices_of_a_link_loses_nothing(name: str) -> None:
     slices = 0
     link = FlushLoop._link
 
-    async def counted(
-        loop: FlushLoop, operation: LinkOperation, segment_ids: Sequence[int]
-    ) -> None:
+    async def counted(loop: FlushLoop, plan: LinkPlan, segment_ids: Sequence[int]) -> None:
         nonlocal slices
-        await link(loop, operation, segment_ids)
-        slices += isinstance(operation, LinkChunksOperation)
+        await link(loop, plan, segment_ids)
+        slices += plan.in_slices
 
     with mock.patch.object(FlushLoop, "_link", counted):
         recording = record(workload, base)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from durablelog.metadata_needs import ChunkNeed
+from durablelog.metadata_needs import ChunkNeed, chunks_needed, is_known, needs_in_replay
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     AppendOperation,
@@ -166,7 +166,7 @@ class FakeContainer:
         return [data[:middle], data[middle:]]
 
     async def commit(self, operation: OwnersOperation) -> None:
-        async with self.held(segments_of(operation)):
+        async with self.held(segments_of(operation), chunks_needed(operation)):
             await asyncio.sleep(LOG_LATENCY_S)
             if self.commit_error is not None:
                 raise self.commit_error
@@ -198,9 +198,11 @@ class FakeContainer:
         first.
         """
         for operation in operations:
-            in_slices = getattr(operation, "in_slices", False)
             for segment_id in segments_of(operation):
-                self.catalog.activate(segment_id, whole=not in_slices)
+                self.catalog.activate(segment_id, whole=False)
+            for need in needs_in_replay(self.metadata, (operation,)):
+                if not is_known(self.metadata, need):
+                    self.catalog.activate(need.segment_id)
             if not operation.sequence_number:
                 operation.sequence_number = self.metadata.sequence_number + 1
                 operation.timestamp_ms = self.runtime.clock.time_ms()

@@ -8,6 +8,7 @@ import pytest
 
 from durablelog.chunk_slices import Slices
 from durablelog.operations import LinkChunksOperation, OwnersOperation, StorageUpdateOperation
+from segmentstore.contracts.errors import TierUnavailableError
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 
 CHUNKS_MAX = 3
@@ -174,3 +175,21 @@ def test_one_commit_moves_no_more_than_a_slice() -> None:
     run(body)
     assert sum(moved) == sum(range(1, 8))
     assert max(moved) == CHUNKS_MAX
+
+
+def test_what_cannot_be_read_is_tried_again_and_shows_in_health() -> None:
+    async def body(c: FakeContainer) -> None:
+        target, source = await long_segment(c, "t", 1), await long_segment(c, "s", 10)
+        c.merge(target, source)
+        assert not c.metadata.segments[source].whole
+        c.catalog.error = TierUnavailableError("tier1", "the catalog's disk fails")
+        await asyncio.sleep(SOON_S)
+        assert "links of merges failing" in str(c.writer.health())
+        assert not slices(c)
+        c.catalog.error = None
+        await c.writer.flush(target)
+        assert c.writer.health() is None
+        assert slices(c) == [30, 60, 90]
+        c.check_stored()
+
+    run(body, evicting=True)

@@ -16,7 +16,7 @@ from durablelog.operations import StorageUpdateOperation
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.metadata import SegmentMetadata
 from storagewriter import link_plan
-from storagewriter.link_plan import plan_links
+from storagewriter.link_plan import LinkPlan, plan_links
 from storagewriter.pending_segments import PendingSegments
 from tests.storagewriter.fake_container import FakeContainer, make_config, run
 from tests.support.counting import CountingDict
@@ -278,8 +278,8 @@ def test_nothing_is_linked_while_an_upload_has_either_side() -> None:
             pending = PendingSegments(c, make_config())
             pending.start()
             pending.take(busy)
-            link = StorageUpdateOperation(links=[(target, source)])
-            assert plan_links(pending, c.metadata) == (None if busy else link)
+            expected = None if busy else LinkPlan([(target, source)])
+            assert plan_links(pending, c.metadata) == expected
         await c.writer.stop()
 
     run_virtual(main())

@@ -5,14 +5,14 @@ before, between and behind them, over restarts and restores too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from durablelog.catalog import metadata_changes
 from durablelog.chunk_slices import Slices
-from durablelog.operations import LinkChunksOperation
 from recovery.harness.simulation.tiny_pages import pages_of
 from recovery.restore import restore_store
 from segmentstore import SegmentStore
@@ -20,6 +20,7 @@ from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
 from storagewriter.flush_loop import FlushLoop
+from storagewriter.link_plan import LinkPlan
 from tests.store.harness import open_tiny, read_all, run, until
 from tests.store.long_segments import SMALL
 
@@ -41,7 +42,7 @@ class Links:
 
     def __init__(self) -> None:
         self.allowed: int | None = None
-        self.committed: list[object] = []
+        self.committed: list[LinkPlan] = []
 
     @property
     def at_rest(self) -> bool:
@@ -53,10 +54,10 @@ def links(monkeypatch: pytest.MonkeyPatch) -> Links:
     counted = Links()
     link = FlushLoop._link
 
-    async def bounded(loop: FlushLoop, operation: Any, segment_ids: Any) -> None:
+    async def bounded(loop: FlushLoop, plan: LinkPlan, segment_ids: Sequence[int]) -> None:
         await until(lambda: not counted.at_rest)
-        await link(loop, operation, segment_ids)
-        counted.committed.append(operation)
+        await link(loop, plan, segment_ids)
+        counted.committed.append(plan)
 
     monkeypatch.setattr(FlushLoop, "_link", bounded)
     return counted
@@ -79,6 +80,11 @@ def metadata_of(store: SegmentStore) -> ContainerMetadata:
 def source_of(store: SegmentStore) -> SegmentMetadata | None:
     merged = [each for each in metadata_of(store).segments.values() if each.merged_into is not None]
     return merged[0] if merged else None
+
+
+def target_of(store: SegmentStore) -> SegmentMetadata:
+    metadata = metadata_of(store)
+    return metadata.segments[metadata.names["target"]]
 
 
 async def filled(store: SegmentStore) -> None:
@@ -124,8 +130,7 @@ def test_each_byte_is_read_behind_each_slice_and_by_the_next_owner(
             await store.flush("target")
             assert source_of(store) is None
             assert await read_all(store, "target") == CONTENT
-        kinds = [isinstance(each, LinkChunksOperation) for each in links.committed]
-        assert kinds == [True] * SLICES + [False]
+        assert [plan.in_slices for plan in links.committed] == [True] * SLICES + [False]
 
     run(main())
 
@@ -196,5 +201,27 @@ def test_an_export_between_two_slices_has_each_chunk_once(tmp_path: Path, links:
             source = source_of(store)
             assert source is not None
             assert source.start_offset == 2 * Slices.chunks_max * len(part(0))
+
+    run(main())
+
+
+def test_much_that_changed_is_written_without_waiting_for_a_checkpoint_by_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {**KEEP, "checkpoint_operations": 100_000, "checkpoint_bytes": 1 << 30}
+    monkeypatch.setattr(metadata_changes, "PLACES_MAX", 2 * Slices.chunks_max)
+
+    async def main() -> None:
+        async with open_tiny(tmp_path / "s", **settings) as store:
+            await filled(store)
+            await store.checkpoint()
+        async with open_tiny(tmp_path / "s", **settings) as store:
+            container = store._containers[0]
+            begun = container._checkpoints.snapshots
+            await store.merge("target", "source")
+            await store.flush("target")
+            await until(lambda: container._checkpoints.snapshots > begun + 1)
+            await until(lambda: "target" in metadata_of(store).names and not target_of(store).whole)
+            assert await read_all(store, "target") == CONTENT[: -len(TAIL)]
 
     run(main())

@@ -34,6 +34,7 @@ from durablelog.operations import (
     ChunkReplacement,
     CreateOperation,
     DeleteOperation,
+    LinkChunksOperation,
     MergeOperation,
     Operation,
     ReplaceChunksOperation,
@@ -83,6 +84,7 @@ OFTEN: Final = (
 SOMETIMES: Final = (
     "CreateOperation",
     "DeleteOperation",
+    "LinkChunksOperation",
     "MergeOperation",
     "StorageUpdateOperation",
 )
@@ -152,7 +154,8 @@ class Draws:
             *[self.truncate] * 3,
             self.delete,
             *[self.merge] * 2,
-            *[self.link] * 8,
+            *[self.link] * 6,
+            *[self.link_some] * 6,
             *[self.replace] * 12,
         ]
         few = len(self.open()) < SEGMENTS_MIN
@@ -210,6 +213,18 @@ class Draws:
                 stored = merge.end_offset
             if links:
                 return StorageUpdateOperation(links=links)
+        return None
+
+    def link_some(self) -> Operation | None:
+        """A slice of a link: of the first merge of a segment that Tier 2 has whole."""
+        segments = self.metadata.segments
+        for target in segments.values():
+            for merge in target.merges[:1]:
+                source = segments[merge.source_id]
+                whole = source.storage_length == source.length and not source.merges
+                if whole and merge.offset <= target.storage_length:
+                    end = self.rng.randrange(source.length)
+                    return LinkChunksOperation(target.segment_id, source.segment_id, end)
         return None
 
     def replace(self) -> Operation | None:
@@ -337,9 +352,12 @@ class World:
         operation = self.draws.operation()
         if operation is None:
             return
-        async with self.partial.known(needs_of(operation)):
+        async with self.partial.known([*needs_of(operation), *self.updater.unknown(operation)]):
             await turns(self.rng.randrange(8))
-            if self.accept(operation) and self.rng.random() < 0.5:
+            if self.updater.unknown(operation):
+                # Of what was merged into its segment meanwhile.
+                self.counts["late sources"] += 1
+            elif self.accept(operation) and self.rng.random() < 0.5:
                 await self.committed(operation)
 
     async def committed(self, operation: Operation) -> None:

@@ -42,8 +42,8 @@ PARTIAL_SEGMENTS: Final = (
         (
             Edit(
                 f"{_RESIDENCY}.may_forget_chunks",
-                "segment.merged_into is None and segment.segment_id not in self._chunk_users",
-                "segment.merged_into is None",
+                "if removing or holder.segment_id in self._chunk_users:",
+                "if removing:",
             ),
             Edit(
                 "segmentstore.container.partial_segments:PartialSegments._may_forget",
