@@ -16,10 +16,12 @@ from segmentstore.contracts.metadata import ContainerMetadata, MergeRecord, Segm
 
 
 class Slices:
-    """The bound of this process: others may use another one, for the log has what was decided."""
+    """The bounds of this process: others may use others, for the log has what was decided."""
 
     chunks_max: int = 1024
-    """Released by one operation, at most: 2 ms."""
+    """Released by one operation, at most: 1 to 2 ms."""
+    linked_max: int = 512
+    """Linked by one operation, at most: 1 to 2 ms."""
 
 
 RELEASES_MAX: Final = 128

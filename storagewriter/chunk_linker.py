@@ -60,7 +60,7 @@ class ChunkLinker:
             # It was deleted with its target.
             return
         # The last chunk is known always, and stays for the link behind all slices.
-        end, chunks_max = segment.chunks.last.start_offset, Slices.chunks_max
+        end, chunks_max = segment.chunks.last.start_offset, Slices.linked_max
         async with AsyncExitStack() as held:
             reached, _ = await reach_of(self._source, segment, end, chunks_max, held)
             await self._source.commit(LinkChunksOperation(target_id, source_id, reached))

@@ -36,7 +36,7 @@ def plan_links(pending: PendingSegments, metadata: ContainerMetadata) -> LinkPla
     leave over. A target cut off by them is a candidate again once this one is committed.
     """
     links: list[tuple[int, int]] = []
-    chunks_left = Slices.chunks_max
+    chunks_left = Slices.linked_max
     while pending.link_candidates and len(links) < LINKS_MAX:
         target = metadata.segments.get(pending.link_candidates.pop())
         if target is None or target.detached or target.segment_id in pending.busy:

@@ -59,6 +59,7 @@ MERGES = (
 def _all_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever has a chunk counts as long."""
     monkeypatch.setattr(Slices, "chunks_max", 1)
+    monkeypatch.setattr(Slices, "linked_max", 1)
 
     def deletion(_: ContainerMetadata, segment: SegmentMetadata) -> DeleteOperation:
         return DeleteOperation(segment.segment_id, in_slices=True)

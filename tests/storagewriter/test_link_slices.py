@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("active_or_idle")
 
 @pytest.fixture(autouse=True)
 def _short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Slices, "chunks_max", CHUNKS_MAX)
+    monkeypatch.setattr(Slices, "linked_max", CHUNKS_MAX)
 
 
 async def long_segment(c: FakeContainer, name: str, chunks: int) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from durablelog.catalog import metadata_changes
 from durablelog.chunk_slices import Slices
-from recovery.harness.simulation.tiny_pages import pages_of
+from recovery.harness.simulation.tiny_pages import SLICE_LINKED, pages_of
 from recovery.restore import restore_store
 from segmentstore import SegmentStore
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
@@ -25,7 +25,7 @@ from tests.store.harness import open_tiny, read_all, run, until
 from tests.store.long_segments import SMALL
 
 CHUNKS = 20
-SLICES = (CHUNKS - 1) // 6
+SLICES = (CHUNKS - 1) // SLICE_LINKED
 KEEP: dict[str, Any] = {**SMALL, "deletion_lag_s": 1000.0}
 INLINE: dict[str, Any] = {**KEEP, "inline_checkpoint_bytes_max": 1 << 20}
 
@@ -33,7 +33,7 @@ INLINE: dict[str, Any] = {**KEEP, "inline_checkpoint_bytes_max": 1 << 20}
 @pytest.fixture(autouse=True)
 def _tiny_pages() -> Iterator[None]:
     with pages_of(SMALL):
-        assert 3 * Slices.chunks_max < CHUNKS
+        assert 3 * Slices.linked_max < CHUNKS
         yield
 
 
@@ -119,7 +119,7 @@ def test_each_byte_is_read_behind_each_slice_and_by_the_next_owner(
                 assert await read_all(store, "target") == CONTENT
                 source = source_of(store)
                 assert source is not None
-                assert len(source.chunks) == CHUNKS - number * Slices.chunks_max
+                assert len(source.chunks) == CHUNKS - number * Slices.linked_max
                 if number % 2:
                     await store.checkpoint()
                 store_flush.cancel()
@@ -200,7 +200,7 @@ def test_an_export_between_two_slices_has_each_chunk_once(tmp_path: Path, links:
             await store.export_catalog()
             source = source_of(store)
             assert source is not None
-            assert source.start_offset == 2 * Slices.chunks_max * len(part(0))
+            assert source.start_offset == 2 * Slices.linked_max * len(part(0))
 
     run(main())
 
@@ -209,7 +209,7 @@ def test_much_that_changed_is_written_without_waiting_for_a_checkpoint_by_the_lo
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {**KEEP, "checkpoint_operations": 100_000, "checkpoint_bytes": 1 << 30}
-    monkeypatch.setattr(metadata_changes, "PLACES_MAX", 2 * Slices.chunks_max)
+    monkeypatch.setattr(metadata_changes, "PLACES_MAX", 2 * Slices.linked_max)
 
     async def main() -> None:
         async with open_tiny(tmp_path / "s", **settings) as store:

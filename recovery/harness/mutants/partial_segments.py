@@ -43,7 +43,7 @@ PARTIAL_SEGMENTS: Final = (
             Edit(
                 f"{_RESIDENCY}.may_forget_chunks",
                 "if removing or holder.segment_id in self._chunk_users:",
-                "if removing:",
+                "if False:",
             ),
             Edit(
                 "segmentstore.container.partial_segments:PartialSegments._may_forget",
@@ -56,7 +56,20 @@ PARTIAL_SEGMENTS: Final = (
                 "if False:",
             ),
         ),
-        Hunt(workload="everything", settings=_SMALL),
+        Hunt(seeds_max=80, workload="everything", settings=_SMALL),
+    ),
+    Mutant(
+        "loses-a-chunk-between-two-slices",
+        "4.3 The log says what Tier 2 has: of a merge that is linked in part each byte is there.",
+        "A slice of a link forgets its first chunk.",
+        (
+            Edit(
+                f"{_STORAGE}:apply_link_chunks",
+                "chunks = source.chunks.remove_below(operation.end_offset, pages)",
+                "chunks = source.chunks.remove_below(operation.end_offset, pages)[1:]",
+            ),
+        ),
+        Hunt(workload="lifecycle", settings=_SMALL),
     ),
     Mutant(
         "forgets-attributes-in-use",

@@ -16,6 +16,8 @@ from segmentstore.contracts.paged_chunks import PagedChunks
 PAGE_ENTRIES: Final = 3
 SLICE_CHUNKS: Final = 6
 """Two pages: deletions of a partial segment at once are common as well."""
+SLICE_LINKED: Final = 2
+"""Less than many sources of merges have."""
 
 
 @contextmanager
@@ -27,10 +29,12 @@ def pages_of(settings: Mapping[str, Any]) -> Iterator[None]:
     if "active_metadata_bytes_max" not in settings:
         yield
         return
-    before = ChunkList.page_chunks, AttributeTable.PAGE_MAX, Slices.chunks_max
+    pages = ChunkList.page_chunks, AttributeTable.PAGE_MAX
+    slices = Slices.chunks_max, Slices.linked_max
     PagedChunks.page_chunks = AttributeTable.PAGE_MAX = PAGE_ENTRIES
-    Slices.chunks_max = SLICE_CHUNKS
+    Slices.chunks_max, Slices.linked_max = SLICE_CHUNKS, SLICE_LINKED
     try:
         yield
     finally:
-        PagedChunks.page_chunks, AttributeTable.PAGE_MAX, Slices.chunks_max = before
+        PagedChunks.page_chunks, AttributeTable.PAGE_MAX = pages
+        Slices.chunks_max, Slices.linked_max = slices
