@@ -40,6 +40,7 @@ async def open_ports(store: SegmentStore, parts: StoreParts, runtime: Runtime) -
     if config.wire_port:
         authorization = _token_authorization(config, runtime)
         await wire.listen(config.wire_host, config.wire_port, certificates, authorization)
+        parts.registry.watch(wire.clean_up, lambda _: None)
         parts.wire_stats = wire.statistics
     if config.controller_port:
         await _open_controller(store, wire.context.tables, parts, runtime, certificates)

@@ -1,15 +1,23 @@
 """Transient segments: parts of a large event, deleted with the connection that created them.
 
-After a crash of the process no connection deletes them: `delete_left_over` does, at the start.
+No connection deletes those of a process that has crashed, or of a container that was moved to
+another one: `delete_left_over` does, where the container is started next.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import aclosing
 from typing import Final
 
-from segmentstore.contracts.errors import SegmentNotFoundError, SegmentStoreError
+from segmentstore.container import SegmentContainer
+from segmentstore.contracts.errors import (
+    NotPrimaryError,
+    SegmentNotFoundError,
+    SegmentStoreError,
+)
 from segmentstore.contracts.segments import check_segment_name
+from segmentstore.segment_listing import listed_segments
 from segmentstore.server.server_context import ServerContext
 from segmentstore.wire.commands import Command, CreateTransientSegment, SegmentCreated
 
@@ -56,14 +64,19 @@ class TransientSegments:
         self._context.transients.discard(name)
 
 
-async def delete_left_over(context: ServerContext) -> int:
-    """Delete the transient segments that a crash left; give how many. One pass over all names."""
+async def delete_left_over(context: ServerContext, container: SegmentContainer) -> int:
+    """Delete the transient segments of a container that no connection to this process created;
+    give how many. One pass over the container's names.
+
+    Raises SegmentStoreError: the listing fails, or the container is stopped meanwhile.
+    """
     count = 0
-    async for info in context.store.list_segments():
-        # A client may have created one since the server listens.
-        if _OURS.search(info.name) and info.name not in context.transients:
-            await _delete(context, info.name)
-            count += 1
+    async with aclosing(listed_segments((container,), "")) as listed:
+        async for segment, _ in listed:
+            # A client may have created one since the server listens.
+            if _OURS.search(segment.name) and segment.name not in context.transients:
+                await _delete(context, segment.name)
+                count += 1
     return count
 
 
@@ -72,5 +85,7 @@ async def _delete(context: ServerContext, name: str) -> None:
         await context.store.delete(name)
     except SegmentNotFoundError:
         pass  # merged, as is usual
+    except NotPrimaryError:
+        pass  # the next owner of its container deletes it
     except SegmentStoreError as error:
         context.report_failure(f"transient segment {name}", error)

@@ -13,8 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from segmentstore.container import SegmentContainer
 from segmentstore.contracts import forks
-from segmentstore.contracts.errors import ConfigError, SegmentStoreError
+from segmentstore.contracts.errors import ConfigError, NotPrimaryError, SegmentStoreError
 from segmentstore.contracts.owned_tasks import gather_outcomes
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import stop_accepting
@@ -58,6 +59,7 @@ class WireServer:
         self._local_connections: set[WireConnection] = set()
         self._ended = asyncio.Event()
         self._is_stopping = False
+        self._cleaning = asyncio.Lock()
 
     @classmethod
     async def open(
@@ -83,7 +85,7 @@ class WireServer:
         certificates: CertificateFiles | None = None,
         authorization: TokenAuthorization | None = None,
     ) -> None:
-        """Listen on `port` of `host`, 0 for a free one, and delete what a crash left. Once.
+        """Listen on `port` of `host`, 0 for a free one. Once.
 
         Connections are encrypted if there are `certificates`. Requests need tokens if there is an
         `authorization`.
@@ -101,9 +103,16 @@ class WireServer:
                 # The connections that it accepts have it, too.
                 listener.setsockopt(*option)
         forks.in_child(self, WireServer._leave_to_parent)
-        # Not for the Unix socket alone: clients that make such segments use a port. Spark's tasks
-        # make some, too, and want them after a crash of the store.
-        self.context.begin(self._clean_up(), "wire clean-up")
+
+    def clean_up(self, container: SegmentContainer) -> None:
+        """Have deleted what connections to another process, or to this one before a crash, left in
+        a container that serves here from now on.
+
+        Not for the Unix socket alone: clients that make such segments use a port. Spark's tasks
+        make some, too, and want them after a crash of the store.
+        """
+        if not self._is_stopping:
+            self.context.begin(self._clean_up(container), "wire clean-up")
 
     def _leave_to_parent(self) -> None:
         """The port is the owner's alone: a forked child that outlives it must not keep it taken."""
@@ -201,11 +210,16 @@ class WireServer:
         connections.discard(connection)
         self._ended.set()
 
-    async def _clean_up(self) -> None:
-        try:
-            await delete_left_over(self.context)
-        except SegmentStoreError as error:
-            self.context.report_failure("transient segments that a crash left", error)
+    async def _clean_up(self, container: SegmentContainer) -> None:
+        # One at a time: a host may start many at once, and a pass takes turns of the loop.
+        async with self._cleaning:
+            try:
+                await delete_left_over(self.context, container)
+            except NotPrimaryError:
+                pass  # it has left, and its next owner does the same
+            except SegmentStoreError as error:
+                what = f"transient segments that were left in container {container.container_id}"
+                self.context.report_failure(what, error)
 
 
 class _Refused(asyncio.Protocol):

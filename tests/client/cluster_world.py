@@ -152,6 +152,8 @@ class ClusterWorld:
         store = SegmentStore(parts)
         make = make_server if self.links else None
         server = make(store, parts, runtime) if make else await open_ports(store, parts, runtime)
+        if self.links:
+            parts.registry.watch(server.clean_up, lambda _: None)  # as behind a port
         host = self.hosts[name] = ClusterHostProcess(store, server, StoreAddress("127.0.0.1", port))
         host.process, host.ledger_process = process, ledger_process
         if self.links and self.controllers:

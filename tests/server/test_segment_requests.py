@@ -326,7 +326,7 @@ class TestTransientSegments:
         async def main() -> None:
             async with served(tmp_path) as (store, server):
                 await store.create_segment(name)
-                assert await delete_left_over(server.context) == 0
+                assert await delete_left_over(server.context, store._containers[0]) == 0
                 assert (await store.get_info(name)).length == 0
 
         run(main())
@@ -336,7 +336,7 @@ class TestTransientSegments:
             async with served(tmp_path) as (store, server), connected(server.port) as client:
                 request = CreateTransientSegment(7, WRITER, "s", "")
                 name = (await client.ask(request, SegmentCreated)).segment
-                assert await delete_left_over(server.context) == 0
+                assert await delete_left_over(server.context, store._containers[0]) == 0
                 assert (await store.get_info(name)).length == 0
 
         run(main())

@@ -132,6 +132,7 @@ async def served(
         server = await WireServer.open(
             store, tables, "127.0.0.1", 0, Runtime(), outstanding, certificates, authorization
         )
+        store._parts.registry.watch(server.clean_up, lambda _: None)
         try:
             yield store, server
         finally:
