@@ -8,7 +8,8 @@ Rules of this file:
 - a host that ends before it has ever served ends all of them, with its exit code: a person has to
   act. Later ones are started again, after an ever longer pause;
 - what it says itself, and what hosts say, waits for no reader of stdout and stderr: one that is
-  stopped would stop them all. Hosts write to pipes, which are read here at all times;
+  stopped would stop them all. Each host writes to pipes of its own, which are read here at all
+  times, and passed on by whole lines;
 - a signal that asks for the end (end_signals.py) is passed on, once, as SIGTERM. Hosts have a
   session of their own, so that a terminal's Ctrl-C, or its end, does not reach them as well;
 - the gateway is kept until the last host has ended, for hosts close their logs through it;
@@ -22,13 +23,13 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final, Protocol
 
 from segmentstore.cli.end_signals import asked_to_end
 from segmentstore.cli.exit_codes import ExitCode
 from segmentstore.cli.host_plans import HostPlan
-from segmentstore.cli.line_relay import LineRelay, RelayedPipe
+from segmentstore.cli.line_relay import LineJoiner, LineRelay, RelayedPipe
 from segmentstore.cli.output import error_line
 from segmentstore.contracts.backoff import Backoff
 from segmentstore.contracts.runtime import Runtime
@@ -70,8 +71,6 @@ class HostSupervisor:
         self._running: dict[str, asyncio.subprocess.Process] = {}
         self._out: LineRelay | None = None
         self._err: LineRelay | None = None
-        self._errors: RelayedPipe | None = None
-        """Stderr of the hosts."""
         self._failure = int(ExitCode.DONE)
         """Exit code of the first host that ended before it had ever served."""
 
@@ -83,7 +82,6 @@ class HostSupervisor:
         """
         with asked_to_end(self.end):
             self._out, self._err = LineRelay(sys.stdout.fileno()), LineRelay(sys.stderr.fileno())
-            self._errors = RelayedPipe(self._err)
             try:
                 await self._gateway.start()
                 async with asyncio.TaskGroup() as group:
@@ -94,15 +92,13 @@ class HostSupervisor:
                 codes = (self._failure, *(host.result() for host in hosts))
                 return next(filter(None, codes), ExitCode.DONE)
             finally:
-                self._errors.close()
                 self._err.close()
                 self._out.close()
-                self._err = self._errors = self._out = None
+                self._err = self._out = None
 
     def say(self, message: str) -> None:
         """One sentence on stderr, while it runs."""
-        if self._err is not None and self._errors is not None:
-            self._errors.pass_on()  # a host says why before it ends
+        if self._err is not None:
             self._err.put(error_line(message).encode(errors="backslashreplace"))
 
     def end(self) -> None:
@@ -142,26 +138,30 @@ class HostSupervisor:
     async def _run(self, plan: HostPlan) -> tuple[int, bool]:
         """One process of a host, to its end: its exit code, and whether it served."""
         assert self._out is not None
-        assert self._errors is not None
-        try:
-            process = await asyncio.create_subprocess_exec(
-                *plan.command,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=self._errors.writing,
-                env={**os.environ, **plan.environment, **self._gateway.environment},
-                start_new_session=True,
-            )
-        except OSError as error:
-            self.say(f"host {plan.host_id} cannot be started: {error}")
-            return ExitCode.UNAVAILABLE, False
-        self._running[plan.host_id] = process
-        if self._ending.is_set():
-            _terminate(process)
-        serves = await _relay(process, self._out)
-        code = _exit_code(await process.wait())
-        del self._running[plan.host_id]
-        return code, serves
+        assert self._err is not None
+        with ExitStack() as opened:
+            try:
+                errors = RelayedPipe(self._err)
+                # What it said is passed on before anything is said of its end.
+                opened.callback(errors.close)
+                process = await asyncio.create_subprocess_exec(
+                    *plan.command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors.writing,
+                    env={**os.environ, **plan.environment, **self._gateway.environment},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                self.say(f"host {plan.host_id} cannot be started: {error}")
+                return ExitCode.UNAVAILABLE, False
+            self._running[plan.host_id] = process
+            if self._ending.is_set():
+                _terminate(process)
+            serves = await _relay(process, LineJoiner(self._out))
+            code = _exit_code(await process.wait())
+            del self._running[plan.host_id]
+            return code, serves
 
 
 def _terminate(process: asyncio.subprocess.Process) -> None:
@@ -172,7 +172,7 @@ def _terminate(process: asyncio.subprocess.Process) -> None:
             os.kill(process.pid, signal.SIGTERM)
 
 
-async def _relay(process: asyncio.subprocess.Process, relay: LineRelay) -> bool:
+async def _relay(process: asyncio.subprocess.Process, lines: LineJoiner) -> bool:
     """Pass on what it prints, until it ends; whether that was anything, which means that it
     served.
     """
@@ -181,7 +181,8 @@ async def _relay(process: asyncio.subprocess.Process, relay: LineRelay) -> bool:
     # Not by line: a reader of lines fails over a long one.
     while data := await process.stdout.read(_READ_BYTES):
         has_printed = True
-        relay.put(data)
+        lines.feed(data)
+    lines.end()
     return has_printed
 
 

@@ -200,6 +200,24 @@ def test_a_host_that_never_served_ends_all(
     assert "host a-2 ended with" in capfd.readouterr().err
 
 
+def test_lines_of_two_hosts_do_not_mix(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        parts = "for _ in 1 2 3 4 5 6 7 8 9; do printf %s $OWN$OWN; sleep 0.01; done; echo"
+        talks = DRAINS.replace("echo serving", f"{parts}; {{ {parts}; }} >&2")
+        plans = [plan(tmp_path, name, talks) for name in ("a-1", "a-2", "a-3")]
+        supervisor = HostSupervisor(plans, StandInGateway(), Runtime())
+        running = asyncio.ensure_future(supervisor.run())
+        for each in plans:
+            await until_said(tmp_path / each.host_id, "x")
+        supervisor.end()
+        assert await running == ExitCode.DONE
+
+    asyncio.run(main())
+    printed = capfd.readouterr()
+    expected = [name * 18 for name in ("a-1", "a-2", "a-3")]
+    assert sorted(printed.out.splitlines()) == sorted(printed.err.splitlines()) == expected
+
+
 def test_a_host_that_cannot_be_started_ends_all(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,7 +8,15 @@ import select
 from contextlib import suppress
 from pathlib import Path
 
-from segmentstore.cli.line_relay import KEPT_MAX, LineRelay, RelayedPipe
+from segmentstore.cli.line_relay import (
+    KEPT_BYTES_MAX,
+    LINE_BYTES_MAX,
+    LineJoiner,
+    LineRelay,
+    RelayedPipe,
+)
+
+FULL = b"x" * 999 + b"\n"
 
 
 def test_lines_wait_for_a_reader_and_the_oldest_are_dropped() -> None:
@@ -17,20 +25,21 @@ def test_lines_wait_for_a_reader_and_the_oldest_are_dropped() -> None:
         os.set_blocking(reading, False)
         relay = LineRelay(writing)
         try:
-            taken = 0
             while select.select((), (writing,), (), 0)[1]:
-                relay.put(b"x" * (select.PIPE_BUF + 1))
-                taken += select.PIPE_BUF + 1
-            for number in range(KEPT_MAX + 2):
-                relay.put(b"%d\n" % number)
+                relay.put(FULL * 6)  # more than is written at a time
+            count = KEPT_BYTES_MAX // 5000
+            for number in range(count + 3):
+                relay.put(b"%04d" % number * 1249 + b"end\n")
             found = bytearray()
-            last = b"%d\n" % (KEPT_MAX + 1)
+            last = b"%04d" % (count + 2) * 1249 + b"end\n"
             while not found.endswith(last):
                 await asyncio.sleep(0)
                 with suppress(BlockingIOError):
                     found += os.read(reading, 1 << 20)
-            lines = bytes(found).lstrip(b"x").split()
-            assert lines == [b"%d" % number for number in range(2, KEPT_MAX + 2)]
+            lines = bytes(found).splitlines(keepends=True)
+            while lines[0] == FULL:
+                del lines[0]
+            assert lines == [b"%04d" % number * 1249 + b"end\n" for number in range(3, count + 3)]
             os.close(reading)
             reading = -1
             relay.put(b"no reader\n")
@@ -42,6 +51,31 @@ def test_lines_wait_for_a_reader_and_the_oldest_are_dropped() -> None:
                 os.close(reading)
 
     asyncio.run(main())
+
+
+def test_lines_of_two_sources_do_not_mix(tmp_path: Path) -> None:
+    async def main() -> None:
+        with (tmp_path / "output").open("wb", buffering=0) as file:
+            relay = LineRelay(file.fileno())
+            one, two = LineJoiner(relay), LineJoiner(relay)
+            one.feed(b"one begins")
+            two.feed(b"two is whole\nand begins")
+            one.feed(b" and ends\n")
+            two.feed(b"y" * LINE_BYTES_MAX)
+            one.feed(b"one has no end")
+            one.end()
+            one.end()
+            two.feed(b"two ends\n")
+            relay.close()
+
+    asyncio.run(main())
+    assert (tmp_path / "output").read_bytes().splitlines() == [
+        b"two is whole",
+        b"one begins and ends",
+        b"and begins" + b"y" * LINE_BYTES_MAX,
+        b"one has no end",
+        b"two ends",
+    ]
 
 
 def test_a_file_has_room_always(tmp_path: Path) -> None:
@@ -67,7 +101,7 @@ def test_what_is_written_into_a_pipe_is_passed_on(tmp_path: Path) -> None:
             other = os.dup(pipe.writing)  # a process that has it still is not waited for
             try:
                 for number in range(1, 9):
-                    assert os.write(other, b"x" * 50_000) == 50_000
+                    assert os.write(other, b"x" * 49_999 + b"\n") == 50_000
                     while path.stat().st_size < number * 50_000:  # noqa: ASYNC110 - at once
                         await asyncio.sleep(0)
                 os.write(other, b"the end")
@@ -77,4 +111,4 @@ def test_what_is_written_into_a_pipe_is_passed_on(tmp_path: Path) -> None:
                 os.close(other)
 
     asyncio.run(main())
-    assert path.read_bytes() == b"x" * 400_000 + b"the end"
+    assert path.read_bytes() == (b"x" * 49_999 + b"\n") * 8 + b"the end\n"
