@@ -5,8 +5,8 @@ Rules of this file:
 
 - it knows nothing of containers, ledgers or clients: a host is a process that says one line when it
   serves;
-- a host that ends before it has ever served ends all of them, with its exit code: a person has to
-  act. Later ones are started again, after an ever longer pause;
+- a host that ends by itself before it has ever served ends all of them, with its exit code: a
+  person has to act. Others are started again, after an ever longer pause;
 - what it says itself, and what hosts say, waits for no reader of stdout and stderr: one that is
   stopped would stop them all. Each host writes to pipes of its own, which are read here at all
   times, and passed on by whole lines;
@@ -41,6 +41,10 @@ _STEADY_S: Final = 60.0
 _READ_BYTES: Final = 64 << 10
 _KILLED: Final = 128
 """As shells report it: this and the signal's number."""
+_ASKED: Final = (ExitCode.DONE, _KILLED + signal.SIGTERM)
+"""How a host ends that is asked to. The signal itself ends one that has not begun to open its
+store.
+"""
 
 
 class KeptGateway(Protocol):
@@ -119,11 +123,10 @@ class HostSupervisor:
             code, serves = await self._run(plan)
             has_served |= serves
             if self._ending.is_set():
-                # One that had not begun to open its store is ended by the signal itself.
-                return ExitCode.DONE if code == _KILLED + signal.SIGTERM else code
-            if not has_served:
+                return ExitCode.DONE if code in _ASKED else code
+            if not has_served and code not in _ASKED:
                 self.say(f"host {plan.host_id} ended with {code} before it served")
-                self._failure = self._failure or code or ExitCode.UNAVAILABLE
+                self._failure = self._failure or code
                 self.end()
                 return code
             if loop.time() - began >= _STEADY_S:

@@ -185,9 +185,7 @@ def test_what_hosts_say_comes_before_what_is_said_of_their_end(
     assert capfd.readouterr().err == "why\nsegmentstore: host a-1 ended with 2 before it served\n"
 
 
-@pytest.mark.parametrize(
-    ("program", "code"), [("exit 2", 2), ("kill -KILL $$", 137), ("exit 0", ExitCode.UNAVAILABLE)]
-)
+@pytest.mark.parametrize(("program", "code"), [("exit 2", 2), ("kill -KILL $$", 137)])
 def test_a_host_that_never_served_ends_all(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], program: str, code: int
 ) -> None:
@@ -198,6 +196,28 @@ def test_a_host_that_never_served_ends_all(
 
     asyncio.run(main())
     assert "host a-2 ended with" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["kill -TERM $$", "exit 0"])
+def test_a_host_that_is_asked_to_end_before_it_serves_is_started_again(
+    tmp_path: Path, program: str
+) -> None:
+    """Be it by the signal itself, or while it opened its store."""
+
+    async def main() -> None:
+        plans = [
+            plan(tmp_path, "a-1", f"test -e $0 || {{ echo began >>$0; {program}; }}; {DRAINS}"),
+            plan(tmp_path, "a-2", DRAINS),
+        ]
+        supervisor = HostSupervisor(plans, StandInGateway(), Runtime())
+        running = asyncio.ensure_future(supervisor.run())
+        for name in ("a-1", "a-2"):
+            await until_said(tmp_path / name, f"x {name}\n")
+        supervisor.end()
+        assert await running == ExitCode.DONE
+        assert said(tmp_path / "a-1") == "began\nx a-1\ndrained\n"
+
+    asyncio.run(main())
 
 
 def test_lines_of_two_hosts_do_not_mix(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
