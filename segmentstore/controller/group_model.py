@@ -9,9 +9,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from segmentstore.controller.names import ScopedName
-from segmentstore.controller.stream_model import StreamCut, cut_from_row, cut_to_row
+from segmentstore.controller.names import ScopedName, check_scope_name, check_stream_name
+from segmentstore.controller.refusals import Reason, RefusedRequestError
+from segmentstore.controller.stream_model import (
+    StreamConfiguration,
+    StreamCut,
+    cut_from_row,
+    cut_to_row,
+)
 
+SUBSCRIBED_MAX: Final = 10_000
+"""Streams whose retention waits for one group: their rows are written, and removed, together."""
 _NO_RETENTION: Final = 0
 
 
@@ -35,6 +43,22 @@ class GroupConfiguration:
         if self.retention == _NO_RETENTION:
             return ()
         return tuple(dict.fromkeys(stream for stream, _ in self.starting))
+
+    @property
+    def of_stream(self) -> StreamConfiguration:
+        """That of the group's own stream."""
+        return StreamConfiguration(rollover_bytes=self.rollover_bytes)
+
+    def check(self) -> Self:
+        """Return it; raise RefusedRequestError if no group can have it."""
+        self.of_stream.check()
+        if len(self.subscribed) > SUBSCRIBED_MAX:
+            detail = f"it subscribes to {len(self.subscribed)} streams, at most {SUBSCRIBED_MAX}"
+            raise RefusedRequestError(Reason.BAD_ARGUMENT, detail)
+        for scope, stream in self.subscribed:
+            check_scope_name(scope)
+            check_stream_name(stream)
+        return self
 
     def with_generation(self, generation: int) -> Self:
         return dataclasses.replace(self, generation=generation)

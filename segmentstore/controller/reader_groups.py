@@ -27,7 +27,6 @@ from segmentstore.controller.refusals import Reason, RefusedRequestError
 from segmentstore.controller.request_ids import RequestIds
 from segmentstore.controller.stream_cuts import check_cut, is_valid, precedes
 from segmentstore.controller.stream_model import (
-    StreamConfiguration,
     StreamCut,
     cut_from_row,
     cut_to_row,
@@ -63,9 +62,10 @@ class ReaderGroups:
     ) -> GroupConfiguration:
         """Gives the configuration of the first creation: the client compares the uuid.
 
-        Raises RefusedRequestError: bad name, no scope.
+        Raises RefusedRequestError: bad name, bad configuration, no scope.
         """
         check_given_name(group.name, "reader group")
+        configuration.check()
         async with self._held(group) as row:
             if row is not None:
                 return _configuration(row)
@@ -84,8 +84,10 @@ class ReaderGroups:
     async def update(self, group: ScopedName, configuration: GroupConfiguration) -> int:
         """Gives the new generation; once more, what it gave.
 
-        Raises RefusedRequestError: no group, or it was changed since the client read it.
+        Raises RefusedRequestError: bad configuration, no group, or it was changed since the client
+        read it.
         """
+        configuration.check()
         async with self._held(group) as row:
             if row is None:
                 raise _not_found(group)
@@ -239,8 +241,7 @@ class ReaderGroups:
             await self._rows.remove([*dropped, group_key(group), pending])
             return
         if state == _CREATING:
-            of_group = StreamConfiguration(rollover_bytes=configuration.rollover_bytes)
-            await self._streams.ensure(stream, of_group)
+            await self._streams.ensure(stream, configuration.of_stream)
         await self._rows.remove(dropped)
         await self._activate(group, row)
         await self._rows.remove([pending])

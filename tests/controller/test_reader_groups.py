@@ -12,10 +12,11 @@ from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.errors import TierUnavailableError
 from segmentstore.controller.controller import Controller
 from segmentstore.controller.controller_rows import ControllerRows, RowPut, subscriber_key
-from segmentstore.controller.group_model import GroupConfiguration
+from segmentstore.controller.group_model import SUBSCRIBED_MAX, GroupConfiguration
 from segmentstore.controller.names import ScopedName
 from segmentstore.controller.refusals import Reason, RefusedRequestError
 from segmentstore.controller.stream_model import StreamCut, cut_to_row
+from segmentstore.tables.table_types import BATCH_KEYS_MAX
 from tests.controller.controller_world import STREAM, refused, running, with_stream
 from tests.controller.fake_store import FakeDisk, FakeProcess, FakeTables
 
@@ -27,6 +28,14 @@ SUBSCRIBER: Final = GroupConfiguration(
 SEGMENT: Final = "s/a/0.#epoch.0"
 TURNS: Final = 60
 """More turns of the loop than a change of a group has."""
+
+
+BAD_NAME: Final = Reason.BAD_NAME
+
+
+def of_streams(count: int) -> GroupConfiguration:
+    streams = tuple((ScopedName("s", f"of{number}"), dict[int, int]()) for number in range(count))
+    return GroupConfiguration("u", retention=1, starting=streams)
 
 
 async def turns(count: int) -> None:
@@ -119,6 +128,43 @@ def test_a_deletion_that_failed_half_way_ends_with_the_next_call(at: int) -> Non
             await controller.groups.delete(GROUP, "u")
             assert set(process.disk.rows) - before <= {b"numbers"}
             assert not process.disk.segments
+
+    run_virtual(main())
+
+
+def test_all_rows_of_subscribers_fit_one_change_with_those_of_their_group() -> None:
+    assert SUBSCRIBED_MAX + 2 <= BATCH_KEYS_MAX
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (GroupConfiguration("u", rollover_bytes=-1), Reason.BAD_ARGUMENT),
+        (of_streams(SUBSCRIBED_MAX + 1), Reason.BAD_ARGUMENT),
+        (GroupConfiguration("u", retention=1, starting=((ScopedName("s", "a/b"), {}),)), BAD_NAME),
+        (GroupConfiguration("u", retention=1, starting=((ScopedName("", "a"), {}),)), BAD_NAME),
+    ],
+    ids=["rollover", "streams", "name", "scope"],
+)
+def test_what_no_group_can_have_leaves_nothing(bad: GroupConfiguration, reason: Reason) -> None:
+    """A row of it would be a change that never ends: neither its group nor its scope could be
+    deleted.
+    """
+
+    async def main() -> None:
+        process = FakeProcess(FakeDisk())
+        async with running(process) as controller:
+            await controller.scopes.create(STREAM.scope)
+            before = dict(process.disk.rows)
+            async with refused(reason):
+                await controller.groups.create(GROUP, bad)
+            assert process.disk.rows == before
+            await controller.groups.create(GROUP, SUBSCRIBER)
+            async with refused(reason):
+                await controller.groups.update(GROUP, bad)
+            assert await controller.groups.configuration(GROUP) == SUBSCRIBER
+            await controller.groups.delete(GROUP, "u")
+            await controller.scopes.delete(STREAM.scope)
 
     run_virtual(main())
 
