@@ -44,6 +44,8 @@ from segmentstore.wire.commands import (
     WrongHost,
 )
 
+_SHOWN_MAX: Final = 4096
+"""Characters of an error's text. It may quote what the client has sent, and a text has 64 KiB."""
 _OF_TABLES: Final[dict[type[Exception], Callable[[int, str, str], Command]]] = {
     BadKeyVersionError: TableKeyBadVersion,
     KeyNotFoundError: TableKeyDoesNotExist,
@@ -86,5 +88,5 @@ def refusal(
         | NotAStreamSegmentError
         | WrongKeyLengthError,
     ):
-        return ErrorMessage(request_id, segment, describe(error), ILLEGAL_ARGUMENT)
+        return ErrorMessage(request_id, segment, describe(error)[:_SHOWN_MAX], ILLEGAL_ARGUMENT)
     return None

@@ -251,6 +251,9 @@ class TestFixedKeyTables:
             assert [key.key for key in page.keys] == [b"aa", b"bb", b"cc"]
             token = ReadTableKeys(4, "t", "", 10, b"token")
             assert (await client.ask(token, ErrorMessage)).code == ILLEGAL_ARGUMENT
+            # It is quoted in part: a text of the protocol has 64 KiB.
+            token = ReadTableKeys(5, "t", "", 10, b"token" * 20_000)
+            assert (await client.ask(token, ErrorMessage)).code == ILLEGAL_ARGUMENT
 
         on_a_table(tmp_path, body, key_length=2)
 
