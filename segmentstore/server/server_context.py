@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ STOP_S: Final = 5.0
 LOG_INTERVAL_S: Final = 10.0
 """Lines about one kind of trouble are at least so far apart."""
 _KINDS_MAX: Final = 1_000
+_NUMBERS: Final = re.compile(r"-?\d+")
+"""In a reason: clients choose them."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -119,9 +122,12 @@ class ServerContext:
         self._logged: dict[str, float] = {}
 
     def report_end(self, peer: str, reason: str) -> None:
-        """The server ends a connection: one line, of each reason once in a while."""
+        """The server ends a connection: one line, of each reason once in a while, whatever the
+        numbers in it.
+        """
         self.counts.refused("connection ended")
-        self._log_some(logging.WARNING, reason, f"the connection of {peer} ends: {reason}", None)
+        kind = _NUMBERS.sub("", reason)
+        self._log_some(logging.WARNING, kind, f"the connection of {peer} ends: {reason}", None)
 
     def report_bug(self, what: str, error: BaseException) -> None:
         """An error of a request that is none of the engine's own."""

@@ -62,6 +62,20 @@ class TestHandshake:
 
         run(main())
 
+    def test_numbers_that_clients_choose_make_no_more_lines(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def main() -> None:
+            async with served(tmp_path) as (_, server):
+                for number in range(-3, 4):
+                    async with connected(server.port, hello=False) as client:
+                        client.put_bytes(struct.pack(">ii", 5000 + number, number))
+                        assert await client.take() is None
+
+        run(main())
+        (line,) = caplog.messages
+        assert "unknown command 4997, or not of this direction" in line
+
     def test_a_silent_connection_ends(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
