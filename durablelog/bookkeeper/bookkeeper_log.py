@@ -55,12 +55,14 @@ from segmentstore.contracts.errors import (
 )
 from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.ledgers import ReadHandle
-from segmentstore.contracts.owned_tasks import own_task
+from segmentstore.contracts.owned_tasks import gather_owned, own_task
 from segmentstore.contracts.runtime import Runtime
 from segmentstore.contracts.waiting import outlast
 
 PAYLOAD_BYTES_MAX: Final = 1024 * 1024 - 1024
 """With its header an entry stays below 1 MiB."""
+_LEAVE_S: Final = 2.0
+"""How long a close waits for the record to say so. Without that ledgers are only deleted later."""
 
 
 class BookKeeperLog(DurableDataLog):
@@ -153,6 +155,7 @@ class BookKeeperLog(DurableDataLog):
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
+        self._failed = False
         self._opened = False
         self._closed = False
         self._closing = asyncio.Lock()
@@ -270,8 +273,27 @@ class BookKeeperLog(DurableDataLog):
                 self._pipeline.ledger.writer if self._pipeline.begun else None
             )
             await self._remover.close()
+            leaving = [self._leave()]
             if self._presence is not None and self._opened:
-                await self._presence.leave(self._container_id, self._tag)
+                leaving.append(self._presence.leave(self._container_id, self._tag))
+            # The record first, for one session's changes are done in order; yet both wait for a
+            # service that is away at the same time.
+            await gather_owned(*leaving, name="leave-log")
+
+    async def _leave(self) -> None:
+        """Have the record say that we acknowledge nothing any more. Raises nothing."""
+        if self._failed or not self._keeper.size:
+            return
+        remover = self._remover
+
+        def edit(record: LogMetadata) -> LogMetadata:
+            return record.without(remover.deleted).left(settled=remover.settled)
+
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._keeper.change(edit)
+        except (SegmentStoreError, NodeUnavailableError, TimeoutError):
+            pass
 
     def statistics(self) -> DataLogStatistics:
         pipeline = self._pipeline
@@ -476,7 +498,7 @@ class BookKeeperLog(DurableDataLog):
     def _fail(self, error: SegmentStoreError) -> None:
         """For good: nothing is written any more."""
         if self._failure is None:
-            self._failure = lambda: error
+            self._failure, self._failed = lambda: error, True
             self._lease.stop()
             self._rollover.stop()
             self._remover.stop()

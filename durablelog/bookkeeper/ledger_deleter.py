@@ -4,9 +4,10 @@ A ledger gets here after a record that names it in `removing` was written. Rules
 
 - recovered first, whatever is known of it: deleting does not fence, and a forgotten writer would
   continue to receive OK;
-- a ledger that this opening did not begin is deleted no sooner than DELETE_AFTER_S after the record
-  became ours. Bookies may forget the fence with the ledger, and until then an earlier owner may
-  take what they say for an acknowledgement;
+- a ledger of an earlier owner that is not known to have closed is deleted no sooner than
+  DELETE_AFTER_S after the record became ours. Bookies may forget the fence with the ledger, and
+  until then that owner may take what they say for an acknowledgement. One that closed takes nothing
+  for it, so its ledgers are deleted at once, as our own are;
 - nothing is deleted while the log is read, and a ledger that is pinned not at all;
 - a ledger is deleted when the cluster says so; until then it is tried again, for ever, one at a
   time, whatever went wrong;
@@ -65,7 +66,6 @@ class LedgerDeleter:
         self._notes = notes
         self._queue: deque[int] = deque()
         self._later: deque[int] = deque()
-        self._ours: dict[int, None] = {}
         self._free_from_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._known: dict[int, None] = {}
@@ -85,23 +85,19 @@ class LedgerDeleter:
         """The record is ours, from now on at the latest."""
         self._free_from_s = asyncio.get_running_loop().time() + DELETE_AFTER_S
 
-    def take(self, record: LogMetadata) -> None:
-        """A record was written, or taken over: what it says goes.
+    @property
+    def settled(self) -> bool:
+        """The record has been ours for so long that no earlier owner acknowledges any more."""
+        return asyncio.get_running_loop().time() >= self._free_from_s
 
-        Called after each ledger that is listed.
-        """
-        listed = {item.ledger_id: None for item in record.parts if item.epoch == record.epoch}
-        ours = self._ours | listed
-        self._ours = listed
-        for ledger_id in record.removing:
-            if ledger_id in ours:
-                self._ours[ledger_id] = None
+    def take(self, record: LogMetadata) -> None:
+        """A record was written, or taken over: what it says goes."""
+        for ledger_id, epoch in record.removing:
             if ledger_id not in self._known:
-                (self._queue if ledger_id in ours else self._later).append(ledger_id)
-        self._known = dict.fromkeys(record.removing)
-        self._deleted = {
-            ledger_id: None for ledger_id in self._deleted if ledger_id in record.removing
-        }
+                (self._queue if epoch > record.unclosed else self._later).append(ledger_id)
+        removing = {each.ledger_id: None for each in record.removing}
+        self._known = removing
+        self._deleted = {each: None for each in self._deleted if each in removing}
         self._go_on()
 
     def hold(self) -> None:

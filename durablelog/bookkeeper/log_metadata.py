@@ -9,9 +9,11 @@ epoch here may write. Rules of this file:
   before, and records it;
 - a ledger leaves the list into `removing`, or into `retained` and from there into `removing`, and
   that when it is known to be deleted, so that none is forgotten;
+- an earlier owner that closed its log acknowledges nothing any more, so what it wrote may be
+  deleted at once. Of one that did not, nothing is known: `unclosed` has the highest epoch of such;
 - a record that breaks a rule is corruption and is refused whole; fields that are not known are
-  refused as well: a newer program raises the version. Version 1, which has no owner, is read as it
-  was. Version 3 is written while ledgers are retained, else version 2, which older programs read;
+  refused as well: a newer program raises the version. Versions 1 to 3 are read: they do not say
+  which owners closed, so none is taken to have;
 - of retained ledgers at most RETAINED_MAX are listed: the record must stay small.
 """
 
@@ -21,7 +23,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from durablelog.bookkeeper.ledger_addresses import (
     ENTRIES_MAX,
@@ -35,11 +37,13 @@ from durablelog.bookkeeper.log_owner import LogOwner
 from durablelog.durable_data_log import LogAddress
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
-RECORD_VERSION: Final = 3
-"""The highest one."""
+RECORD_VERSION: Final = 4
+"""The one that is written, and the highest."""
 _OWNER_SINCE: Final = 2
 """The version that names the owner."""
 _RETAINED_SINCE: Final = 3
+_CLOSED_SINCE: Final = 4
+"""The version that says which owners closed, and the epochs of what is being removed."""
 RETAINED_MAX: Final = 1024
 """A TiB in ledgers of a GiB; some 60 KiB of the record. What is more is deleted early."""
 _INTEGER_MAX: Final = (1 << 63) - 1
@@ -86,6 +90,14 @@ class LedgerItem:
         return self.last_entry == EMPTY
 
 
+class RemovedLedger(NamedTuple):
+    """A ledger that is no part of the log any more, and not known to be deleted."""
+
+    ledger_id: int
+    epoch: int
+    """Of the owner that began it; if that is not known, of a later one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogMetadata:
     """See the module."""
@@ -97,16 +109,19 @@ class LogMetadata:
     """Of the last opening; 0 before the first."""
     owner: LogOwner | None = None
     """That owner, for people; None if it is not recorded."""
+    closed: bool = False
+    """That owner closed the log: it acknowledges nothing any more."""
+    unclosed: int = 0
+    """The highest epoch of an earlier owner that did not close, and so may still acknowledge; 0 for
+    none.
+    """
     truncation_address: LogAddress = _NEVER
     """Frames below are not part of the log; 0 = never truncated."""
     ledgers: tuple[LedgerItem, ...] = ()
     """Oldest first."""
     retained: tuple[LedgerItem, ...] = ()
     """Before the truncation point, closed, oldest first: kept until they are deleted as such."""
-    removing: tuple[int, ...] = ()
-    """Ids of ledgers that are no part of the log any more, and not known to be deleted from the
-    cluster.
-    """
+    removing: tuple[RemovedLedger, ...] = ()
     written_by: str = ""
     """A random tag of the opening that wrote this."""
     change: int = 0
@@ -126,6 +141,24 @@ class LogMetadata:
         """The ledgers that are there, retained ones first."""
         return self.retained + self.ledgers
 
+    def names(self, ledger_id: int) -> bool:
+        """Whether the ledger is a part of the log, is retained, or is being removed."""
+        return ledger_id in _named(self)
+
+    def claimed(self, epoch_min: int, owner: LogOwner | None) -> LogMetadata:
+        """With the next owner, whose epoch is `epoch_min` at least."""
+        return replace(
+            self,
+            epoch=max(self.epoch + 1, epoch_min),
+            owner=owner,
+            closed=False,
+            unclosed=self.unclosed if self.closed else self.epoch,
+        )
+
+    def left(self, *, settled: bool) -> LogMetadata:
+        """With its owner closed; `settled`: no owner before it acknowledges any more."""
+        return replace(self, closed=True, unclosed=0 if settled else self.unclosed)
+
     def ended(self, ends: Iterable[tuple[int, int, int]]) -> LogMetadata:
         """With (sequence, last entry, length) of ledgers whose ends are known now; empty ones leave
         the list.
@@ -139,7 +172,7 @@ class LogMetadata:
                 last_entry, length = known[item.sequence]
                 ended = replace(item, last_entry=last_entry, length=length)
             if ended.is_empty:
-                removing.append(item.ledger_id)
+                removing.append(_removed(item))
             else:
                 kept.append(ended)
         return replace(self, ledgers=tuple(kept), removing=tuple(removing))
@@ -155,12 +188,12 @@ class LogMetadata:
         sequence, _ = split_address(address)
         below = [item for item in self.ledgers[:-1] if item.sequence < sequence]
         kept: list[LedgerItem] = []
-        gone: list[int] = []
+        gone: list[RemovedLedger] = []
         for item in below:
             if retain_from is not None and item.sequence >= retain_from and not item.is_empty:
                 kept.append(item)
             else:
-                gone.append(item.ledger_id)
+                gone.append(_removed(item))
         retained = (*self.retained, *kept)
         cut = replace(
             self,
@@ -178,7 +211,7 @@ class LogMetadata:
         return replace(
             self,
             retained=self.retained[len(going) :],
-            removing=self.removing + tuple(item.ledger_id for item in going),
+            removing=self.removing + tuple(map(_removed, going)),
         )
 
     def without(self, deleted: Iterable[int]) -> LogMetadata:
@@ -186,8 +219,18 @@ class LogMetadata:
         confirmed = frozenset(deleted)
         return replace(
             self,
-            removing=tuple(ledger_id for ledger_id in self.removing if ledger_id not in confirmed),
+            removing=tuple(each for each in self.removing if each.ledger_id not in confirmed),
         )
+
+
+def _named(record: LogMetadata) -> list[int]:
+    """Each ledger of the record, by its id."""
+    listed = [item.ledger_id for item in record.parts]
+    return listed + [each.ledger_id for each in record.removing]
+
+
+def _removed(item: LedgerItem) -> RemovedLedger:
+    return RemovedLedger(item.ledger_id, item.epoch)
 
 
 def encode_record(record: LogMetadata) -> bytes:
@@ -196,23 +239,25 @@ def encode_record(record: LogMetadata) -> bytes:
     Cost: some 2 µs a ledger. `json` takes ten times as long to indent, on the event loop.
     """
     first: dict[str, object] = {
-        "version": RECORD_VERSION if record.retained else _RETAINED_SINCE - 1,
+        "version": RECORD_VERSION,
         "store_id": record.store_id,
         "container": record.container_id,
         "enabled": record.enabled,
         "epoch": record.epoch,
         "owner": record.owner._asdict() if record.owner is not None else None,
+        "closed": record.closed,
+        "unclosed": record.unclosed,
         "truncation": dict(
             zip(("ledger", "entry"), split_address(record.truncation_address), strict=True)
         ),
     }
     last: dict[str, object] = {"written_by": record.written_by, "change": record.change}
-    retained = [f'"{_retained_text(item)}"' for item in record.retained]
+    removing = (f'"{each.ledger_id} {each.epoch}"' for each in record.removing)
     fields = [
         _fields_text(first),
         _list_text("ledgers", map(_item_text, record.ledgers)),
-        *([_list_text("retained", retained)] if retained else []),
-        _list_text("removing", map(str, record.removing)),
+        _list_text("retained", (f'"{_retained_text(item)}"' for item in record.retained)),
+        _list_text("removing", removing),
         _fields_text(last),
     ]
     return ("{\n" + ",\n".join(fields) + "\n}\n").encode()
@@ -273,15 +318,24 @@ def decode_record(data: bytes, path: str) -> LogMetadata:
 
 
 def _parse(fields: dict[str, Any], version: int) -> LogMetadata:
-    since = {"owner": _OWNER_SINCE, "retained": _RETAINED_SINCE}
+    since = {
+        "owner": _OWNER_SINCE,
+        "retained": _RETAINED_SINCE,
+        "closed": _CLOSED_SINCE,
+        "unclosed": _CLOSED_SINCE,
+    }
     _only(fields, tuple(key for key in _RECORD_KEYS if version >= since.get(key, 1)))
     truncation = _object(fields["truncation"], "truncation", ("ledger", "entry"))
+    epoch = _integer(fields, "epoch")
+    says_closed = version >= _CLOSED_SINCE
     return LogMetadata(
         store_id=_text(fields, "store_id"),
         container_id=_integer(fields, "container"),
         enabled=_boolean(fields, "enabled"),
-        epoch=_integer(fields, "epoch"),
+        epoch=epoch,
         owner=_parse_owner(fields.get("owner")),
+        closed=says_closed and _boolean(fields, "closed"),
+        unclosed=_integer(fields, "unclosed", most=epoch) if says_closed else epoch,
         truncation_address=make_address(
             _integer(truncation, "ledger", most=SEQUENCE_MAX),
             _integer(truncation, "entry", most=ENTRIES_MAX - 1),
@@ -289,7 +343,8 @@ def _parse(fields: dict[str, Any], version: int) -> LogMetadata:
         ledgers=tuple(_parse_item(item) for item in _list(fields, "ledgers")),
         retained=tuple(map(_parse_retained, _list({"retained": [], **fields}, "retained"))),
         removing=tuple(
-            _integer({"removing": ledger_id}, "removing") for ledger_id in _list(fields, "removing")
+            _parse_removed(value) if says_closed else RemovedLedger(_ledger_id(value), epoch)
+            for value in _list(fields, "removing")
         ),
         written_by=_text(fields, "written_by"),
         change=_integer(fields, "change"),
@@ -303,6 +358,8 @@ _RECORD_KEYS: Final = (
     "enabled",
     "epoch",
     "owner",
+    "closed",
+    "unclosed",
     "truncation",
     "ledgers",
     "retained",
@@ -353,16 +410,16 @@ def _parse_replication(text: str) -> Replication:
     return Replication(*map(int, parts))
 
 
+def _ledger_id(value: object) -> int:
+    return _integer({"removing": value}, "removing")
+
+
 _RETAINED_NUMBERS: Final = ("sequence", "ledger_id", "epoch", "last_entry", "length")
 
 
 def _parse_retained(value: object) -> LedgerItem:
     *numbers, replication = value.split(" ") if isinstance(value, str) else ("",)
-    if len(numbers) != len(_RETAINED_NUMBERS) or not all(
-        number.isascii() and number.isdigit() and len(number) < 20 for number in numbers
-    ):
-        raise _MalformedError(f"retained: {value!r}")
-    fields = dict(zip(_RETAINED_NUMBERS, map(int, numbers), strict=True))
+    fields = _numbers("retained", value, numbers, _RETAINED_NUMBERS)
     return LedgerItem(
         sequence=_integer(fields, "sequence", FIRST_SEQUENCE, SEQUENCE_MAX),
         ledger_id=_integer(fields, "ledger_id"),
@@ -371,6 +428,23 @@ def _parse_retained(value: object) -> LedgerItem:
         last_entry=_integer(fields, "last_entry", 0, ENTRIES_MAX - 1),
         length=_integer(fields, "length"),
     )
+
+
+def _parse_removed(value: object) -> RemovedLedger:
+    numbers = value.split(" ") if isinstance(value, str) else []
+    fields = _numbers("removing", value, numbers, RemovedLedger._fields)
+    return RemovedLedger(_integer(fields, "ledger_id"), _integer(fields, "epoch", 1))
+
+
+def _numbers(
+    what: str, value: object, numbers: list[str], names: tuple[str, ...]
+) -> dict[str, int]:
+    """What the text `value` says, in the order of `names`."""
+    if len(numbers) != len(names) or not all(
+        number.isascii() and number.isdigit() and len(number) < 20 for number in numbers
+    ):
+        raise _MalformedError(f"{what}: {value!r}")
+    return dict(zip(names, map(int, numbers), strict=True))
 
 
 def _check(record: LogMetadata) -> None:
@@ -386,8 +460,10 @@ def _check(record: LogMetadata) -> None:
         raise _MalformedError(
             f"a ledger of epoch {record.ledgers[-1].epoch} in epoch {record.epoch}"
         )
-    listed = [item.ledger_id for item in record.parts]
-    if len({*listed, *record.removing}) != len(listed) + len(record.removing):
+    if any(each.epoch > record.epoch for each in record.removing):
+        raise _MalformedError(f"removing: a ledger of a later epoch than {record.epoch}")
+    named = _named(record)
+    if len(set(named)) != len(named):
         raise _MalformedError("a ledger is named twice")
     if record.retained and not record.truncation_address:
         raise _MalformedError("ledgers are retained, and the log was never truncated")

@@ -113,8 +113,7 @@ class LogMetadataStore:
                     store_id=self._store_id, container_id=self._container_id
                 )
                 try:
-                    wanted = replace(record, epoch=max(record.epoch + 1, epoch_min), owner=owner)
-                    await self._write(wanted, version)
+                    await self._write(record.claimed(epoch_min, owner), version)
                 except NodeConflictError:
                     continue
                 return
@@ -164,9 +163,7 @@ class LogMetadataStore:
         record = self.foreign
         if record is None or record.epoch < self.record.epoch:
             return False
-        return ledger_id not in record.removing and all(
-            item.ledger_id != ledger_id for item in record.ledgers
-        )
+        return not record.names(ledger_id)
 
     # --- with the lock held -----------------------------------------------------------------------
 

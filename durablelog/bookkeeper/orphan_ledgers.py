@@ -86,7 +86,7 @@ def classify(
         return LedgerVerdict.FOREIGN
     if record is None or record.store_id != store_id or record.container_id != ours.container_id:
         return LedgerVerdict.UNCLEAR
-    if ledger_id in record.removing or any(item.ledger_id == ledger_id for item in record.parts):
+    if record.names(ledger_id):
         return LedgerVerdict.KNOWN
     if ours.epoch > record.epoch:
         return LedgerVerdict.UNCLEAR

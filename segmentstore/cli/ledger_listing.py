@@ -97,7 +97,7 @@ def _fields(record: LogMetadata) -> dict[str, Any]:
         "enabled": record.enabled,
         "truncation": address_text(record.truncation_address),
         "retained": [item.ledger_id for item in record.retained],
-        "removing": record.removing,
+        "removing": [each.ledger_id for each in record.removing],
     }
 
 
@@ -115,7 +115,8 @@ def _title(record: LogMetadata) -> str:
         size = sum(item.length for item in record.retained)
         parts.append(f"{len(record.retained)} before that retained, {size:,} bytes")
     if record.removing:
-        parts.append(f"removing {', '.join(map(str, record.removing))}")
+        removing = (str(each.ledger_id) for each in record.removing)
+        parts.append(f"removing {', '.join(removing)}")
     return ", ".join(parts)
 
 

@@ -83,6 +83,8 @@ class Deaths:
         before, self._record = self._record, decode_record(data, path)
         if before.epoch != self._record.epoch:
             return "open.claim"
+        if self._record.closed:
+            return "close.record"
         if not self.opened:
             return "open.list"
         return (
@@ -94,7 +96,7 @@ class Deaths:
 
     def removes(self, ledger_id: int) -> bool:
         """Whether a ledger is being removed."""
-        return ledger_id in self._record.removing
+        return any(each.ledger_id == ledger_id for each in self._record.removing)
 
 
 async def open_to_die(location: str, settings: Mapping[str, Any], point: str) -> SegmentStore:

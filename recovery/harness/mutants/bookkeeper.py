@@ -142,9 +142,9 @@ BOOKKEEPER: Final = (
         "A new owner takes the record over in the epoch it is in.",
         (
             Edit(
-                f"{_KEEPER}.claim",
-                "epoch=max(record.epoch + 1, epoch_min)",
-                "epoch=max(record.epoch, epoch_min)",
+                "durablelog.bookkeeper.log_metadata:LogMetadata.claimed",
+                "epoch=max(self.epoch + 1, epoch_min)",
+                "epoch=max(self.epoch, epoch_min)",
             ),
         ),
         _hunt(cycles=_TAKEOVERS),
@@ -203,8 +203,22 @@ BOOKKEEPER: Final = (
         (
             Edit(
                 "durablelog.bookkeeper.ledger_deleter:LedgerDeleter.take",
-                "(self._queue if ledger_id in ours else self._later).append(ledger_id)",
+                "(self._queue if epoch > record.unclosed else self._later).append(ledger_id)",
                 "self._queue.append(ledger_id)",
+            ),
+        ),
+        _hunt(cycles=_TAKEOVERS, scenario=ForgottenFences),
+    ),
+    Mutant(
+        "owner-that-did-not-close-taken-for-closed",
+        "4.2 A fenced owner acknowledges nothing: its ledgers, and their fences, stay "
+        "until it must have looked.",
+        "Ledgers of an earlier owner are deleted at once, though it may still be alive.",
+        (
+            Edit(
+                "durablelog.bookkeeper.log_metadata:LogMetadata.claimed",
+                "unclosed=self.unclosed if self.closed else self.epoch",
+                "unclosed=self.unclosed",
             ),
         ),
         _hunt(cycles=_TAKEOVERS, scenario=ForgottenFences),

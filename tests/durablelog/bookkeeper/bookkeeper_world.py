@@ -74,6 +74,9 @@ class BookKeeperWorld:
     def ids_listed(self) -> list[int]:
         return [item.ledger_id for item in self.record.ledgers]
 
+    def ids_removing(self) -> list[int]:
+        return [each.ledger_id for each in self.record.removing]
+
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
     run_virtual(coroutine)

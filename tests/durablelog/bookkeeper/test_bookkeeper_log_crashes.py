@@ -107,7 +107,7 @@ async def _settle_down(world: BookKeeperWorld, life: _ProcessRun, log: BookKeepe
 
 
 def _orphan(world: BookKeeperWorld, ledger_id: int) -> bool:
-    return ledger_id not in world.ids_listed() and ledger_id not in world.record.removing
+    return not world.record.names(ledger_id)
 
 
 def _count() -> int:

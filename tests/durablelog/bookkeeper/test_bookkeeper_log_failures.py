@@ -493,7 +493,7 @@ def test_a_truncated_ledger_is_deleted_in_the_end_whatever_comes_between(
             del world.cluster.ledgers[first]
         world.cluster.fail(call, code, times=1 if gone else 30)
         await log.truncate(addresses[13])
-        assert first in world.record.removing
+        assert first in world.ids_removing()
         if not gone:
             assert f"ledger {first} cannot be deleted" in await until_said(log, "cannot be deleted")
         await asyncio.sleep(30 * 60)

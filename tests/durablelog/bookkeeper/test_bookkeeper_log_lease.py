@@ -250,18 +250,24 @@ def test_frames_that_are_held_fail_with_the_log(end: str) -> None:
     run(scenario())
 
 
-def test_ledgers_of_an_owner_s_own_go_at_once_and_those_of_earlier_ones_later() -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_ledgers_of_owners_that_closed_go_at_once_and_those_of_others_later(killed: bool) -> None:
     async def scenario() -> None:
-        world = BookKeeperWorld()
-        log = await world.opened()
+        world, process = BookKeeperWorld(), MemoryProcess()
+        log = await world.opened(process)
         await append_all(log, range(20))
+        if killed:
+            process.die()
         await log.close()
         earlier = world.ids_listed()
         log = await world.opened()
         addresses = await append_all(log, range(20, 60))
         await log.truncate(addresses[-1])
-        await asyncio.sleep(DELETE_AFTER_S - 2)
-        assert sorted(world.cluster.ledgers) == earlier + world.ids_listed()
+        await asyncio.sleep(1)
+        kept = earlier if killed else []
+        assert sorted(world.cluster.ledgers) == kept + world.ids_listed()
+        await asyncio.sleep(DELETE_AFTER_S - 3)
+        assert sorted(world.cluster.ledgers) == kept + world.ids_listed()
         await asyncio.sleep(4)
         assert sorted(world.cluster.ledgers) == world.ids_listed()
         await log.close()
@@ -269,22 +275,95 @@ def test_ledgers_of_an_owner_s_own_go_at_once_and_those_of_earlier_ones_later() 
     run(scenario())
 
 
-def test_what_an_owner_leaves_behind_is_removed_by_the_next_one_that_is_alive_long_enough() -> None:
+async def append_and_truncate(world: BookKeeperWorld, number: int) -> None:
+    """An owner of a few seconds that closes."""
+    log = await world.opened()
+    await log.truncate(await log.append([payload(number)]))
+    await asyncio.sleep(1)
+    await log.close()
+
+
+def test_owners_that_are_never_there_for_long_leave_no_ledgers() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        for number in range(20):
+            await append_and_truncate(world, number)
+            assert len(world.cluster.ledgers) <= 2
+            assert len(world.record.removing) <= 1
+
+    run(scenario())
+
+
+def test_one_owner_that_was_killed_keeps_no_ledgers_of_later_ones() -> None:
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        log = await world.opened(process)
+        await append_all(log, range(20))
+        killed = world.ids_listed()
+        process.die()
+        await log.close()
+        for number in range(20, 40):
+            await append_and_truncate(world, number)
+            assert set(killed) < world.cluster.ledgers.keys()
+            assert len(world.cluster.ledgers) <= len(killed) + 2
+        log = await world.opened()
+        await asyncio.sleep(LONG_S)
+        assert sorted(world.cluster.ledgers) == world.ids_listed()
+        await log.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("stays_s", [1.0, DELETE_AFTER_S + 1])
+def test_an_owner_that_was_there_for_long_settles_those_before_it(stays_s: float) -> None:
+    """Also if it deletes nothing itself."""
+
+    async def scenario() -> None:
+        world, process = BookKeeperWorld(), MemoryProcess()
+        log = await world.opened(process)
+        await append_all(log, range(20))
+        killed = world.ids_listed()
+        process.die()
+        await log.close()
+        log = await world.opened()
+        await asyncio.sleep(stays_s)
+        await log.close()
+        await append_and_truncate(world, 20)
+        assert (set(killed) <= world.cluster.ledgers.keys()) == (stays_s < DELETE_AFTER_S)
+
+    run(scenario())
+
+
+def test_an_owner_that_was_overtaken_does_not_say_that_it_closed() -> None:
+    async def scenario() -> None:
+        world = BookKeeperWorld()
+        old = await world.opened()
+        new = await world.opened()
+        await old.close()
+        after = [(world.record.closed, world.record.unclosed)]
+        await new.close()
+        after.append((world.record.closed, world.record.unclosed))
+        assert after == [(False, old.epoch), (True, old.epoch)]
+
+    run(scenario())
+
+
+def test_what_owners_that_were_killed_leave_is_removed_by_one_that_is_alive_long_enough() -> None:
     async def scenario() -> None:
         world = BookKeeperWorld()
         for number in range(5):
-            log = await world.opened()
+            process = MemoryProcess()
+            log = await world.opened(process)
             address = await log.append([payload(number)])
             await log.truncate(address)
             await asyncio.sleep(DELETE_AFTER_S / 2)
+            process.die()
             await log.close()
         assert len(world.cluster.ledgers) == 5
         log = await world.opened()
         await asyncio.sleep(LONG_S)
         await log.truncate(await log.append([payload(5)]))
-        assert world.record.removing == tuple(
-            sorted(set(world.cluster.ledgers) - set(world.ids_listed()))
-        )
+        assert world.ids_removing() == sorted(set(world.cluster.ledgers) - set(world.ids_listed()))
         await asyncio.sleep(LONG_S)
         assert sorted(world.cluster.ledgers) == world.ids_listed()
         await log.close()

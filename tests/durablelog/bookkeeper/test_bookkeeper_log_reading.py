@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from durablelog.bookkeeper.ledger_store import OK, Replication
+from durablelog.bookkeeper.log_metadata import RemovedLedger
 from durablelog.data_frame import seal_header
 from segmentstore.contracts.checksum import crc32c
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
@@ -177,7 +178,7 @@ def test_a_ledger_is_fenced_before_it_is_deleted() -> None:
         results = Results(writer)
         writer.append([b"before"])
         await results.until(1)
-        world.put_record(replace(world.record, removing=(writer.ledger_id,)))
+        world.put_record(replace(world.record, removing=(RemovedLedger(writer.ledger_id, 1),)))
         world.cluster.fail("delete", -9, times=100)
         log = await world.opened()
         await asyncio.sleep(LONG_S)

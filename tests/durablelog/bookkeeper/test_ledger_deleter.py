@@ -10,7 +10,7 @@ import pytest
 
 from durablelog.bookkeeper.ledger_deleter import LedgerDeleter
 from durablelog.bookkeeper.ledger_store import LedgerDescription, Replication
-from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
+from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata, RemovedLedger
 from segmentstore.contracts.health import HealthNotes
 from segmentstore.contracts.owned_tasks import owned_tasks
 from tests.contracts.durable_data_log_contract import append_all, payload
@@ -42,7 +42,11 @@ async def record_of(cluster: MemoryCluster, ledgers: int) -> LogMetadata:
 
 
 def without_its_ledgers(record: LogMetadata) -> LogMetadata:
-    return replace(record, ledgers=(), removing=tuple(item.ledger_id for item in record.ledgers))
+    return replace(
+        record,
+        ledgers=(),
+        removing=tuple(RemovedLedger(item.ledger_id, item.epoch) for item in record.ledgers),
+    )
 
 
 def test_an_unexpected_error_is_reported_and_deleting_goes_on() -> None:

@@ -22,16 +22,23 @@ from durablelog.bookkeeper.ledger_addresses import (
     split_address,
 )
 from durablelog.bookkeeper.ledger_store import EMPTY, Replication
-from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata, decode_record, encode_record
+from durablelog.bookkeeper.log_metadata import (
+    LedgerItem,
+    LogMetadata,
+    RemovedLedger,
+    decode_record,
+    encode_record,
+)
 from durablelog.bookkeeper.log_owner import LogOwner
 from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 
 PATH = "/store/containers/3"
-GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record-2.json"
+GOLDEN = Path(__file__).parents[1] / "golden" / "bookkeeper-record-4.json"
 GOLDEN_3 = GOLDEN.with_name("bookkeeper-record-3.json")
 """With a retained ledger."""
+GOLDEN_2 = GOLDEN.with_name("bookkeeper-record-2.json")
 GOLDEN_1 = GOLDEN.with_name("bookkeeper-record.json")
-"""Of version 1, which is no longer written."""
+"""Of versions that are no longer written."""
 
 RECORD = LogMetadata(
     store_id="5d0c",
@@ -50,13 +57,8 @@ RECORD = LogMetadata(
         ),
         LedgerItem(sequence=6, ledger_id=21, epoch=7, replication=Replication(2, 2, 2)),
     ),
-    removing=(12, 20),
-    written_by="00000000deadbeef",
-    change=41,
-)
-
-RETAINED = replace(
-    RECORD,
+    closed=True,
+    unclosed=4,
     retained=(
         LedgerItem(
             sequence=2,
@@ -67,15 +69,15 @@ RETAINED = replace(
             length=1_073_000_120,
         ),
     ),
+    removing=(RemovedLedger(12, 4), RemovedLedger(20, 6)),
+    written_by="00000000deadbeef",
+    change=41,
 )
 
-
-def test_golden_with_retained_ledgers_is_of_version_3() -> None:
-    assert encode_record(RETAINED) == GOLDEN_3.read_bytes()
-    assert decode_record(GOLDEN_3.read_bytes(), PATH) == RETAINED
-    assert encode_record(RETAINED.released()) == encode_record(
-        replace(RECORD, removing=(12, 20, 14))
-    ), "a program of version 2 reads it again"
+BEFORE_4 = replace(
+    RECORD, closed=False, unclosed=7, removing=(RemovedLedger(12, 7), RemovedLedger(20, 7))
+)
+"""As read from a version that does not say which owners closed: all of them may acknowledge."""
 
 
 def test_golden() -> None:
@@ -83,8 +85,20 @@ def test_golden() -> None:
     assert decode_record(GOLDEN.read_bytes(), PATH) == RECORD
 
 
+def test_golden_of_version_3_is_read_and_says_of_no_owner_that_it_closed() -> None:
+    assert decode_record(GOLDEN_3.read_bytes(), PATH) == BEFORE_4
+    with_closed = {**json.loads(GOLDEN_3.read_bytes()), "closed": True}
+    with pytest.raises(DataCorruptionError, match="unknown field 'closed'"):
+        decode_record(json.dumps(with_closed).encode(), PATH)
+
+
+def test_golden_of_version_2_is_read_and_has_no_retained_ledgers() -> None:
+    assert decode_record(GOLDEN_2.read_bytes(), PATH) == replace(BEFORE_4, retained=())
+
+
 def test_golden_of_version_1_is_read_and_has_no_owner() -> None:
-    assert decode_record(GOLDEN_1.read_bytes(), PATH) == replace(RECORD, owner=None)
+    there = decode_record(GOLDEN_1.read_bytes(), PATH)
+    assert there == replace(BEFORE_4, retained=(), owner=None)
     with_owner = {**json.loads(GOLDEN_1.read_bytes()), "owner": None}
     with pytest.raises(DataCorruptionError, match="unknown field 'owner'"):
         decode_record(json.dumps(with_owner).encode(), PATH)
@@ -99,7 +113,12 @@ def test_golden_of_version_1_is_read_and_has_no_owner() -> None:
         epoch=st.just(2**40),
         owner=st.none()
         | st.builds(LogOwner, st.text(), st.integers(0, 2**31), st.text(), st.text()),
-        removing=st.lists(st.integers(0, 2**62), unique=True).map(tuple),
+        closed=st.booleans(),
+        unclosed=st.integers(0, 2**40),
+        removing=st.lists(
+            st.builds(RemovedLedger, st.integers(0, 2**62), st.integers(1, 2**40)),
+            unique_by=lambda each: each.ledger_id,
+        ).map(tuple),
         written_by=st.text(),
         change=st.integers(0, 2**50),
         ledgers=st.lists(
@@ -122,11 +141,11 @@ def test_what_was_written_is_read_back(record: LogMetadata) -> None:
 
 def _retaining(*texts: object) -> bytes:
     """A record with these in the place of its retained ledger."""
-    return _with(lambda fields: fields.update(retained=list(texts)), RETAINED)
+    return _with(lambda fields: fields.update(retained=list(texts)))
 
 
-def _with(change: Callable[[dict[str, Any]], object], record: LogMetadata = RECORD) -> bytes:
-    fields = json.loads(encode_record(record))
+def _with(change: Callable[[dict[str, Any]], object]) -> bytes:
+    fields = json.loads(encode_record(RECORD))
     change(fields)
     return json.dumps(fields).encode()
 
@@ -163,9 +182,19 @@ def _with(change: Callable[[dict[str, Any]], object], record: LogMetadata = RECO
         _with(lambda fields: fields.update(truncation={"ledger": 4, "entry": 1000})),
         _with(lambda fields: fields.update(ledgers=[])),
         _with(lambda fields: fields.update(ledgers={})),
-        _with(lambda fields: fields.update(removing=[12, 12])),
-        _with(lambda fields: fields.update(removing=[17])),
+        _with(lambda fields: fields.pop("closed")),
+        _with(lambda fields: fields.update(closed=0)),
+        _with(lambda fields: fields.pop("unclosed")),
+        _with(lambda fields: fields.update(unclosed=8)),
+        _with(lambda fields: fields.update(unclosed=-1)),
+        _with(lambda fields: fields.pop("retained")),
+        _with(lambda fields: fields.update(removing=[12])),
         _with(lambda fields: fields.update(removing=["12"])),
+        _with(lambda fields: fields.update(removing=["12 4", "12 5"])),
+        _with(lambda fields: fields.update(removing=["17 5"])),
+        _with(lambda fields: fields.update(removing=["12 0"])),
+        _with(lambda fields: fields.update(removing=["12 8"])),
+        _with(lambda fields: fields.update(removing=["12 4 "])),
         _with(lambda fields: fields["ledgers"].reverse()),
         _with(lambda fields: fields["ledgers"].append(1)),
         _with(lambda fields: fields["ledgers"][0].update(status="torn")),
@@ -184,10 +213,10 @@ def _with(change: Callable[[dict[str, Any]], object], record: LogMetadata = RECO
                 0, {**fields["ledgers"][1], "sequence": 1, "ledger_id": 1}
             )
         ),
-        _with(lambda fields: fields.update(version=2), RETAINED),
+        _with(lambda fields: fields.update(version=2)),
         _with(lambda fields: fields.update(version=3)),
-        _with(lambda fields: fields.update(retained={}), RETAINED),
-        _with(lambda fields: fields.update(truncation={"ledger": 0, "entry": 0}), RETAINED),
+        _with(lambda fields: fields.update(retained={})),
+        _with(lambda fields: fields.update(truncation={"ledger": 0, "entry": 0})),
         _retaining(14),
         _retaining("2 14 5 820 1073000120"),
         _retaining("2 14 5 820 1073000120 3/3/2 "),
@@ -208,16 +237,16 @@ def test_what_is_no_record_is_refused_and_the_node_is_named(data: bytes) -> None
 
 
 def test_a_newer_version_is_refused_as_that_and_not_as_damage() -> None:
-    with pytest.raises(ConfigError, match=f"{PATH} has version 4"):
-        decode_record(b'{"version": 4, "what": "only the future knows"}', PATH)
+    with pytest.raises(ConfigError, match=f"{PATH} has version 5"):
+        decode_record(b'{"version": 5, "what": "only the future knows"}', PATH)
 
 
 def test_a_truncation_takes_the_ledgers_below_and_never_the_last() -> None:
     truncated = RECORD.truncated(make_address(6, 0))
     assert [item.sequence for item in truncated.ledgers] == [6]
-    assert truncated.removing == (12, 20, 17)
+    assert truncated.removing == (*RECORD.removing, (17, 5))
     assert [item.sequence for item in RECORD.truncated(make_address(9, 0)).ledgers] == [6]
-    assert truncated.without([20, 4711]).removing == (12, 17)
+    assert truncated.without([20, 4711]).removing == ((12, 4), (17, 5))
 
 
 def test_ends_are_noted_and_empty_ledgers_leave_the_list() -> None:
@@ -225,9 +254,19 @@ def test_ends_are_noted_and_empty_ledgers_leave_the_list() -> None:
     assert (ended.ledgers[1].last_entry, ended.ledgers[1].length) == (4, 500)
     emptied = RECORD.ended([(6, EMPTY, 0)])
     assert [item.sequence for item in emptied.ledgers] == [4]
-    assert emptied.removing == (12, 20, 21)
+    assert emptied.removing == (*RECORD.removing, (21, 7))
     assert RECORD.next_sequence == 7
     assert replace(RECORD, ledgers=()).next_sequence == 1
+
+
+def test_an_owner_that_did_not_close_is_kept_in_mind_until_a_later_one_was_there_for_long() -> None:
+    me = RECORD.owner
+    opened = RECORD.claimed(1, me)
+    assert (opened.epoch, opened.closed, opened.unclosed) == (8, False, 4)
+    assert opened.left(settled=False) == replace(opened, closed=True)
+    assert opened.left(settled=True) == replace(opened, closed=True, unclosed=0)
+    assert opened.claimed(1, me).unclosed == 8, "the one before was killed"
+    assert opened.claimed(20, me).epoch == 20
 
 
 @given(st.integers(1, SEQUENCE_MAX), st.integers(0, ENTRIES_MAX - 1))
