@@ -25,6 +25,7 @@ from segmentstore.store_folder import (
     leave_nothing,
     lock_folder,
     read_store_file,
+    refuse_log_in_files,
     tier2_url,
 )
 from tier2.locations import check_archive_url, check_object_storage_url
@@ -127,6 +128,8 @@ def lock_store_folder(requested: Requested) -> LockedFolder:
         file = read_store_file(location, runtime)
         if file is not None:
             config, logs = _known_settings(requested, file)
+            if not logs.is_durable:
+                refuse_log_in_files(location, runtime)
             keep_to_ourselves(location, file, runtime)
             # Its writer may have died after the rename and before the folder's sync.
             disk.sync_directory(location)

@@ -302,6 +302,21 @@ def _read(path: str, runtime: Runtime) -> str:
         file.close()
 
 
+def refuse_log_in_files(location: str, runtime: Runtime) -> None:
+    """Raise ConfigError if the folder has the log of this store, whose store.toml says otherwise.
+
+    Blocking. For a log that begins empty at each opening: what is acknowledged would not be seen,
+    and its objects in Tier 2 would be deleted as orphans.
+    """
+    logs = logs_folder(location)
+    if runtime.disk.exists(logs):
+        detail = (
+            f"{FILE_NAME} says that the log is in memory, and {printable(logs)} has the log of "
+            f'this store: nothing was changed. Write tier1 = "file" into {FILE_NAME} again'
+        )
+        raise ConfigError("tier1", detail)
+
+
 def check_tier2_is_not_misplaced(location: str, runtime: Runtime) -> None:
     """Raise ConfigError if an earlier version put the objects of this store into another folder.
 

@@ -62,8 +62,7 @@ class SegmentContainer(ContainerParts):
         self._stop_cause: BaseException | None = None
         self._on_failure = on_failure
         self._recovery: RecoveryReport | None = None
-        # A log in memory holds nothing at every opening, by design.
-        self._may_be_empty = given.created or given.config.tier1 == "memory"
+        self._may_be_empty = given.created
         self._stopping: asyncio.Task[None] | None = None
         super().__init__(container_id, given)
 

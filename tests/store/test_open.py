@@ -460,6 +460,35 @@ class TestTiers:
 
         run(main())
 
+    @pytest.mark.parametrize("copied", [False, True])
+    def test_a_log_in_files_is_not_hidden_by_a_line_that_says_memory(
+        self, tmp_path: Path, copied: bool
+    ) -> None:
+        """Opened with an empty log, the store would in time delete its objects as orphans."""
+        location = tmp_path / "s"
+        run(make(location))
+        if not copied:
+            shutil.rmtree(location / "tier2" / "checkpoints")
+        path = location / "store.toml"
+        text = path.read_text()
+        path.write_text(text.replace('tier1 = "file"', 'tier1 = "memory"'))
+        before = {name: data for name, data in tree(location).items() if name != "lock"}
+        with pytest.raises(ConfigError, match=r"log is in memory, and .*/s/log has the log"):
+            run(make(location))
+        assert {name: data for name, data in tree(location).items() if name != "lock"} == before
+        path.write_text(text)
+        run(make(location))
+
+    def test_a_store_in_memory_that_left_a_copy_of_its_metadata_is_not_opened_empty(
+        self, tmp_path: Path
+    ) -> None:
+        """Such a line may be written by hand into the store.toml of a store on BookKeeper, too."""
+        location = tmp_path / "s"
+        run(make(location, tier1="memory"))
+        assert (location / "tier2" / "checkpoints").exists()
+        with pytest.raises(DataCorruptionError, match=r"the log is lost.* docs/restore\.md"):
+            run(make(location))
+
     @pytest.mark.parametrize("elsewhere", [True, False])
     @pytest.mark.parametrize("lost", ["log", "log/1"])
     def test_a_store_that_lost_a_log_is_refused_and_nothing_in_tier2_is_touched(
