@@ -2,9 +2,9 @@
 
 The parts: the *store* has the record, the *lease* knows when the record was last confirmed as ours.
 The *pipeline* has the frames in flight, the *rollover* changes from ledger to ledger, the *deleter*
-removes truncated ledgers. All on one event loop, no thread of our own. How an append goes: `append`
-numbers the frame and sends it, unless the ledger is being changed; results come in batches and
-resolve futures in order.
+removes truncated ledgers, `ListedLedgers` finds those that a tool deleted. All on one event loop,
+no thread of our own. How an append goes: `append` numbers the frame and sends it, unless the ledger
+is being changed; results come in batches and resolve futures in order.
 
 Rules of this file:
 
@@ -30,6 +30,7 @@ from durablelog.bookkeeper.ledger_parts import LedgerParts
 from durablelog.bookkeeper.ledger_reading import LedgerReader, stretches_of
 from durablelog.bookkeeper.ledger_rollover import LedgerRollover
 from durablelog.bookkeeper.ledger_store import EMPTY, LedgerStore
+from durablelog.bookkeeper.listed_ledgers import ListedLedgers
 from durablelog.bookkeeper.log_metadata import LedgerItem, LogMetadata
 from durablelog.bookkeeper.log_metadata_size import OPENING_BYTES_MAX, note_size
 from durablelog.bookkeeper.log_metadata_store import LogMetadataStore
@@ -153,6 +154,13 @@ class BookKeeperLog(DurableDataLog):
             waiting=self._waiting,
             fail=self._fail,
         )
+        self._listed = ListedLedgers(
+            ledgers,
+            self._notes,
+            record=lambda: self._keeper.record,
+            check_owner=self._check_owner,
+            follow=self._pipeline.leave,
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
         self._failed = False
@@ -267,6 +275,7 @@ class BookKeeperLog(DurableDataLog):
             if tasks:
                 await asyncio.wait(tasks)
             await self._parts.close()
+            await self._listed.close()
             await self._lease.close()
             # Before the remover: a move to the next ledger that is under way hands it what goes.
             await self._rollover.close(
@@ -397,6 +406,7 @@ class BookKeeperLog(DurableDataLog):
         self._pipeline.begin(keeper.record.epoch, found.last_sequence, ledger)
         self._rollover.begin(ledger)
         self._lease.begin()
+        self._listed.begin()
         self._parts.begin(self._clock.time_ms())
 
     async def _delete(self, change: Callable[[LogMetadata], LogMetadata]) -> None:
@@ -415,6 +425,7 @@ class BookKeeperLog(DurableDataLog):
         self._pipeline.forget_below(split_address(record.truncation_address)[0])
         self._reader.keep({item.ledger_id for item in record.ledgers})
         self._remover.take(record)
+        self._listed.note()
         note_size(record, self._keeper.size, self._notes)
 
     async def _owned(self, work: Coroutine[Any, Any, None]) -> None:
@@ -500,6 +511,7 @@ class BookKeeperLog(DurableDataLog):
         if self._failure is None:
             self._failure, self._failed = lambda: error, True
             self._lease.stop()
+            self._listed.stop()
             self._rollover.stop()
             self._remover.stop()
             self._pipeline.fail_all(self._failure)

@@ -219,6 +219,13 @@ class FramePipeline:
         while self._queued and self._send(self._queued[0]):
             self._queued.popleft()
 
+    def leave(self, ledger_id: int) -> None:
+        """If this is the current ledger it takes no more frames: the next one does."""
+        ledger = self.ledger
+        if ledger.item.ledger_id == ledger_id and not ledger.full and ledger.failure_code is None:
+            ledger.full = True
+            self._finished()
+
     def forget_below(self, sequence: int) -> None:
         """Ledgers before this one are no part of the log any more."""
         self.written = {
@@ -305,14 +312,8 @@ class FramePipeline:
 
     def _on_short(self, ledger: WrittenLedger, _reason: str) -> None:
         """A bookie gets nothing of it any more: what comes goes to the next ledger."""
-        if (
-            ledger is self._ledger
-            and ledger.sent
-            and not ledger.full
-            and ledger.failure_code is None
-        ):
-            ledger.full = True
-            self._finished()
+        if ledger is self._ledger and ledger.sent:
+            self.leave(ledger.item.ledger_id)
 
     def _on_results(self, ledger: WrittenLedger, results: Sequence[AddResult]) -> None:
         if ledger is not self._ledger or ledger.failure_code is not None or not self._sent:
