@@ -94,6 +94,7 @@ def _fields(record: LogMetadata) -> dict[str, Any]:
         "store_id": record.store_id,
         "epoch": record.epoch,
         "owner": record.owner._asdict() if record.owner is not None else None,
+        "closed": record.closed,
         "enabled": record.enabled,
         "truncation": address_text(record.truncation_address),
         "retained": [item.ledger_id for item in record.retained],
@@ -110,7 +111,8 @@ def _title(record: LogMetadata) -> str:
     )
     parts.append("enabled" if record.enabled else "disabled")
     if record.owner is not None:
-        parts.append(f"opened by {record.owner}")
+        closed = " and closed again" if record.closed else ""
+        parts.append(f"opened by {record.owner}{closed}")
     if record.retained:
         size = sum(item.length for item in record.retained)
         parts.append(f"{len(record.retained)} before that retained, {size:,} bytes")

@@ -63,8 +63,10 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(
         "ledgers",
         "store_id",
         "owner",
+        "closed",
     } == record.keys()
     assert (record["container"], record["epoch"], record["enabled"]) == (0, 2, True)
+    assert record["closed"]
     ledgers = record["ledgers"]
     assert [ledger["sequence"] for ledger in ledgers] == sorted(
         ledger["sequence"] for ledger in ledgers
@@ -85,6 +87,7 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(
         assert "which ledgers are closed is not known" in looked.err
     shown = segmentstore("log", store, "--ledgers")
     assert b"container 0: epoch 2, never truncated, enabled" in shown.out
+    assert b"closed again" in shown.out
     (limited,) = segmentstore("log", store, "--ledgers", "--json", "--limit", 1).json_lines()
     assert limited["ledgers"] == ledgers[-1:]
 
@@ -96,7 +99,7 @@ def test_ledgers_of_a_stopped_and_of_a_running_store(
                 None, segmentstore, "log", store, "--ledgers", "--json"
             )
             (running,) = looked.json_lines()
-            assert running["epoch"] == 3
+            assert (running["epoch"], running["closed"]) == (3, False)
             assert running["ledgers"][-1]["state"] == "open"
             assert running["ledgers"][-1]["entries"] is None
             await opened.append("a", b"y")
