@@ -192,7 +192,11 @@ def test_two_bookies_are_killed_one_after_the_other_and_brought_back(
     async def script(working: WorkingStore) -> None:
         await working.acknowledges(50)
         await outside(functools.partial(cluster.kill_bookie, 0, forget=True))
-        await working.says("creating a ledger failed with -6 NotEnoughBookies")
+        await working.says(
+            "creating a ledger failed with -6 NotEnoughBookies",
+            "3/3/2 needs 3 bookies, 2 are registered",
+            cluster.bookie_id(1),
+        )
         await outside(functools.partial(cluster.kill_bookie, 1, forget=True))
         await nothing_is_acknowledged(working, cluster)
         assert any("NotEnoughBookies" in finding for finding in working.findings())

@@ -22,6 +22,7 @@ from concurrent.futures import CancelledError, Future
 from functools import partial
 from typing import Final
 
+from durablelog.bookkeeper.failure_codes import LedgerCall, Reaction, reaction
 from durablelog.bookkeeper.gateway import gateway_protocol
 from durablelog.bookkeeper.gateway.add_connection import AddConnection, GatewayWriter
 from durablelog.bookkeeper.gateway.bookie_watch import BookieWatch
@@ -70,6 +71,7 @@ LIST_S: Final = 60.0
 CLOSE_S: Final = 5.0
 
 _THREADS: Final = 8
+_NAMED_MAX: Final = 10
 _LATE_S: Final = 2.0
 """The gateway keeps the time itself; that much later it is taken to hang."""
 _RELEASES_S: Final = 10.0
@@ -151,6 +153,11 @@ class GatewayLedgerStore(LedgerStore):
             # The ledger may be created all the same, without a caller.
             future.add_done_callback(lambda late: self._abandon_soon(link, late))
             link.check("create", error)
+            if (
+                isinstance(error, LedgerError)
+                and reaction(LedgerCall.CREATE, error.code) is Reaction.TOO_FEW_BOOKIES
+            ):
+                raise await self._counted(link, replication, error) from error
             raise
 
         async def seal(handle: int) -> None:
@@ -276,6 +283,22 @@ class GatewayLedgerStore(LedgerStore):
         link = await self._connected()
         cpu, direct, entries = map(int, await self._plain(link, "usage", seconds=ANSWER_S))
         return cpu, direct, entries
+
+    async def _counted(
+        self, link: _Link, replication: Replication, error: LedgerError
+    ) -> LedgerError:
+        """The error of a create that found too few bookies, with those that are there."""
+        try:
+            there = " ".join(await self.ask(link, "registered")).split()
+        except LedgerError:
+            return error
+        detail = f"{replication} needs {replication.ensemble} bookies, {len(there)} are registered"
+        if there:
+            detail += f" ({', '.join(sorted(there)[:_NAMED_MAX])})"
+        if len(there) >= replication.ensemble:
+            # Recent failures, or a placement policy.
+            detail += f": {error.detail}"
+        return LedgerError(error.code, error.operation, detail)
 
     def forget(self, link: _Link, reason: str) -> None:
         """Called by a link that ended."""
