@@ -67,6 +67,18 @@ def test_a_listing_that_would_leave_out_objects_or_never_end_is_an_error(
     run_case(case)
 
 
+def test_a_page_that_names_the_next_one_is_not_the_last() -> None:
+    async def case(world: S3World) -> None:
+        world.transport.fail("list", answers(200, listing("a", more=False, token="x")))
+        assert await listed(world) == NAMES
+        # A store that names one behind each page ends as others do.
+        pages = [listing("a", "b", "c", token="x"), listing(token="y")]
+        world.transport.fail("list", *(answers(200, page) for page in pages))
+        assert await listed(world, put=False) == NAMES
+
+    run_case(case)
+
+
 def level(world: S3World, token: str = "", behind: str = "") -> Level:
     client = world.storage._requests._client
     return client.call("", "ListObjectsV2", list_level(world.bucket, "some/prefix/", token, behind))
@@ -106,6 +118,9 @@ def test_the_pages_of_one_level_follow_each_other() -> None:
         world.transport.fail("list", answers(200, listing("d", more=True, token="y")))
         following = level(world, "x", found.last)
         assert (following.token, following.last) == ("y", "some/prefix/d")
+        world.transport.fail("list", answers(200, listing("d", token="y")), answers(200, listing()))
+        assert level(world, "x", found.last).token == "y"
+        assert not level(world, "y", "some/prefix/d").token
 
     run_case(case)
 

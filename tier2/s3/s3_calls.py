@@ -264,9 +264,12 @@ def list_objects(
             (each["Key"], each["Size"], milliseconds(each["LastModified"]))
             for each in reply.get("Contents", ())
         ]
-        more = bool(reply.get("IsTruncated"))
+        following = reply.get("NextContinuationToken", "")
+        # One that names the page behind it is not the last, whatever it says: one wrong bit makes
+        # `true` another word.
+        more = bool(reply.get("IsTruncated")) or bool(objects and following)
         # What was deleted in a bucket with versions can fill a page.
-        page = Page(objects, more, "" if objects else reply.get("NextContinuationToken", ""))
+        page = Page(objects, more, "" if objects else following)
         _check_page(prefix, start_after, token, page)
         return page
 
@@ -309,8 +312,10 @@ def list_level(
             for each in reply.get("Contents", ())
         ]
         prefixes = [each["Prefix"] for each in reply.get("CommonPrefixes", ())]
-        following = reply.get("NextContinuationToken", "") if reply.get("IsTruncated") else None
         names = sorted((*(key for key, _, _ in objects), *prefixes))
+        following: str | None = reply.get("NextContinuationToken", "")
+        if not reply.get("IsTruncated") and not (names and following):
+            following = None  # As in `list_objects`.
         is_odd = names and (names[0] <= behind or not all(map(_below(prefix), names)))
         if is_odd or following in {"", token}:
             raise StorageUnavailableError(
