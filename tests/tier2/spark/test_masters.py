@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from recovery.harness.services.spark_cluster import driver_environment
+from tests.support.suites import slow
+from tier2.spark.common import masters
 from tier2.spark.common.masters import (
     SparkUnreachableError,
     addresses_of,
@@ -17,10 +23,39 @@ from tier2.spark.common.masters import (
     named_master,
 )
 
+MASTER = struct.pack(">QB", 77, 8)
+"""How a master of Spark 4.3 begins its answer."""
+SERVER = b"\0\0\x12\4\0\0\0\0\0\0\4"
+"""How a Connect server of Spark 4.3 begins it."""
+HTTP = b"HTTP/1.1 400 Bad Request\r\n\r\n"
+
+
+@contextmanager
+def program(answer: bytes) -> Iterator[int]:
+    """A port where this is said to whatever is asked first, and the connection ends."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    if not connection.recv(4096):
+                        return
+                    connection.sendall(answer)
+
+        port = listener.getsockname()[1]
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield port
+        finally:
+            socket.create_connection(("127.0.0.1", port)).close()
+            thread.join()
+
 
 @pytest.fixture
-def taken() -> Iterator[int]:
-    """A port that takes connections."""
+def silent() -> Iterator[int]:
+    """A port that takes connections, as that of a process that is stopped."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield listener.getsockname()[1]
 
@@ -71,10 +106,64 @@ def test_addresses_of_a_master(master: str, addresses: list[tuple[str, int]]) ->
     assert addresses_of(master) == addresses
 
 
-def test_what_answers_is_enough(taken: int, closed: int) -> None:
+def test_what_answers_is_enough(closed: int) -> None:
     check_master({})
-    check_master({"SPARK_REMOTE": f"sc://127.0.0.1:{taken}"})
-    check_master({"MASTER": f"spark://127.0.0.1:{closed},127.0.0.1:{taken}"})
+    with program(MASTER) as master, program(SERVER) as server:
+        check_master({"SPARK_REMOTE": f"sc://127.0.0.1:{server}"})
+        check_master({"MASTER": f"spark://127.0.0.1:{closed},127.0.0.1:{master}"})
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x15\3\1\0\2\2\x28"])
+def test_what_may_be_a_master_behind_tls_is_left_to_spark(answer: bytes) -> None:
+    with program(answer) as port:
+        check_master({"MASTER": f"spark://127.0.0.1:{port}"})
+
+
+@pytest.mark.parametrize("more", ["/;use_ssl=true", "/;token=x", "/;user_id=x;token=x"])
+def test_a_server_behind_tls_is_asked_nothing(silent: int, more: str) -> None:
+    check_master({"SPARK_REMOTE": f"sc://127.0.0.1:{silent}{more}"})
+    token = {"SPARK_CONNECT_AUTHENTICATE_TOKEN": "x"}
+    check_master({"SPARK_REMOTE": f"sc://127.0.0.1:{silent}", **token})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "answer"),
+    [
+        ("spark", HTTP),
+        ("spark", SERVER),
+        ("spark", MASTER[:4]),
+        ("sc", HTTP),
+        ("sc", MASTER),
+        ("sc", b""),
+    ],
+)
+def test_another_program_is_no_spark(scheme: str, answer: bytes) -> None:
+    name = "SPARK_REMOTE" if scheme == "sc" else "MASTER"
+    with program(answer) as port:
+        named = {name: f"{scheme}://127.0.0.1:{port}"}
+        with pytest.raises(SparkUnreachableError, match="another program"):
+            check_master(named)
+
+
+@pytest.mark.parametrize("name", ["SPARK_REMOTE", "MASTER"])
+def test_silence_is_no_answer(silent: int, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(masters, "ANSWER_S", 0.1)
+    named = f"{'sc' if name == 'SPARK_REMOTE' else 'spark'}://127.0.0.1:{silent}"
+    with pytest.raises(SparkUnreachableError, match=r"says nothing within 0\.1 s"):
+        check_master({name: named})
+
+
+@slow(20)
+def test_a_master_that_spark_gives_up_is_said_in_one_sentence(tmp_path: Path) -> None:
+    with program(b"") as port:
+        verb = [sys.executable, "-m", "tier2.spark", "compact", tmp_path.as_uri()]
+        environment = driver_environment(f"spark://127.0.0.1:{port}", {"spark.log.level": "OFF"})
+        ended = subprocess.run(
+            verb, capture_output=True, text=True, timeout=240, check=False, env=environment
+        )
+    assert ended.returncode == 2, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.splitlines()[-1].startswith("no master of Spark has taken the job up")
 
 
 def test_a_server_behind_a_proxy_is_not_tried(closed: int) -> None:

@@ -30,12 +30,16 @@ from segmentstore.contracts import forks
 from segmentstore.contracts.errors import SegmentStoreError
 from segmentstore.contracts.runtime import Runtime
 from tier2.spark.common.archive import ARCHIVE_NAME, build_archive
-from tier2.spark.common.masters import check_master
+from tier2.spark.common.masters import SparkUnreachableError, check_master
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit for the Python process it starts: code is sent by its --py-files."""
 
 _NEVER_UP: Final = "JAVA_GATEWAY_EXITED"
+_GAVE_UP: Final = "stopped SparkContext"
+"""In what Java says of a session whose context has stopped itself before it was made: no master has
+taken it up.
+"""
 
 _sessions: list[SparkSession] = []
 """What this process has: one, or none."""
@@ -48,8 +52,8 @@ def spark_session(app_name: str) -> SparkSession:
     says so.
 
     Tasks run the interpreter of this process unless PYSPARK_PYTHON names another. Raises
-    JavaMissingError, SparkUnreachableError if nothing answers where the environment says that Spark
-    is, SparkEndedError, and what pyspark raises.
+    JavaMissingError, SparkUnreachableError if Spark does not answer where the environment says that
+    it is, SparkEndedError, and what pyspark raises.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     was_there = _is_any()
@@ -63,6 +67,15 @@ def spark_session(app_name: str) -> SparkSession:
         if _NEVER_UP not in str(error):
             raise
         raise SparkEndedError from error
+    except Exception as error:
+        if _GAVE_UP not in str(error):
+            raise
+        # The next call makes another.
+        _stop_context()
+        raise SparkUnreachableError(
+            "no master of Spark has taken the job up, and Spark has given it up: see whether the "
+            "master runs, and name it by --master"
+        ) from error
     if spark not in _sessions:
         _sessions[:] = [spark]
         _created[:] = [] if was_there else [spark]
@@ -167,6 +180,13 @@ def stop_sessions() -> None:
 def task_runtime() -> Runtime:
     """Clock, chance and threads of a task. Made in the task, never sent to it."""
     return Runtime()
+
+
+def _stop_context() -> None:
+    """Forget the context that has stopped itself."""
+    context = SparkContext._active_spark_context  # noqa: SLF001 - as below
+    if context is not None:
+        context.stop()
 
 
 def _is_any() -> bool:
