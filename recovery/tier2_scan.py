@@ -13,7 +13,6 @@ Only reads. Rules of this file:
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,6 +54,7 @@ from tier2.object_storage import (
     StorageUnavailableError,
     StoredObject,
 )
+from tier2.retried_reads import tried_again
 from tier2.unique_ids import store_tag
 
 OBJECTS_AT_ONCE: Final = 8
@@ -67,13 +67,6 @@ PIECE_BYTES: Final = 16 * 1024 * 1024
 """A checkpoint is fetched in pieces of this size."""
 COMMITTED_WITHIN_MS: Final = 10 * 60 * 1000
 """From the first to the last of the operations that commit one object; in truth milliseconds."""
-RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0, 8.0)
-"""A server that is asked to do too much says 503 for seconds. A restore cannot be continued."""
-TRIED_S: Final = 75.0
-"""Nothing is asked again after so long. Some libraries try for a minute by themselves; S3 gives a
-silent server up after one.
-"""
-
 LISTINGS_MAX: Final = 3
 """Of a bucket whose store runs, and deletes copies of its metadata."""
 
@@ -463,17 +456,3 @@ async def retried(call: Callable[[], Awaitable[_T]]) -> _T:
         return await tried_again(call)
     except StorageUnavailableError as error:
         raise TierUnavailableError("tier2", str(error)) from error
-
-
-async def tried_again(call: Callable[[], Awaitable[_T]]) -> _T:
-    """As `retried`, of any object storage. Raises StorageUnavailableError."""
-    loop = asyncio.get_running_loop()
-    end = loop.time() + TRIED_S
-    for delay in RETRY_DELAYS_S:
-        try:
-            return await call()
-        except StorageUnavailableError:
-            if loop.time() >= end:
-                raise
-            await asyncio.sleep(delay)
-    return await call()

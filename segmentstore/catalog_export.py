@@ -170,7 +170,7 @@ class CatalogExporter:
         ContainerStoppedError, NotPrimaryError. Costs a checkpoint, some five microseconds a chunk
         in a thread, four requests and a listing.
         """
-        from recovery.retried_reads import RetriedCalls  # noqa: PLC0415 - exports alone need it
+        from tier2.retried_reads import RetriedCalls  # noqa: PLC0415 - exports alone need it
 
         return await self._export_to(RetriedCalls(self._storage), source)
 
@@ -288,8 +288,8 @@ async def export_metadata(
     process had it open. Raises MissingExtraError (pyarrow), TierUnavailableError.
     """
     require_extra("arrow", "an export of the catalog")
-    from recovery.retried_reads import RetriedCalls  # noqa: PLC0415 - exports alone need it
     from tier2.catalog import catalog_snapshots  # noqa: PLC0415 - exports alone need it
+    from tier2.retried_reads import RetriedCalls  # noqa: PLC0415 - exports alone need it
 
     storage = RetriedCalls(storage)
     try:

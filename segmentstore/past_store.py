@@ -31,7 +31,6 @@ from recovery.moments import AtTime
 from recovery.recovery_processor import SnapshotLoad
 from recovery.restore import CATALOG_READING
 from recovery.restore_past import PastContainer, PastSource
-from recovery.retried_reads import RetriedReads
 from recovery.stopped_catalogs import StoppedCatalogs
 from recovery.tier2_scan import list_bucket, listed_again, newest_metadata
 from segmentstore.contracts.archive_metadata import ArchiveMetadata
@@ -62,6 +61,7 @@ from tier2.archive.object_ledger_offloader import ObjectLedgerOffloader
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
+from tier2.retried_reads import RetriedReads
 
 NO_ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType({})
 

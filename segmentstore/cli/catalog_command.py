@@ -203,7 +203,6 @@ async def _ask(
     location: str, timeout_s: float, in_use: Exception
 ) -> tuple[list[CatalogExport], list[str]]:
     """Ask the owners of the containers; the results, and the refusals."""
-    from recovery.retried_reads import RetriedCalls  # noqa: PLC0415
     from segmentstore.catalog_export import export_of  # noqa: PLC0415
     from tier2.catalog.catalog_format_error import CatalogFormatError  # noqa: PLC0415
     from tier2.catalog.catalog_snapshots import manifest_named  # noqa: PLC0415
@@ -211,6 +210,7 @@ async def _ask(
     from tier2.mailbox.mailbox import put_message, wait_for_answers  # noqa: PLC0415
     from tier2.mailbox.messages import ExportRequest  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
+    from tier2.retried_reads import RetriedCalls  # noqa: PLC0415
     from tier2.spark.common.owner_bell import wake_owner  # noqa: PLC0415
 
     runtime = Runtime()
@@ -257,10 +257,10 @@ async def _ask(
 
 async def _list(location: str) -> list[ListedSnapshot]:
     require_extra("arrow", "the inspection of catalogs")
-    from recovery.retried_reads import RetriedReads  # noqa: PLC0415
     from tier2.catalog.catalog_snapshots import list_snapshots  # noqa: PLC0415
     from tier2.locations import open_object_storage  # noqa: PLC0415
     from tier2.object_storage import StorageUnavailableError  # noqa: PLC0415
+    from tier2.retried_reads import RetriedReads  # noqa: PLC0415
 
     store_id = _store_file(location).store_id
     storage = RetriedReads(open_object_storage(_tier2_url(location), Runtime()))

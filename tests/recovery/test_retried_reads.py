@@ -11,12 +11,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from recovery.harness.simulation.virtual_loop import inline_executor, run_virtual
-from recovery.retried_reads import RetriedReads
-from recovery.tier2_scan import RETRY_DELAYS_S, TRIED_S, tried_again
 from segmentstore.contracts.runtime import Runtime
 from tests.support.loop_clock import LoopClock
 from tier2.memory_object_storage import MemoryObjectStorage, Method
 from tier2.object_storage import StorageUnavailableError
+from tier2.retried_reads import RETRY_DELAYS_S, TRIED_S, RetriedReads, tried_again
 
 NAMES = [f"a/{number:02}" for number in range(10)]
 TRIES = len(RETRY_DELAYS_S) + 1

@@ -28,12 +28,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from tier2.locations import open_object_storage
 from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import ddl
 from tier2.spark.common.command_options import ANSWER_TIMEOUT_S, checked_store_id
 from tier2.spark.common.frames import arrow_of, frame_of, map_bins
+from tier2.spark.common.storages import open_retried
 from tier2.spark.compact.driver import Prepared, planned_here, prepare, read_proposals
 from tier2.spark.compact.options import CompactionOptions
 from tier2.spark.compact.overtaken import overtaken_sources
@@ -406,7 +406,7 @@ class _Run:
         """
 
         async def run() -> _T:
-            storage = open_object_storage(self._url, self._runtime)
+            storage = open_retried(self._url, self._runtime)
             self._shown_url = storage.url
             try:
                 return await work(storage)

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
-from tier2.locations import check_object_storage_url, open_object_storage
+from tier2.locations import check_object_storage_url
 from tier2.object_storage import ObjectExistsError
+from tier2.spark.common.storages import open_retried
 from tier2.unique_ids import new_unique_id
 
 LAST: Final = {"item": "run"}
@@ -63,7 +64,7 @@ def write_part(url: str, run_id: str, row: Mapping[str, Any], findings: pa.Table
 
     async def put() -> None:
         runtime = Runtime()
-        storage = open_object_storage(url, runtime)
+        storage = open_retried(url, runtime)
         try:
             await storage.put(
                 part_name(run_id, row), [memoryview(data)], new_unique_id(runtime.random)

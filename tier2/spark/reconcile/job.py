@@ -29,12 +29,12 @@ from pyspark.sql import DataFrame, SparkSession
 from segmentstore.contracts.errors import ConfigError
 from segmentstore.contracts.runtime import Runtime
 from tier2.catalog.catalog_reading import read_table
-from tier2.locations import open_object_storage
 from tier2.object_names import MessageKey
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.arrow_rows import unpack
 from tier2.spark.common.command_options import Exit, checked_store_id
 from tier2.spark.common.frames import arrow_of, frame_of, map_bins
+from tier2.spark.common.storages import open_retried
 from tier2.spark.reconcile.coverage import broken_segments
 from tier2.spark.reconcile.findings import FindingKind, StoreFacts, Suspects, findings_table
 from tier2.spark.reconcile.findings_files import LAST, check_findings_url, write_part
@@ -230,7 +230,7 @@ class _Run:
 
     async def _require_free_folder(self) -> None:
         """A file that is there would be taken for one of this run."""
-        storage = open_object_storage(str(self._options.findings_url), self._runtime)
+        storage = open_retried(str(self._options.findings_url), self._runtime)
         try:
             async for page in storage.list(f"{self._run_id}/"):
                 if page:
@@ -245,7 +245,7 @@ class _Run:
 
     def _owners(self, work: Callable[[Owners], Coroutine[Any, Any, _T]]) -> _T:
         async def run() -> _T:
-            storage = open_object_storage(self._url, self._runtime)
+            storage = open_retried(self._url, self._runtime)
             self._shown_url = storage.url
             try:
                 options = self._options

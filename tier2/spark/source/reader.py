@@ -20,6 +20,7 @@ from tier2.catalog.catalog_manifest import Manifest
 from tier2.locations import open_object_storage
 from tier2.object_storage import ObjectStorage
 from tier2.spark.common.session import task_runtime
+from tier2.spark.common.storages import open_retried
 from tier2.spark.source.batches import DATA_COLUMNS, BatchMaker, joined, types_of
 from tier2.spark.source.catalog import (
     check_snapshots,
@@ -83,7 +84,7 @@ class SegmentBatchReader(DataSourceReader):
         return read_partition(partition, self._options, checked_schema(self._schema, self._options))
 
     async def _plan(self) -> list[InputPartition]:
-        storage = open_object_storage(self._options.tier2, task_runtime())
+        storage = open_retried(self._options.tier2, task_runtime())
         try:
             manifests = await load_snapshots(storage, self._options)
             found = await find_segments(storage, manifests, self._options, self._filter)

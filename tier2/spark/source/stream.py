@@ -28,8 +28,8 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tier2.catalog.catalog_manifest import Manifest
-from tier2.locations import open_object_storage
 from tier2.spark.common.session import task_runtime
+from tier2.spark.common.storages import open_retried
 from tier2.spark.source.catalog import load_snapshots
 from tier2.spark.source.errors import SourceCatalogError
 from tier2.spark.source.offsets import (
@@ -154,7 +154,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._options, checked_schema(self._schema, self._options))
 
     async def _load_snapshots(self) -> dict[int, Manifest]:
-        storage = open_object_storage(self._options.tier2, task_runtime())
+        storage = open_retried(self._options.tier2, task_runtime())
         try:
             return await load_snapshots(storage, self._options)
         finally:
@@ -172,7 +172,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             after = await self._latest(StreamOffset(), Limits())
             return StreamOffset(after.ends, {}, after.snapshots, store_id=after.store_id)
         runtime = task_runtime()
-        storage = open_object_storage(options.tier2, runtime)
+        storage = open_retried(options.tier2, runtime)
         try:
             manifests = await load_snapshots(storage, options)
             return await LatestStep(storage, runtime, options, self._catalog, StreamOffset()).begin(
@@ -183,7 +183,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     async def _latest(self, before: StreamOffset, limits: Limits) -> StreamOffset:
         runtime = task_runtime()
-        storage = open_object_storage(self._options.tier2, runtime)
+        storage = open_retried(self._options.tier2, runtime)
         try:
             manifests = (
                 self._until
@@ -202,7 +202,7 @@ class SegmentStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> list[InputPartition]:
         if not steps:
             return []
-        storage = open_object_storage(self._options.tier2, task_runtime())
+        storage = open_retried(self._options.tier2, task_runtime())
         try:
             manifests = (
                 self._until

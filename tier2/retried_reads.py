@@ -2,16 +2,17 @@
 does not answer.
 
 For a caller that has no second attempt of its own. Of a store's past some thousand objects of its
-archive may be read: one answer of 503 must not end that, nor an export of a catalog.
+archive may be read: one answer of 503 must not end that, nor an export of a catalog. Nor must it
+end a job of Spark: its driver is not run again, and a stream that is planned by it runs for months.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from typing import Final, TypeVar
 
-from recovery.tier2_scan import RETRY_DELAYS_S, TRIED_S, tried_again
 from segmentstore.contracts.checksum import Buffer
 from tier2.object_storage import (
     NO_METADATA,
@@ -20,6 +21,15 @@ from tier2.object_storage import (
     WholeObject,
 )
 from tier2.read_only_object_storage import ReadOnlyObjectStorage
+
+RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0, 8.0)
+"""A server that is asked to do too much says 503 for seconds. A restore cannot be continued."""
+TRIED_S: Final = 75.0
+"""Nothing is asked again after so long. Some libraries try for a minute by themselves; S3 gives a
+silent server up after one.
+"""
+
+_T = TypeVar("_T")
 
 
 class RetriedReads(ReadOnlyObjectStorage):
@@ -75,3 +85,20 @@ class RetriedCalls(RetriedReads):
 
     async def delete(self, name: str) -> None:
         await self._storage.delete(name)
+
+
+async def tried_again(call: Callable[[], Awaitable[_T]]) -> _T:
+    """What the call gives, made again a few times while the storage does not answer.
+
+    Raises StorageUnavailableError.
+    """
+    loop = asyncio.get_running_loop()
+    end = loop.time() + TRIED_S
+    for delay in RETRY_DELAYS_S:
+        try:
+            return await call()
+        except StorageUnavailableError:
+            if loop.time() >= end:
+                raise
+            await asyncio.sleep(delay)
+    return await call()
