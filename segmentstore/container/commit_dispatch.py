@@ -78,7 +78,8 @@ class CommitDispatch:
         elif isinstance(operation, MergeOperation):
             index.merged(operation.target_id, operation.source_id)
         elif isinstance(operation, LinkChunksOperation):
-            if operation.target_id in self._metadata.segments:
+            # It had no effect if the target was deleted, or truncated behind the source, meanwhile.
+            if operation.source_id in self._metadata.segments:
                 index.merge_linked_in_part(operation.target_id, operation.source_id)
         elif isinstance(operation, TruncateOperation):
             index.truncated(operation.segment_id)

@@ -19,6 +19,8 @@ from segmentstore import SegmentStore
 from segmentstore.contracts.metadata import ContainerMetadata, SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
 from segmentstore.contracts.runtime import Runtime
+from storagewriter import chunk_linker
+from storagewriter.chunk_reach import reach_of
 from storagewriter.flush_loop import FlushLoop
 from storagewriter.link_plan import LinkPlan
 from tests.store.harness import open_tiny, read_all, run, until
@@ -183,6 +185,30 @@ def test_a_restore_of_a_merge_that_is_linked_in_part(
             assert await read_all(store, "target") == CONTENT[: -len(TAIL)]
             await store.flush()
             assert source_of(store) is None
+
+    run(main())
+
+
+@pytest.mark.parametrize("behind", [0, 3])
+def test_a_truncation_behind_the_source_while_a_slice_is_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int
+) -> None:
+    """The slice comes behind it in the log, and has no effect there, live and in replay."""
+    start = len(CONTENT) - len(TAIL) + behind
+
+    async def main() -> None:
+        async def truncated(*arguments: Any) -> tuple[int, int]:
+            found = await reach_of(*arguments)
+            await store.truncate("target", start)
+            return found
+
+        monkeypatch.setattr(chunk_linker, "reach_of", truncated)
+        async with open_tiny(tmp_path / "s", **KEEP) as store:
+            await merged(store)
+            await store.flush("target")
+            assert source_of(store) is None
+        async with open_tiny(tmp_path / "s", **KEEP) as store:
+            assert await read_all(store, "target", start) == CONTENT[start:]
 
     run(main())
 
