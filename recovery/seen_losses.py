@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from durablelog.metadata_needs import ChunkNeed
 from segmentstore.contracts.chunks import ChunkRecord
 from segmentstore.contracts.errors import DataCorruptionError
+from segmentstore.contracts.metadata import SegmentMetadata
 from tier2.object_storage import InvalidRangeError, ObjectNotFoundError
 
 if TYPE_CHECKING:
@@ -211,7 +212,7 @@ class SeenLosses:
         if place.chunk.object_name not in self._metadata.objects:
             return False
         segment = self._metadata.segments.get(place.segment_id)
-        if segment is None:
+        if segment is None or _is_linked(segment, place):
             # A merge may have given its chunks to a segment that is known in part.
             return False if self._metadata.whole else None
         start = max(place.start_offset, segment.start_offset)
@@ -223,14 +224,18 @@ class SeenLosses:
         return chunk is not None and _block(chunk) == _block(place.chunk)
 
     def _is_missing(self, place: LostPlace) -> bool:
-        """Whether the segment is missing, and its object is not: a merge gives a source's chunks to
-        its target.
+        """Whether the segment is missing, or has given the place away, and its object is not: a
+        merge gives a source's chunks to its target.
         """
-        metadata = self._metadata
+        segment = self._metadata.segments.get(place.segment_id)
         return (
-            place.segment_id not in metadata.segments
-            and place.chunk.object_name in metadata.objects
-        )
+            segment is None or _is_linked(segment, place)
+        ) and place.chunk.object_name in self._metadata.objects
+
+
+def _is_linked(segment: SegmentMetadata, place: LostPlace) -> bool:
+    """Whether a source of a merge, of which a part is linked, has given the place to its target."""
+    return segment.merged_into is not None and place.end_offset <= segment.start_offset
 
 
 def _moved(

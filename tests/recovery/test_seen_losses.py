@@ -100,6 +100,36 @@ def test_a_place_goes_on_in_the_segment_that_has_the_chunk() -> None:
     assert not losses.places
 
 
+def linked_in_part(metadata: ContainerMetadata) -> SeenLosses:
+    """Losses in both chunks of a source, of which the target has the first one by now."""
+    first, second = chunk_of(0), chunk_of(1)
+    source = segment_of(metadata, 3, [first, second])
+    losses = SeenLosses(WholeMetadata(metadata))
+    losses.lost(3, first, 10, 20, MISSING, 7)
+    losses.lost(3, second, 110, 120, MISSING, 7)
+    source.merged_into, source.start_offset, source.chunks = 4, 100, ChunkList([second])
+    segment_of(metadata, 4, [first._replace(start_offset=1000)])
+    return losses
+
+
+def test_a_place_goes_on_in_the_target_of_a_merge_that_is_linked_in_part() -> None:
+    metadata = ContainerMetadata(0)
+    losses = linked_in_part(metadata)
+    assert losses.prune()
+    places = sorted((each.segment_id, each.start_offset) for each in losses.places.values())
+    assert places == [(3, 110), (4, 1010)]
+
+
+def test_a_place_goes_on_in_such_a_target_that_is_known_in_part() -> None:
+    metadata = ContainerMetadata(0)
+    losses = linked_in_part(metadata)
+    metadata.partial.add(4)
+    assert not losses.prune()
+    assert run_virtual(losses.settle())
+    places = sorted((each.segment_id, each.start_offset) for each in losses.places.values())
+    assert places == [(3, 110), (4, 1010)]
+
+
 def partly_idle(metadata: ContainerMetadata, *, evicting: bool = False) -> IdleSegments:
     metadata.names.update({each.name: each.segment_id for each in metadata.segments.values()})
     return IdleSegments(MetadataUpdater(metadata), evicting=evicting)
