@@ -29,10 +29,12 @@ What a store's containers in one process hold of that is bounded by the gate tha
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, TypeVar
 
 from durablelog.metadata_needs import ChunkNeed
@@ -299,8 +301,7 @@ class Consolidator:
     async def _gather(self) -> deque[Run]:
         """Everything that is alive in the pinned objects, by segment."""
         found = await self._source.chunks_in(self._pinned)
-        for segment_id in await self._missing_owners(found):
-            del found[segment_id]
+        await self._leave_out_moved(found)
         runs: deque[Run] = deque()
         passed = 0
         for segment_id in await sorted_in_slices(_slices(found)):
@@ -312,9 +313,9 @@ class Consolidator:
                 await asyncio.sleep(0)
         return runs
 
-    async def _missing_owners(self, found: Mapping[int, Sequence[ChunkRecord]]) -> set[int]:
-        """Which segments are missing of those whose chunks were met twice: a merge linked while
-        they were searched for shows them in the source and in its target.
+    async def _leave_out_moved(self, found: dict[int, list[ChunkRecord]]) -> None:
+        """Leave out chunks where they are no more, of those that were met twice: a merge linked
+        while they were searched for shows them in the source and in its target.
         """
         owners: dict[_ChunkKey, int] = {}
         doubtful: set[int] = set()
@@ -330,8 +331,13 @@ class Consolidator:
                 await asyncio.sleep(0)
         segments = self._source.metadata.segments
         async with self._source.held(doubtful):
-            # Their difference as sets would pass over all segments.
-            return {each for each in doubtful if each not in segments}
+            for each in doubtful:
+                if each in segments:
+                    # A source that is linked in part begins behind them.
+                    start, chunks = segments[each].start_offset, found[each]
+                    del chunks[: bisect_right(chunks, start, key=_end_of)]
+                else:
+                    del found[each]
 
     # --- the two ways -----------------------------------------------------------------------------
 
@@ -552,6 +558,9 @@ async def _release(items: list[Any] | deque[Any], size_of: Callable[[Any], int] 
             if freed >= FREED_BYTES_PER_TURN:
                 break
         await asyncio.sleep(0)
+
+
+_end_of = attrgetter("end_offset")
 
 
 def _key(chunk: ChunkRecord) -> _ChunkKey:

@@ -10,7 +10,11 @@ from typing import Any
 
 import pytest
 
-from durablelog.operations import ReplaceChunksOperation, StorageUpdateOperation
+from durablelog.operations import (
+    LinkChunksOperation,
+    ReplaceChunksOperation,
+    StorageUpdateOperation,
+)
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore.contracts.chunks import ChunkRecord
 from storagewriter import consolidation_plan, consolidator, object_uploader
@@ -334,20 +338,27 @@ class TestMeanwhile:
         run(body, storage_type=storage_type, consolidation_bytes=500)
 
     @WAYS
+    @pytest.mark.parametrize("whole", [True, False], ids=["at once", "in part"])
     def test_a_merge_linked_while_it_searches_for_chunks_is_not_written_twice(
-        self, storage_type: Any
+        self, storage_type: Any, whole: bool
     ) -> None:
         class Merging(FakeContainer):
             """Merges the first segment into the second when the first has been looked through."""
 
             async def chunks_in(self, names: Collection[str]) -> dict[int, list[ChunkRecord]]:
-                if source in self.segments:
+                if not found_twice:
                     link = StorageUpdateOperation(links=[(target, source)])
+                    some = LinkChunksOperation(target, source, 120)
                     asyncio.get_running_loop().call_soon(self.merge, target, source)
-                    asyncio.get_running_loop().call_soon(self.put, link)
+                    asyncio.get_running_loop().call_soon(self.put, link if whole else some)
                 found = await super().chunks_in(names)
                 found_twice.append(set(found) == {source, target})
                 return found
+
+            async def commit(self, operation: Any) -> None:
+                if isinstance(operation, StorageUpdateOperation) and operation.links:
+                    await linked.wait()
+                await super().commit(operation)
 
         async def main() -> None:
             c = Merging(make_config(consolidation_bytes=300), storage_type=storage_type)
@@ -359,12 +370,16 @@ class TestMeanwhile:
                 await asyncio.sleep(LONG_S)
             assert found_twice == [True]
             assert kinds(c) == ["consolidation"]
+            assert (source in c.segments) is not whole
+            linked.set()
+            await asyncio.sleep(LONG_S)
             assert source not in c.segments
             c.check_stored()
             await c.writer.stop()
             assert not c.failures
 
         source, target, found_twice = 1, 12, list[bool]()
+        linked = asyncio.Event()
         run_virtual(main())
 
     @GATED
