@@ -78,7 +78,7 @@ OUTCOMES: Final = (
             Edit(
                 "durablelog.metadata_updater:MetadataUpdater._accept_checkpoint",
                 "assert recorded or self._sequence_number == committed, "
-                "(self._sequence_number, committed)\nself.pending.clear()",
+                "(self._sequence_number, committed)\nself._forget_pending()",
                 "return",
             ),
         ),
