@@ -314,7 +314,7 @@ class Consolidator:
         return runs
 
     async def _leave_out_moved(self, found: dict[int, list[ChunkRecord]]) -> None:
-        """Leave out chunks where they are no more, of those that were met twice: a merge linked
+        """Leave out chunks where they are no more, of those that were met twice. A merge linked
         while they were searched for shows them in the source and in its target.
         """
         owners: dict[_ChunkKey, int] = {}
