@@ -197,21 +197,29 @@ async def load_pages(
 ) -> AsyncIterator[list[tuple[int, int, list[ChunkRecord]]]]:
     """The pages with a byte of these stretches, (segment, start, end): id, key and chunks of each.
 
-    In slices, between which others run. Two calls of the store, and one more for each
-    RECORDS_OF_A_PORTION pages. Raises as `find_ids`, and if no page begins at or before a stretch.
+    In slices, between which others run. One call of the store for a stretch of one page. For others
+    two, and one more for each RECORDS_OF_A_PORTION pages. Raises as `find_ids`, and if no page
+    begins at or before a stretch.
     """
     firsts = [chunk_page_range(segment_id, start) for segment_id, start, _ in gaps]
     ranges = []
     for (segment_id, start, end), pair in zip(gaps, await store.find_last(firsts), strict=True):
         if pair is None:
             raise wrong(f"segment {segment_id}", f"no page has its offset {start}")
+        if len(gaps) == 1 and (page := _decoded_page(pair, objects))[2][-1].end_offset >= end:
+            # Most often: of a reader.
+            yield [page]
+            return
         ranges.append(StoreKeyRange(pair[0], chunk_page_range(segment_id, end - 1).end))
     async for pairs in _slices(store, ranges):
-        keys = [decoded_key(ChunkPageKey, data) for data, _ in pairs]
-        yield [
-            (key.segment_id, key.first_offset, decode_page(key, value, objects))
-            for key, (_, value) in zip(keys, pairs, strict=True)
-        ]
+        yield [_decoded_page(pair, objects) for pair in pairs]
+
+
+def _decoded_page(
+    pair: KeyPair, objects: Mapping[str, LiveObject] | None
+) -> tuple[int, int, list[ChunkRecord]]:
+    key = decoded_key(ChunkPageKey, pair[0])
+    return key.segment_id, key.first_offset, decode_page(key, pair[1], objects)
 
 
 async def load_attributes(

@@ -222,7 +222,7 @@ def test_a_page_that_changes_while_it_is_read_does_not_seem_damaged(tmp_path: Pa
         x = world.segment("x", CHUNKS, ATTRIBUTES)
         world.put(world.replace(x, 0, "one", "old"))
         async with opened(world, tmp_path):
-            reading = await held_back(world, world.partial.know_chunk(x, 20))
+            reading = await held_back(world, world.partial.learn([ChunkNeed(x, 20, 40)]))
             gate = world.store.open_gate()
             await world.change(world.replace(x, 0, "old", "new"))
             assert "old" in world.metadata.garbage
@@ -243,7 +243,7 @@ def test_what_was_read_before_a_write_of_the_catalog_is_read_again(
     async def main() -> None:
         world = World()
         x = world.segment("x", CHUNKS, ATTRIBUTES)
-        need: Need = ChunkNeed(x, 0, 10) if kind == "chunks" else AttributeNeed(x, key_of(2))
+        need: Need = ChunkNeed(x, 0, 40) if kind == "chunks" else AttributeNeed(x, key_of(2))
         async with opened(world, tmp_path):
             reading = await held_back(world, world.partial.learn([need]))
             gate = world.store.open_gate()
@@ -450,7 +450,7 @@ def test_what_one_caller_keeps_stays_whatever_others_do(tmp_path: Path) -> None:
         x = world.segment("x", CHUNKS, ATTRIBUTES)
         async with opened(world, tmp_path, bytes_max=1):
             entered, leave = asyncio.Event(), asyncio.Event()
-            kept: list[Need] = [ChunkNeed(x, 0, 80)]
+            kept: list[Need] = [ChunkNeed(x, 0, 50)]
             kept += [AttributeNeed(x, key_of(number)) for number in range(ATTRIBUTES)]
 
             async def keep() -> None:
@@ -461,7 +461,7 @@ def test_what_one_caller_keeps_stays_whatever_others_do(tmp_path: Path) -> None:
 
             keeping = asyncio.create_task(keep())
             await entered.wait()
-            other = await held_back(world, world.partial.learn([ChunkNeed(x, 95, 105)]))
+            other = await held_back(world, world.partial.learn([ChunkNeed(x, 65, 105)]))
             other.cancel()
             await asyncio.wait((other,))
             world.store.open_gate()
