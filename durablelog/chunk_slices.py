@@ -28,23 +28,30 @@ RELEASES_MAX: Final = 128
 """Segments of one operation, at most."""
 
 
-def deletion(metadata: ContainerMetadata, segment: SegmentMetadata) -> DeleteOperation:
-    """The deletion of a segment in memory. O(its merges)."""
+def deletion(
+    metadata: ContainerMetadata, segment: SegmentMetadata, *, merging: bool
+) -> DeleteOperation:
+    """The deletion of a segment in memory. O(its merges).
+
+    `merging`: a merge into it is on its way, whose source may have any number of chunks.
+    """
     left = Slices.chunks_max - len(segment.chunks) - _chunks_of(metadata, segment.merges)
-    return DeleteOperation(segment.segment_id, in_slices=left < 0)
+    return DeleteOperation(segment.segment_id, in_slices=merging or left < 0)
 
 
 def truncation(
-    metadata: ContainerMetadata, segment: SegmentMetadata, offset: int
+    metadata: ContainerMetadata, segment: SegmentMetadata, offset: int, *, merging: bool
 ) -> TruncateOperation:
-    """The truncation of a segment in memory. O(log chunks + merges below)."""
+    """The truncation of a segment in memory; `merging` as of `deletion`. O(log chunks + merges
+    below).
+    """
     passed = takewhile(lambda merge: merge.end_offset <= offset, segment.merges)
     left = Slices.chunks_max - _chunks_of(metadata, passed)
     if 0 <= left < len(segment.chunks):
         # Not all of them are known, perhaps. If those below are, and few, they need not wait.
         count, _ = segment.chunks.reach(offset, left + 1)
         left = left - count if segment.chunks.knows(0, offset) else -1
-    in_slices = left < 0 or segment.releasing
+    in_slices = merging or left < 0 or segment.releasing
     return TruncateOperation(segment.segment_id, offset, in_slices=in_slices)
 
 

@@ -131,6 +131,10 @@ class SegmentResidency:
         ):
             segment.attributes.forget((key,))
 
+    def is_merging(self, segment_id: int) -> bool:
+        """Whether a merge into the segment is accepted, and not committed. O(1)."""
+        return segment_id in self._merging
+
     def _begin_merge(self, operation: MergeOperation) -> None:
         """The merge is accepted."""
         self._merging.setdefault(operation.target_id, []).append(operation)

@@ -362,22 +362,29 @@ class PartialSegments:
 
     async def _forget(self, segment: SegmentMetadata) -> int:
         """Have what can of a segment leave memory, if that is still there; its bytes."""
-        freed = 0
+        freed = self._forget_attributes(segment)
         # The last page stays.
         keys = [key for key, _ in segment.chunks.known_pages()[:-1]]
-        for first in range(0, len(keys) or 1, PAGES_OF_A_TURN):
-            if self._metadata.segments.get(segment.segment_id) is not segment:
+        for first in range(0, len(keys), PAGES_OF_A_TURN):
+            await asyncio.sleep(0)
+            if not self._is_there(segment):
                 break
             before = _bytes_of(segment)
             if self._may_forget(segment):
                 self._forget_pages(segment, keys[first : first + PAGES_OF_A_TURN])
-            if self._changes.all_written and segment.segment_id not in self._kept:
-                attributes = segment.attributes
-                if attributes.known_count > attributes.PAGE_MAX:
-                    self._updater.forget_attributes(segment)
             freed += before - _bytes_of(segment)
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         return freed
+
+    def _forget_attributes(self, segment: SegmentMetadata) -> int:
+        before, attributes = _bytes_of(segment), segment.attributes
+        may_forget = self._changes.all_written and segment.segment_id not in self._kept
+        if may_forget and self._is_there(segment) and attributes.known_count > attributes.PAGE_MAX:
+            self._updater.forget_attributes(segment)
+        return before - _bytes_of(segment)
+
+    def _is_there(self, segment: SegmentMetadata) -> bool:
+        return self._metadata.segments.get(segment.segment_id) is segment
 
     def _may_forget(self, segment: SegmentMetadata) -> bool:
         return segment.segment_id not in self._kept and self._updater.may_forget_chunks(segment)

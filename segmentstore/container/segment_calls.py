@@ -312,7 +312,9 @@ class SegmentCalls(ABC):
     async def truncate(self, name: str, offset: int) -> None:
         """Drop the bytes below `offset`. Raises BadOffsetError."""
         async with self.segment(name) as segment:
-            await self._submit(chunk_slices.truncation(self.metadata, segment, offset))
+            merging = self._updater.is_merging(segment.segment_id)
+            operation = chunk_slices.truncation(self.metadata, segment, offset, merging=merging)
+            await self._submit(operation)
 
     async def merge(self, target: str, source: str, updates: Sequence[KeyedUpdate]) -> Merged:
         """Append the source to the target and delete it."""
@@ -389,7 +391,8 @@ class SegmentCalls(ABC):
     async def delete(self, name: str) -> None:
         """Remove the segment and all its bytes."""
         async with self.segment(name) as segment:
-            await self._submit(chunk_slices.deletion(self.metadata, segment))
+            merging = self._updater.is_merging(segment.segment_id)
+            await self._submit(chunk_slices.deletion(self.metadata, segment, merging=merging))
 
     async def update_attributes(self, name: str, updates: Sequence[KeyedUpdate]) -> None:
         """Update attributes, all or none.

@@ -7,6 +7,8 @@ alike. All other parts only read. Invariants, checked by `metadata_checks`:
 - `chunks` cover at least [start_offset, storage_length). All of them may lie below that, in a
   segment that is `releasing`;
 - `merges` are sorted by offset, disjoint, and end above storage_length;
+- of a merged segment the target has all bytes below start_offset in its own chunks: it is linked in
+  part (docs/decisions/0091), and storage_length of the target reaches as far;
 - ids are never reused, and every chunk's object is known and counts it.
 """
 

@@ -7,6 +7,7 @@ another one: `delete_left_over` does, where the container is started next.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Final
 
@@ -64,15 +65,19 @@ class TransientSegments:
         self._context.transients.discard(name)
 
 
-async def delete_left_over(context: ServerContext, container: SegmentContainer) -> int:
+async def delete_left_over(
+    context: ServerContext, container: SegmentContainer, is_stopping: Callable[[], bool]
+) -> int:
     """Delete the transient segments of a container that no connection to this process created;
-    give how many. One pass over the container's names.
+    give how many. One pass over the container's names, which ends early if the server stops.
 
     Raises SegmentStoreError: the listing fails, or the container is stopped meanwhile.
     """
     count = 0
     async with aclosing(listed_segments((container,), "")) as listed:
         async for segment, _ in listed:
+            if is_stopping():
+                break  # the next server of the container deletes the rest
             # A client may have created one since the server listens.
             if _OURS.search(segment.name) and segment.name not in context.transients:
                 await _delete(context, segment.name)

@@ -213,8 +213,10 @@ class WireServer:
     async def _clean_up(self, container: SegmentContainer) -> None:
         # One at a time: a host may start many at once, and a pass takes turns of the loop.
         async with self._cleaning:
+            if self._is_stopping:
+                return
             try:
-                await delete_left_over(self.context, container)
+                await delete_left_over(self.context, container, lambda: self._is_stopping)
             except NotPrimaryError:
                 pass  # it has left, and its next owner does the same
             except SegmentStoreError as error:

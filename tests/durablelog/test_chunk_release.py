@@ -80,12 +80,14 @@ class Bench:
         return name
 
     def truncate(self, segment: SegmentMetadata, offset: int) -> bool:
-        operation = chunk_slices.truncation(self.metadata, segment, offset)
+        merging = self.updater.is_merging(segment.segment_id)
+        operation = chunk_slices.truncation(self.metadata, segment, offset, merging=merging)
         self.put(operation)
         return operation.in_slices
 
     def delete(self, segment: SegmentMetadata) -> bool:
-        operation = chunk_slices.deletion(self.metadata, segment)
+        merging = self.updater.is_merging(segment.segment_id)
+        operation = chunk_slices.deletion(self.metadata, segment, merging=merging)
         self.put(operation)
         return operation.in_slices
 
@@ -134,6 +136,25 @@ def test_a_truncation_goes_in_slices_if_more_chunks_are_below_or_they_are_not_kn
     partial.chunks.forget([0])
     bench.metadata.partial.add(partial.segment_id)
     assert bench.truncate(partial, 35)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_behind_a_merge_on_its_way_all_goes_in_slices(deleted: bool) -> None:
+    bench = Bench()
+    target, source = bench.create("target", 1), bench.create("source", 1)
+    merge = MergeOperation(target.segment_id, source.segment_id)
+    bench.updater.accept(merge, 1000)
+    merging = bench.updater.is_merging(target.segment_id)
+    assert merging
+    operation = (
+        chunk_slices.deletion(bench.metadata, target, merging=merging)
+        if deleted
+        else chunk_slices.truncation(bench.metadata, target, 5, merging=merging)
+    )
+    assert operation.in_slices
+    bench.updater.commit((merge,))
+    assert not bench.updater.is_merging(target.segment_id)
+    assert not (bench.delete(target) if deleted else bench.truncate(target, 5))
 
 
 def test_a_truncation_past_a_source_of_many_chunks_goes_in_slices() -> None:

@@ -61,12 +61,16 @@ def _all_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Slices, "chunks_max", 1)
     monkeypatch.setattr(Slices, "linked_max", 1)
 
-    def deletion(_: ContainerMetadata, segment: SegmentMetadata) -> DeleteOperation:
+    def deletion(
+        _: ContainerMetadata, segment: SegmentMetadata, *, merging: bool
+    ) -> DeleteOperation:
+        del merging
         return DeleteOperation(segment.segment_id, in_slices=True)
 
     def truncation(
-        _: ContainerMetadata, segment: SegmentMetadata, offset: int
+        _: ContainerMetadata, segment: SegmentMetadata, offset: int, *, merging: bool
     ) -> TruncateOperation:
+        del merging
         return TruncateOperation(segment.segment_id, offset, in_slices=True)
 
     monkeypatch.setattr("durablelog.chunk_slices.deletion", deletion)

@@ -19,6 +19,7 @@ from recovery.harness.services.shared import shared_server
 from segmentstore import blocking
 from tests.store.harness import TINY
 from tests.support.faulty_s3 import FaultyS3, faulty_s3, own_part
+from tests.support.suites import slow
 from tests.tier2.spark.reconcile_dry import LocalSpark
 from tests.tier2.spark.source_world import (
     SourceWorld,
@@ -65,6 +66,7 @@ def test_a_stream_and_a_batch_are_planned_through_answers_of_503(s3: FaultyS3) -
     assert payloads(read_batch(world, segment="a")) == [b"one\ntwo\n"]
 
 
+@slow(20)
 def test_a_driver_goes_on_through_answers_of_503(
     s3: FaultyS3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ import re
 import shlex
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
@@ -131,12 +132,15 @@ def _failure(host: str, port: int, question: _Question | None) -> str | None:
 
 
 def _answer(connection: socket.socket, sent: bytes) -> bytes:
-    """The first bytes that come; fewer if the connection ends. Raises TimeoutError."""
+    """The first bytes that come; fewer if the connection ends. Raises TimeoutError after ANSWER_S
+    in all.
+    """
+    end, answer = time.monotonic() + ANSWER_S, b""
     connection.settimeout(ANSWER_S)
-    answer = b""
     try:
         connection.sendall(sent)
         while len(answer) < _ANSWER_BYTES:
+            connection.settimeout(max(0.001, end - time.monotonic()))
             more = connection.recv(_ANSWER_BYTES - len(answer))
             if not more:
                 break
