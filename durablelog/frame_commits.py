@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from durablelog.checkpoint_source import CheckpointSource
@@ -60,9 +61,14 @@ class FrameCommits:
     def resolve(self, frame: PackedFrame) -> None:
         """Give its callers their values."""
         self.requests += len(frame.futures)
-        for future, value in zip(frame.futures, frame.values, strict=True):
-            if not future.done():
-                future.set_result(value)
+        answers = zip(frame.futures, frame.values, strict=True)
+        while True:
+            try:
+                for future, value in answers:
+                    future.set_result(value)
+            except asyncio.InvalidStateError:
+                continue  # It was cancelled, which is as much as to ask of each of them.
+            return
 
     def _note_positions(
         self, operations: Sequence[Operation], address: LogAddress, length: int

@@ -282,6 +282,7 @@ class FramePacker:
         room = self._room
         taken = 0
         popleft, find = queue.popleft, self._updater.find
+        last: PendingSegment | None = None
         try:
             while queue:
                 item = self._serving = queue[0]
@@ -356,6 +357,12 @@ class FramePacker:
                 # A future of int | None is resolved with those alone.
                 futures.append(future)  # type: ignore[arg-type]
                 values.append(offset)
+                if pending is not last:
+                    last = pending
+                elif queue:
+                    appends, length = self._pack_run(queue, pending, room)
+                    room -= length
+                    taken += length + appends * REQUEST_BYTES
         except UnknownAttributeError:
             # Nothing of it was taken.
             head = self._serving
@@ -365,6 +372,48 @@ class FramePacker:
             self.stalled = True
         self._room = room
         self.bytes_taken += taken
+
+    def _pack_run(
+        self, queue: deque[Request], pending: PendingSegment, room: int
+    ) -> tuple[int, int]:
+        """Take the plain appends to the segment of the open group `pending` that are next in the
+        queue, as far as `room` bytes go. Gives their number and length.
+
+        As `_pack_appends` for each. What it asks of each is what can differ between two of them.
+        """
+        futures, values, parts = self._frame.futures, self._frame.values, pending.parts
+        assert parts is not None
+        segment_id, offset, taken = pending.segment_id, pending.length, 0
+        end = offset + room
+        # What raises in between (a signal handler) finds each of them in the queue.
+        for item in queue:
+            try:
+                other, data, future, expected, updates, event = item  # type: ignore[misc]
+            except TypeError:
+                break  # It is an OperationRequest.
+            size = len(data)
+            if (
+                other != segment_id
+                or updates is not None
+                or event is not None
+                or (expected is not None and expected != offset)
+                or size >= LARGE_APPEND_BYTES
+                or offset + size > end
+                or future.cancelled()
+            ):
+                break
+            parts.append(data)
+            futures.append(future)  # type: ignore[arg-type]
+            values.append(offset)
+            offset += size
+            taken += 1
+        if taken == len(queue):
+            queue.clear()
+        for _ in range(min(taken, len(queue))):
+            queue.popleft()
+        length = offset - pending.length
+        pending.length = offset
+        return taken, length
 
     def _check(self, pending: PendingSegment, item: AppendRequest) -> bool:
         """Whether a conditional append goes in. Then its attribute values are pending from here on,

@@ -117,8 +117,7 @@ class OperationProcessor:
         """Put back after they had been deferred: older than all that waits, and admitted before."""
         self._deferred = 0
         """Appends that were deferred and are not back."""
-        packer = self._packer
-        self.room = QueueRoom(config.queue_bytes_max, lambda: packer.bytes_taken)
+        self.room = QueueRoom(config.queue_bytes_max)
         """For callers that wait until an append is not refused because too much waits."""
         self._holds = GroupHolds(self._pump, lambda: self.room.queued)
         self._in_flight: deque[PackedFrame] = deque()
@@ -155,28 +154,34 @@ class OperationProcessor:
 
         A `future` that is given is of an append that was taken before: there is room for it.
         """
-        size = len(data)
-        waiting = self.room.queued - self._packer.bytes_taken
+        room = self.room
+        queued, size = room.queued, len(data)
         if future is None:
             future = self._loop.create_future()
-            if waiting + size > self._config.queue_bytes_max or self._closing:
+            if queued + size > room.end:
                 future.set_exception(self._refusal())
                 return future
         elif self._failure is not None:
             if not future.done():
                 future.set_exception(self._refusal())
             return future
-        self.room.queued += size + REQUEST_BYTES
+        room.queued = queued + size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
-        on_its_way = len(self._in_flight)
-        if not (self._scheduled or self._holds.holds(waiting, on_its_way)):
-            if on_its_way or self._holds.gathers:
-                self._scheduled = True
-                self._loop.call_soon(self._pump)
-            else:
-                # Nothing is on its way: a caller alone goes at once.
-                self._pump()
+        if not self._scheduled:
+            self._begin_turn(queued - room.left)
         return future
+
+    def _begin_turn(self, waiting: int) -> None:
+        """The first append of a turn of the loop has come, behind `waiting` bytes."""
+        on_its_way = len(self._in_flight)
+        if self._holds.holds(waiting, on_its_way):
+            return
+        if on_its_way or self._holds.gathers:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+        else:
+            # Nothing is on its way: a caller alone goes at once.
+            self._pump()
 
     def put_back(self, requests: Sequence[AppendRequest], refused: int) -> None:
         """Queue deferred appends again, before all others, in their order; `refused` more have
@@ -206,7 +211,7 @@ class OperationProcessor:
             return future
         if own:
             self._own_queue.append(OperationRequest(operation, future))
-        elif self.room.queued - self._packer.bytes_taken > self._config.queue_bytes_max:
+        elif self.room.queued > self.room.end:
             future.set_exception(self._refusal())
             return future
         else:
@@ -317,7 +322,9 @@ class OperationProcessor:
             queue = self._own_queue or self._requests()
             if not queue:
                 break
-            for frame in packer.pack(queue, now, 1):
+            frames = packer.pack(queue, now, 1)
+            self.room.note_left(packer.bytes_taken)
+            for frame in frames:
                 self._ship(frame)
             if packer.stalled:
                 self._lookup.begin(packer.lacks(queue))
@@ -524,7 +531,7 @@ class OperationProcessor:
         waiting: tuple[Sized, ...] = (self._queue, self._own_queue, self._returned, self._fair)
         return ProcessorStatistics(
             queue_requests=sum(map(len, waiting)),
-            queue_bytes=self.room.queued - self._packer.bytes_taken,
+            queue_bytes=self.room.queued - self.room.left,
             frames_in_flight=len(self._in_flight),
             bytes_in_flight=self._bytes_in_flight,
             requests_committed=self._commits.requests,

@@ -15,16 +15,16 @@ from durablelog.frame_packer import REQUEST_BYTES
 
 
 class QueueRoom:
-    """Of one queue, which holds `bytes_max` at most.
+    """Of one queue, which holds `bytes_max` at most."""
 
-    `taken()` is how many bytes have left it so far.
-    """
-
-    def __init__(self, bytes_max: int, taken: Callable[[], int]) -> None:
+    def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._taken = taken
         self.queued = 0
         """Bytes that were ever put into the queue, which counts them, and those reserved."""
+        self.left = 0
+        """Bytes that have left it so far."""
+        self.end = bytes_max
+        """The queue takes nothing that makes `queued` more than this; -1 once it is closed."""
         self.held_elsewhere = 0
         """Bytes of appends that wait for their segments, and come into the queue then."""
         self._callers: deque[tuple[int, asyncio.Future[None]]] = deque()
@@ -58,9 +58,16 @@ class QueueRoom:
                 future.set_result(None)
             callers.popleft()
 
+    def note_left(self, left: int) -> None:
+        """So many bytes have left the queue by now, since it was made."""
+        self.left = left
+        if not self._closed:
+            self.end = self._bytes_max + left
+
     def close(self, refusal: Callable[[], BaseException]) -> None:
         """All who wait get the refusal: the queue takes nothing more. Idempotent."""
         self._closed = True
+        self.end = -1
         callers, self._callers = self._callers, deque()
         for _, future in callers:
             if not future.done():
@@ -68,7 +75,7 @@ class QueueRoom:
 
     def _free(self) -> int:
         """Size of the largest append that the queue takes."""
-        return self._bytes_max - self.queued + self._taken() - self.held_elsewhere
+        return self.end - self.queued - self.held_elsewhere
 
     def _ended(self, size: int, future: asyncio.Future[None]) -> None:
         if not future.cancelled():

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
 from threading import get_ident
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from segmentstore.arguments import (
     checked_data,
@@ -63,6 +63,7 @@ from segmentstore.store_status import StoreStatus
 if TYPE_CHECKING:
     from segmentstore.contracts.reports import CatalogExport
 
+_NO_ATTRIBUTES: Final = ()
 _HOMES_MAX = 100_000
 _ATTRIBUTES_AT_ONCE = 1_000
 
@@ -83,6 +84,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
     def __init__(self, parts: StoreParts) -> None:
         self._parts = parts
         self._config = parts.config
+        self._append_bytes_max = parts.config.append_bytes_max
         self._homes = parts.registry.homes
         self._loop, self._thread = asyncio.get_running_loop(), get_ident()
         self._birth = forks.Birth()
@@ -125,7 +127,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         name: str,
         data: Buffer,
         expected_offset: int | None = None,
-        attributes: Sequence[AttributeUpdate] = (),
+        attributes: Sequence[AttributeUpdate] = _NO_ATTRIBUTES,
     ) -> asyncio.Future[int]:
         """Append bytes; gives the offset at which they begin once they are durable.
 
@@ -143,13 +145,15 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
             self._check_loop()
             self._thread = get_ident()  # A program may go on with its loop in another thread.
         try:
-            home = self._homes.get(name) if type(name) is str else None
-            home = home or self._home(name)
+            try:
+                home = self._homes[name]
+            except (KeyError, TypeError):
+                home = self._home(name)
             payload = data
-            if type(payload) is not bytes or len(payload) > self._config.append_bytes_max:
-                payload = checked_data(data, self._config.append_bytes_max)
+            if type(payload) is not bytes or len(payload) > self._append_bytes_max:
+                payload = checked_data(data, self._append_bytes_max)
             updates: tuple[KeyedUpdate, ...] | None = None
-            if attributes != ():
+            if attributes is not _NO_ATTRIBUTES:
                 updates = checked_updates(attributes) or None
             if expected_offset is not None:
                 checked_offset("expected_offset", expected_offset)
@@ -165,7 +169,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         name: str,
         items: Iterable[Buffer],
         expected_offset: int | None = None,
-        attributes: Sequence[AttributeUpdate] = (),
+        attributes: Sequence[AttributeUpdate] = _NO_ATTRIBUTES,
     ) -> asyncio.Future[int]:
         """Append several byte strings as one: atomic and contiguous.
 
@@ -185,7 +189,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         """
         if not isinstance(writer_id, uuid.UUID):
             raise InvalidArgumentError("writer_id", writer_id, "a writer's id is a uuid.UUID")
-        return SegmentWriter(self._home(name), name, writer_id, self._config.append_bytes_max, self)
+        return SegmentWriter(self._home(name), name, writer_id, self._append_bytes_max, self)
 
     def block_writer(self, name: str, writer_id: uuid.UUID, count_id: uuid.UUID) -> BlockWriter:
         """Appends of a writer's blocks of events, for a server; `count_id` is the attribute that
@@ -193,9 +197,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
 
         Raises SegmentNotFoundError: at once, or for an idle segment by its calls.
         """
-        return BlockWriter(
-            self._home(name), name, writer_id, count_id, self._config.append_bytes_max
-        )
+        return BlockWriter(self._home(name), name, writer_id, count_id, self._append_bytes_max)
 
     def room(self, name: str, length: int) -> asyncio.Future[None] | None:
         """None: as far as what waits already, an append of `length` bytes is taken now.
@@ -207,7 +209,7 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
         home = self._home(name)
         checked_offset("length", length)
         # A larger append is refused, whatever waits.
-        return None if length > self._config.append_bytes_max else home.room(length)
+        return None if length > self._append_bytes_max else home.room(length)
 
     # --- reads ------------------------------------------------------------------------------------
 

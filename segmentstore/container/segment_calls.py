@@ -202,10 +202,9 @@ class SegmentCalls(ABC):
         processor = self._processor
         if processor is None or self.state is not _RUNNING:
             processor = self._running()
-        if isinstance(key, str):
-            segment_id = self.segment_ids.get(key)
-        else:
-            segment_id = key if key in self.segments else None
+        segment_id = self.segment_ids.get(key)  # type: ignore[arg-type]
+        if segment_id is None and isinstance(key, int) and key in self.segments:
+            segment_id = key
         if segment_id is None or (self._active.wanted and self._active.goes_first(segment_id)):
             return self._active.append(key, data, expected_offset, updates, event)
         return processor.append(segment_id, data, expected_offset, updates, event)

@@ -25,8 +25,7 @@ class Queue:
     """A bounded queue of nothing but a count."""
 
     def __init__(self, bytes_max: int) -> None:
-        self.taken = 0
-        self.room = QueueRoom(bytes_max, lambda: self.taken)
+        self.room = QueueRoom(bytes_max)
         self.turns: list[str] = []
         self.free_in_turn: list[int] = []
 
@@ -46,7 +45,7 @@ class Queue:
         self.free_in_turn.append(self.free)
 
     async def leaves(self, count: int) -> None:
-        self.taken += count
+        self.room.note_left(self.room.left + count)
         self.room.grant()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
@@ -83,7 +82,7 @@ def test_room_is_reserved_from_the_grant_to_the_turn() -> None:
     async def scenario() -> None:
         queue = Queue(0)
         queue.ask("one", 100)
-        queue.taken = 100
+        queue.room.note_left(100)
         queue.room.grant()
         # Nothing is free for others, until it is the turn of the one that waited.
         assert queue.free < 0
@@ -124,7 +123,7 @@ def test_one_that_gives_up_lets_the_others_go_on(granted: bool) -> None:
         task = asyncio.ensure_future(wait(900, first))
         other = asyncio.ensure_future(wait(100, second))
         await asyncio.sleep(0)
-        queue.taken = 900 if granted else 100
+        queue.room.note_left(900 if granted else 100)
         if granted:
             queue.room.grant()
         task.cancel()
