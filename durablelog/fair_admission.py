@@ -23,7 +23,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from durablelog.frame_packer import Request
+from durablelog.frame_requests import (
+    Request,
+)
 from durablelog.operations import (
     CreateOperation,
     DeleteOperation,

@@ -26,9 +26,18 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from durablelog.append_frames import plain_entry
+from durablelog.append_runs import take_run
 from durablelog.data_frame import ENTRY_HEADER_LENGTH
 from durablelog.data_frame_builder import DataFrameBuilder
-from durablelog.durable_data_log import LogAddress
+from durablelog.frame_requests import (
+    LARGE_APPEND_BYTES,
+    REQUEST_BYTES,
+    AppendRequest,
+    OperationRequest,
+    PackedFrame,
+    Request,
+    refuse,
+)
 from durablelog.metadata_needs import AttributeNeed, Need, keys_of
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import (
@@ -39,10 +48,10 @@ from durablelog.operation_codec import (
     encoded_length,
 )
 from durablelog.operations import AnyCheckpoint, AppendOperation, Operation
-from durablelog.pending_segment import Event, PendingSegment
+from durablelog.pending_segment import PendingSegment
 from segmentstore.contracts.archive_metadata import OffloadConflictError
 from segmentstore.contracts.attribute_table import UnknownAttributeError
-from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate
+from segmentstore.contracts.attributes import ATTRIBUTE_UNSET
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.errors import (
     BadOffsetError,
@@ -51,88 +60,13 @@ from segmentstore.contracts.errors import (
     SegmentSealedError,
 )
 
-AppendRequest = tuple[
-    int, bytes, "asyncio.Future[int | None]", int | None, Sequence[KeyedUpdate] | None, Event | None
-]
-"""(segment id, data, future, expected offset, attribute updates, event): a tuple because one is
-made per append.
-"""
-
-
-def refuse(request: AppendRequest, error: BaseException) -> None:
-    """Fail an append, and those behind it of its writer's session."""
-    _, _, future, _, _, event = request
-    if event is not None:
-        event[2].refusal = event[2].refusal or error
-    if not future.done():
-        future.set_exception(error)
-
-
-class OperationRequest:
-    """An operation that is not an append, and the future of its caller."""
-
-    __slots__ = ("future", "operation", "queued_bytes")
-
-    def __init__(
-        self, operation: Operation, future: asyncio.Future[object], queued_bytes: int = 0
-    ) -> None:
-        self.operation = operation
-        self.future = future
-        self.queued_bytes = queued_bytes
-        """What it counts in the bounded queue; 0 for the engine's own."""
-
-
-Request = AppendRequest | OperationRequest
-
-REQUEST_BYTES = 256
-"""What a request that waits takes in memory beside its data, about."""
 REQUESTS_AHEAD = 1024
 """Requests whose missing metadata are read together."""
-LARGE_APPEND_BYTES = 16 * 1024
-"""From here on an append is an operation of its own."""
 _GROUP_OVERHEAD = ENTRY_HEADER_LENGTH + APPEND_HEAD_LENGTH
 
 
 def _never(_request: AppendRequest) -> bool:
     return False
-
-
-class PackedFrame:
-    """One frame's payload, the operations that end in it, and the futures it resolves."""
-
-    __slots__ = (
-        "acknowledged",
-        "futures",
-        "length",
-        "operations",
-        "payload",
-        "placed",
-        "shipped_s",
-        "starts_checkpoint",
-        "values",
-    )
-
-    def __init__(self) -> None:
-        self.payload: list[Buffer] = []
-        self.length = 0
-        self.operations: list[Operation] = []
-        self.futures: list[asyncio.Future[object]] = []
-        self.values: list[object] = []
-        """What each future is resolved with."""
-        self.placed: list[tuple[AppendOperation, int, int]] = []
-        """Of large appends in it: position in the payload and length of what it has of each."""
-        self.starts_checkpoint = False
-        """The first record in it is a checkpoint: a legal truncation point once that is
-        committed.
-        """
-        self.acknowledged: asyncio.Future[LogAddress] | None = None
-        """Of the log; from when it was handed to it, at `shipped_s` of the loop's clock."""
-        self.shipped_s = 0.0
-
-    def note_places(self, payload_address: LogAddress) -> None:
-        """It is in the log: its large appends are found there from now on."""
-        for operation, position, length in self.placed:
-            operation.places += ((LogAddress(payload_address + position), length),)
 
 
 class FramePacker:
@@ -360,9 +294,12 @@ class FramePacker:
                 if pending is not last:
                     last = pending
                 elif queue:
-                    appends, length = self._pack_run(queue, pending, room)
-                    room -= length
-                    taken += length + appends * REQUEST_BYTES
+                    end = pending.length
+                    appends, used = take_run(queue, pending, self._frame, room, item)
+                    room -= used
+                    taken += pending.length - end + appends * REQUEST_BYTES
+                    if not appends:
+                        last = None
         except UnknownAttributeError:
             # Nothing of it was taken.
             head = self._serving
@@ -372,48 +309,6 @@ class FramePacker:
             self.stalled = True
         self._room = room
         self.bytes_taken += taken
-
-    def _pack_run(
-        self, queue: deque[Request], pending: PendingSegment, room: int
-    ) -> tuple[int, int]:
-        """Take the plain appends to the segment of the open group `pending` that are next in the
-        queue, as far as `room` bytes go. Gives their number and length.
-
-        As `_pack_appends` for each. What it asks of each is what can differ between two of them.
-        """
-        futures, values, parts = self._frame.futures, self._frame.values, pending.parts
-        assert parts is not None
-        segment_id, offset, taken = pending.segment_id, pending.length, 0
-        end = offset + room
-        # What raises in between (a signal handler) finds each of them in the queue.
-        for item in queue:
-            try:
-                other, data, future, expected, updates, event = item  # type: ignore[misc]
-            except TypeError:
-                break  # It is an OperationRequest.
-            size = len(data)
-            if (
-                other != segment_id
-                or updates is not None
-                or event is not None
-                or (expected is not None and expected != offset)
-                or size >= LARGE_APPEND_BYTES
-                or offset + size > end
-                or future.cancelled()
-            ):
-                break
-            parts.append(data)
-            futures.append(future)  # type: ignore[arg-type]
-            values.append(offset)
-            offset += size
-            taken += 1
-        if taken == len(queue):
-            queue.clear()
-        for _ in range(min(taken, len(queue))):
-            queue.popleft()
-        length = offset - pending.length
-        pending.length = offset
-        return taken, length
 
     def _check(self, pending: PendingSegment, item: AppendRequest) -> bool:
         """Whether a conditional append goes in. Then its attribute values are pending from here on,

@@ -29,10 +29,10 @@ from durablelog.checkpoint_source import CheckpointSource, InlineCheckpoints
 from durablelog.durable_data_log import DurableDataLog, LogFullError
 from durablelog.fair_admission import FairAdmission
 from durablelog.frame_commits import FrameCommits
-from durablelog.frame_packer import (
+from durablelog.frame_packer import FramePacker
+from durablelog.frame_requests import (
     REQUEST_BYTES,
     AppendRequest,
-    FramePacker,
     OperationRequest,
     PackedFrame,
     Request,

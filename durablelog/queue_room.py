@@ -11,7 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from durablelog.frame_packer import REQUEST_BYTES
+from durablelog.frame_requests import (
+    REQUEST_BYTES,
+)
 
 
 class QueueRoom:

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from durablelog.frame_packer import FramePacker, OperationRequest, PackedFrame, Request
+from durablelog.frame_packer import FramePacker
+from durablelog.frame_requests import (
+    OperationRequest,
+    PackedFrame,
+    Request,
+)
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     CreateOperation,

@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durablelog.fair_admission import CHECKS_MAX, RELIEF_BYTES, FairAdmission
-from durablelog.frame_packer import OperationRequest, Request
+from durablelog.frame_requests import (
+    OperationRequest,
+    Request,
+)
 from durablelog.operations import (
     CreateOperation,
     DeleteOperation,

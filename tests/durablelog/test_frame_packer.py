@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
-from durablelog.frame_packer import (
+from durablelog.frame_packer import FramePacker
+from durablelog.frame_requests import (
     LARGE_APPEND_BYTES,
-    FramePacker,
     OperationRequest,
     PackedFrame,
     Request,
@@ -129,7 +129,8 @@ class Bench:
         if frame.payload:
             self.frames.append(frame)
         for future, value in zip(frame.futures, frame.values, strict=True):
-            future.set_result(value)
+            if not future.cancelled():
+                future.set_result(value)
 
     def _check_places(self, operation: AppendOperation) -> None:
         if len(operation.data) < PLACED:

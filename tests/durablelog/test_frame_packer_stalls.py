@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from durablelog.frame_packer import (
+from durablelog.frame_packer import REQUESTS_AHEAD
+from durablelog.frame_requests import (
     LARGE_APPEND_BYTES,
     REQUEST_BYTES,
-    REQUESTS_AHEAD,
     OperationRequest,
 )
 from durablelog.metadata_needs import ALL_CHUNKS, AttributeNeed, ChunkNeed, Need
