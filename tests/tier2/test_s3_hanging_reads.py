@@ -14,12 +14,12 @@ from recovery.harness.services.fault_rules import SLOW_DOWN, Stall, Status
 from recovery.harness.services.s3_servers import Moto
 from recovery.harness.services.shared import shared_server
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.waiting import stop_accepting
 from tests.store.harness import until
 from tests.support.faulty_s3 import WHOLE, FaultyS3, faulty_s3, own_part, unique_id
+from tests.support.trickling import LISTING_HEADS, Trickling
 from tier2.object_storage import ObjectNotFoundError, StorageUnavailableError
 from tier2.request_statistics import OperationStatistics
-from tier2.s3 import hedged_reads, read_timeouts, s3_requests
+from tier2.s3 import hedged_reads, read_timeouts, s3_client, s3_requests
 from tier2.s3.read_timeouts import READ_TIMEOUTS_S, SAMPLES_MIN, SAVED_MAX, ReadTimeouts
 from tier2.s3.s3_location import parse_s3_url
 from tier2.s3.s3_object_storage import S3ObjectStorage
@@ -191,43 +191,15 @@ def test_an_object_that_is_given_up_while_another_is_read_is_waited_for_longer(
     run(s3, case)
 
 
-class Trickling:
-    """A server of replies whose first bytes come, and then too few of them, each in time."""
-
-    def __init__(self) -> None:
-        self.serving: list[asyncio.Task[None]] = []
-        self._server: asyncio.Server | None = None
-
-    async def storage(self, s3: FaultyS3) -> S3ObjectStorage:
-        self._server = await asyncio.start_server(self._trickle, "127.0.0.1", 0)
-        url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return S3ObjectStorage(replace(parse_s3_url(s3.url), endpoint_url=url), Runtime())
-
-    async def close(self) -> None:
-        assert self._server is not None
-        await stop_accepting(self._server)
-        await asyncio.wait(self.serving)
-
-    async def _trickle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self.serving.append(task)
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 206 Partial Content\r\nContent-Length: 100000\r\n")
-        writer.write(b"Content-Range: bytes 0-99999/100000\r\n\r\n")
-        try:
-            while True:
-                writer.write(b"x")
-                await writer.drain()
-                await asyncio.sleep(0.02)
-        except OSError:
-            writer.transport.abort()
+async def storage_on(server: Trickling, s3: FaultyS3) -> S3ObjectStorage:
+    location = replace(parse_s3_url(s3.url), endpoint_url=await server.start())
+    return S3ObjectStorage(location, Runtime())
 
 
 def test_a_reply_that_trickles_is_cut(s3: FaultyS3, monkeypatch: pytest.MonkeyPatch) -> None:
     async def body() -> None:
         server = Trickling()
-        storage = await server.storage(s3)
+        storage = await storage_on(server, s3)
         async with asyncio.timeout(_BOUND_S):
             with pytest.raises(StorageUnavailableError):
                 await storage.get_range("name", 0, 100_000)
@@ -239,13 +211,34 @@ def test_a_reply_that_trickles_is_cut(s3: FaultyS3, monkeypatch: pytest.MonkeyPa
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("head", LISTING_HEADS.values(), ids=LISTING_HEADS)
+def test_a_listing_that_trickles_is_ended(
+    s3: FaultyS3, monkeypatch: pytest.MonkeyPatch, head: bytes
+) -> None:
+    async def body() -> None:
+        server = Trickling(head, 500)
+        storage = await storage_on(server, s3)
+        async with asyncio.timeout(_BOUND_S):
+            with pytest.raises(StorageUnavailableError) as caught:
+                await anext(storage.list())
+            assert caught.value.kind == "timeout"
+            with pytest.raises(StorageUnavailableError) as caught:
+                await storage.list_unfinished()
+            assert caught.value.kind == "timeout"
+        await storage.close()
+        await server.close()
+
+    monkeypatch.setattr(s3_client, "PAGE_S", 0.2)
+    asyncio.run(body())
+
+
 @pytest.mark.parametrize("closes_first", [False, True])
 def test_a_close_does_not_wait_for_an_abandoned_reply_that_trickles(
     s3: FaultyS3, monkeypatch: pytest.MonkeyPatch, *, closes_first: bool
 ) -> None:
     async def body() -> None:
         server = Trickling()
-        storage = await server.storage(s3)
+        storage = await storage_on(server, s3)
         reading = asyncio.ensure_future(storage.get_range("name", 0, 100_000))
         replies = storage._requests._running.values()
         if closes_first:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
@@ -27,7 +27,7 @@ from urllib3.exceptions import HTTPError
 from segmentstore.contracts.checksum import Buffer, crc32c_parts
 from segmentstore.contracts.runtime import Runtime
 from tier2.object_storage import ObjectStorageError
-from tier2.s3.s3_connections import set_send_timeout
+from tier2.s3.s3_connections import set_connections, whole_within
 from tier2.s3.s3_errors import S3RefusedError, error_of
 from tier2.s3.s3_location import S3Location
 
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 5
 READ_TIMEOUT_S: Final = 60
 """Between two arrivals of bytes, not of a whole request."""
+
+PAGE_S: Final = 120.0
+"""For all of a page of a listing. One of 1,000 long keys is 1 MiB, which takes 64 s of it at the
+rate of the slowest line that reads are given.
+"""
 
 CUT_S: Final = 0.001
 """The socket timeout of a reply that no caller waits for."""
@@ -110,18 +115,21 @@ class ClientHolder:
         work: Callable[[S3Client], _T],
         timeout_s: int = READ_TIMEOUT_S,
         reply: S3Reply | None = None,
+        *,
+        now: Callable[[], float] | None = None,
     ) -> _T:
         """Run `work`, which makes the one request `call` about `name`; what it raises is an
         ObjectStorageError.
 
         Its connection is given up when nothing came for `timeout_s`. `reply` is notified when it is
-        sent.
+        sent. With `now`, the time of a loop, the whole reply has PAGE_S.
         """
         client: S3Client | None = None
         self._thread.reply = reply
         try:
             client = self._get(timeout_s)
-            return work(client)
+            with nullcontext() if now is None else whole_within(PAGE_S, now):
+                return work(client)
         except _EXPECTED as error:
             ours = self._translated(name, call, error)
             if client is not None and isinstance(ours, S3RefusedError) and ours.credentials:
@@ -231,7 +239,7 @@ class ClientMaker:
                 },
             ),
         )
-        set_send_timeout(client)
+        set_connections(client)
         return cast("S3Client", client)
 
 

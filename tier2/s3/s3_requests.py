@@ -61,6 +61,10 @@ credentials has none, and a large body may pass a slow line for longer.
 """
 _READS: frozenset[Operation] = frozenset(("get", "head"))
 """Whose patience is measured. What a provider does for the others may take a minute in silence."""
+_LISTINGS: frozenset[Operation] = frozenset(("list", "list_uploads"))
+"""Whose replies have a bound as a whole, that of PAGE_S. The bound of a read is its reader's; a
+provider that puts parts together sends a space now and then, for minutes.
+"""
 
 
 class Sent(Generic[_T]):
@@ -274,7 +278,13 @@ class S3Requests:
         reply = S3Reply(loop.time())
         try:
             submitted = self._executor.submit(
-                self._client.call, name, CALL_NAMES[operation], work(reply), timeout_s, reply
+                self._client.call,
+                name,
+                CALL_NAMES[operation],
+                work(reply),
+                timeout_s,
+                reply,
+                now=loop.time if operation in _LISTINGS else None,
             )
         except BaseException:
             leave()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -13,7 +14,9 @@ from recovery.harness.services.fault_proxy import FaultProxy
 from recovery.harness.services.fault_rules import Status
 from recovery.harness.services.s3_servers import REGION, Moto, credentials
 from recovery.harness.services.server import HOST
+from tests.support.trickling import LISTING_HEADS, Trickling
 from tier2.object_storage import StorageUnavailableError
+from tier2.s3 import s3_client
 from tier2.spark.reconcile import s3_listing
 from tier2.spark.reconcile.listing import list_rest, list_shard
 
@@ -51,7 +54,11 @@ def proxy(server: Moto, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]
 
 
 def url_of(proxy: FaultProxy) -> str:
-    return f"s3://{BUCKET}?" + urlencode({"endpoint_url": proxy.endpoint_url, "region": REGION})
+    return url_at(proxy.endpoint_url)
+
+
+def url_at(endpoint_url: str) -> str:
+    return f"s3://{BUCKET}?" + urlencode({"endpoint_url": endpoint_url, "region": REGION})
 
 
 def keys_of(tables: Iterable[pa.Table]) -> list[str]:
@@ -78,6 +85,21 @@ def test_an_answer_that_is_no_listing_is_no_empty_one(proxy: FaultProxy) -> None
     for listed in (shard, rest):
         with pytest.raises(StorageUnavailableError, match="PleaseLogIn"):
             listed(proxy)
+
+
+@pytest.mark.usefixtures("proxy")
+def test_a_listing_that_trickles_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3_client, "PAGE_S", 0.2)
+
+    async def scenario() -> None:
+        trickling = Trickling(LISTING_HEADS["body"], 500)
+        url = url_at(await trickling.start())
+        with pytest.raises(StorageUnavailableError) as caught:
+            await asyncio.to_thread(lambda: keys_of(list_rest(url)))
+        assert caught.value.kind == "timeout"
+        await trickling.close()
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("keys", [["ab/1"], ["ab/0"], ["ab/3", "ab/2"], ["ab/2", "ab/2"]])

@@ -183,14 +183,15 @@ def _asked(location: S3Location, prefix: str, work: Callable[[S3Client], _T]) ->
 
     async def ask() -> _T:
         backoff = Backoff(runtime.random, min_s=_DELAY_MIN_S, max_s=_DELAY_MAX_S)
+        now = asyncio.get_running_loop().time
         for _ in range(RETRIES):
             try:
-                return holder.call(prefix, CALL, work)
+                return holder.call(prefix, CALL, work, now=now)
             except StorageRefusedError:
                 raise
             except StorageUnavailableError:
                 await asyncio.sleep(backoff.next_s())
-        return holder.call(prefix, CALL, work)
+        return holder.call(prefix, CALL, work, now=now)
 
     return asyncio.run(ask())
 
