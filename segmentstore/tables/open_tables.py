@@ -126,10 +126,11 @@ class OpenTables:
 
     async def current(self, table: Table) -> SegmentInfo:
         """The segment of an open table. Raises SegmentNotFoundError, StaleTableError: it is
-        another one by now.
+        another one by now, or another owner may have changed it.
         """
         info = await self._store.get_info(table.name)
-        if info.segment_id != table.segment_id:
+        is_other = info.segment_id != table.segment_id
+        if is_other or table.epoch != self._store.container_epoch(table.name):
             table.pipeline.drop()
             raise table.pipeline.stale()
         return info

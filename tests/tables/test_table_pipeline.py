@@ -18,6 +18,7 @@ from segmentstore import (
 from segmentstore.service import SegmentStore
 from segmentstore.tables.errors import BadKeyVersionError
 from segmentstore.tables.open_tables import TableLimits
+from segmentstore.tables.table import Table
 from segmentstore.tables.table_records import put_parts
 from segmentstore.tables.table_service import TableService
 from segmentstore.tables.table_types import NO_VERSION, NOT_EXISTS, TableEntry
@@ -119,6 +120,37 @@ def test_what_others_appended_is_read(limits: TableLimits) -> None:
             await tables.update("t", [(b"1", NO_VERSION, b"")], length)
 
     with_tables(work, limits)
+
+
+def test_a_read_during_which_its_table_moves_away_and_back_is_done_again() -> None:
+    async def work(tables: TableService, store: SegmentStore) -> None:
+        await tables.create("t")
+        await tables.update("t", [(b"key", NO_VERSION, b"first")])
+        moves = 0
+
+        async def move() -> None:
+            await store.stop_container(0)
+            await store.start_container(0)
+            # As another owner would in between, of whom this service sees nothing.
+            other = TableService(store, limits=TINY_LIMITS)
+            for number in range(40):
+                await other.update("t", [(b"key", NO_VERSION, b"%030d" % number)])
+            await asyncio.sleep(1)
+            await other.close()
+            assert (await store.get_info("t")).start_offset > 0
+
+        async def read(table: Table) -> list[TableEntry | None]:
+            nonlocal moves
+            if not moves:
+                moves += 1
+                await move()
+            return await tables._read(table, table.reads.get([b"key"]))
+
+        (found,) = await tables._tables.run("t", read)
+        assert found is not None
+        assert found.value == b"%030d" % 39
+
+    with_tables(work)
 
 
 def test_what_is_appended_behind_as_many_bytes_of_others_has_an_unknown_outcome() -> None:
