@@ -174,11 +174,21 @@ def _check_one(
     if found is not None and found.object_name == name:
         return CheckedReplacement(replacement, Standing.TAKEN)
     if segment.start_offset > old[0].start_offset:
-        return CheckedReplacement(
-            replacement, Standing.CHANGED, f"the segment is truncated to {segment.start_offset}"
-        )
+        return CheckedReplacement(replacement, Standing.CHANGED, _without_head(segment))
     return CheckedReplacement(
         replacement, Standing.CHANGED, "these are not the segment's chunks any more"
+    )
+
+
+def _without_head(segment: SegmentMetadata) -> str:
+    """Why it has no chunks at its beginning."""
+    end, target_id = segment.start_offset, segment.merged_into
+    if target_id is None:
+        return f"the segment is truncated to {end}"
+    # Never truncated: it is linked in slices (docs/decisions/0091).
+    return (
+        f"the segment is merged into {target_id}, which has its chunks below {end} and gets the "
+        f"others: propose those of {target_id} when it has all"
     )
 
 

@@ -8,7 +8,13 @@ import asyncio
 
 import pytest
 
-from durablelog.operations import DeletionClockOperation, ReplaceChunksOperation
+from durablelog.chunk_slices import Slices
+from durablelog.operations import (
+    DeletionClockOperation,
+    LinkChunksOperation,
+    OwnersOperation,
+    ReplaceChunksOperation,
+)
 from segmentstore.contracts.chunks import ObjectRecord
 from storagewriter import proposal_committer, request_processor
 from tests.storagewriter.fake_container import TAG
@@ -120,6 +126,38 @@ def test_truncated_merged_deleted_and_consolidated_segments_are_passed_over() ->
             ids[4]: "these are not the segment's chunks any more",
         }
         assert answer.detail["taken"] == 2
+
+    owned(body)
+
+
+def test_of_a_source_that_is_linked_in_part_the_answer_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Slices, "linked_max", 1)
+
+    async def body(o: Owner) -> None:
+        target, source = await o.written("a"), await o.written("b")
+        proposal = o.compact(source)
+        in_part, go_on, commit = asyncio.Event(), asyncio.Event(), o.commit
+
+        async def commit_one_slice(operation: OwnersOperation) -> None:
+            if isinstance(operation, LinkChunksOperation) and o.segment(source).start_offset:
+                in_part.set()
+                await go_on.wait()
+            await commit(operation)
+
+        o.commit = commit_one_slice  # type: ignore[method-assign]
+        o.merge(target, source)
+        await in_part.wait()
+        verdict, reason = _said(await o.ask(proposal))
+        assert verdict == "refused_changed"
+        assert reason == (
+            f"segment {source} at 0: the segment is merged into {target}, which has its chunks "
+            f"below 100 and gets the others: propose those of {target} when it has all"
+        )
+        go_on.set()
+        await o.writer.flush()
+        assert _said(await o.ask(o.copy(target, message_id="group-2")))[0] == "committed"
 
     owned(body)
 
