@@ -164,13 +164,19 @@ def test_the_tables_of_tasks_have_every_module_that_makes_tasks() -> None:
 def test_the_tasks_of_a_log_on_bookkeeper_have_their_names() -> None:
     text = section("Who owns which task").partition("Of a log on BookKeeper")[2]
     made: dict[str, set[str]] = defaultdict(set)
+    of_logs: set[str] = set()
+    """Not of the gateway; those of a store's connections are sentences."""
     for path, tree in modules().items():
         if path.startswith("durablelog/bookkeeper/"):
             for called, call in calls(tree):
                 for keyword in call.keywords:
                     name = text_of(keyword.value)
-                    if called == "own_task" and keyword.arg == "name" and name is not None:
+                    if called in TASK_MAKERS and keyword.arg == "name" and name is not None:
                         made[name] |= defined(tree)
+                        if path.count("/") == 2 and "-" in name:
+                            of_logs.add(name)
+    listed = {name for task, _, _ in rows(text) for name in quoted(task)}
+    assert of_logs - listed == set(), "tasks of a log that the page does not have"
     for task, owners, _ in rows(text):
         names = [name for name in quoted(task) if name in made]
         assert names, f"no task has a name of these: {task}"
