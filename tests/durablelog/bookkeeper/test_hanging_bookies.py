@@ -19,6 +19,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.ledger_store_contract import Results, read_all
 from tests.durablelog.bookkeeper.bookkeeper_world import options
 from tests.durablelog.bookkeeper.gateway_world import opened
+from tests.store.harness import until
 from tests.support.suites import slow
 
 BOOKIES = 4
@@ -103,6 +104,33 @@ def test_what_is_kept_for_a_bookie_that_hangs_is_bounded_named_and_forgotten_whe
             )
 
     asyncio.run(asyncio.wait_for(scenario(), 240))
+
+
+@slow(15)
+def test_a_bookie_that_is_back_is_forgotten_though_nothing_is_written(
+    cluster: BookKeeperCluster,
+) -> None:
+    async def scenario() -> None:
+        async with opened(cluster) as store:
+            writer = await store.create(Replication(BOOKIES, BOOKIES, BOOKIES - 1), {})
+            results = Results(writer)
+            lost = cluster.bookie_id(0)
+            cluster.kill_bookie(0, forget=True)
+            try:
+                while lost not in (store.health() or ""):
+                    await write(store, writer, results, 1)
+                for _ in range(4):
+                    # Not without the list of bookies, which it is not in.
+                    await asyncio.sleep(2 * PASSES_MS / 1000)
+                    assert (await states(store))[lost].troubled
+            finally:
+                cluster.start_bookie(0)
+            await until(lambda: not store.bookies().behind and store.health() is None)
+            await write(store, writer, results, 1)
+            assert not (await states(store))[lost].troubled
+            await writer.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
 
 
 @slow(10)

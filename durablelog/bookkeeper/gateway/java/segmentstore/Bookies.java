@@ -11,6 +11,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicLong;
 import java.util.function.LongSupplier;
@@ -49,7 +50,10 @@ import org.apache.bookkeeper.util.ByteBufList;
  *   given every entry;
  * - left out of all ledgers it is given none, and could never show that it is well. So its trouble
  *   passes a while after the last failure, and the next ledger may have it. One that still hangs
- *   has left the list of bookies by then.
+ *   has left the list of bookies by then;
+ * - nor is it given any while nothing is written to the ledgers that have it. Then its trouble
+ *   passes as well, if the metadata service has it among those that take entries. One that does not
+ *   admit the client is among them all the same, so its trouble stays.
  */
 final class Bookies implements BookieClient {
     /** Of what is acknowledged, a bookie may owe so much; all sessions of this process share it. */
@@ -67,7 +71,11 @@ final class Bookies implements BookieClient {
     private final Refusals refusals;
     private final Map<BookieId, Bookie> bookies = new ConcurrentHashMap<>();
     private final AtomicInteger changes = new AtomicInteger();
-    /** Dropping a connection calls back for all that was on it: not on a thread of the client's. */
+    private final AtomicBoolean asking = new AtomicBoolean();
+    /**
+     * Dropping a connection calls back for all that was on it: not on a thread of the client's. Nor
+     * what may wait for a name server.
+     */
     private final ExecutorService dropping = Executors.newSingleThreadExecutor(task -> {
         Thread thread = new Thread(task, "drop-bookies");
         thread.setDaemon(true);
@@ -125,6 +133,29 @@ final class Bookies implements BookieClient {
                 .append(bookie.missed.get()).append(' ')
                 .append(bookie.troubledMillis()).append(bookie.refusal()));
         return lines.toString();
+    }
+
+    /**
+     * Passes the trouble of those that the metadata service has. One question at a time.
+     *
+     * Whether a bookie refuses the client is asked by its address, which may need a name server:
+     * not on a thread of the client's, nor on one that acknowledges.
+     */
+    private void askForRegistered() {
+        if (!asking.compareAndSet(false, true)) {
+            return;
+        }
+        try {
+            client.registered().whenCompleteAsync((there, failure) -> {
+                asking.set(false);
+                if (failure == null) {
+                    bookies.forEach((id, bookie) -> bookie.passIf(there.contains(id)));
+                }
+            }, dropping);
+        } catch (RuntimeException ended) {
+            asking.set(false);
+            Gateway.LOG.debug("the session has ended", ended);
+        }
     }
 
     void end() {
@@ -207,13 +238,32 @@ final class Bookies implements BookieClient {
             }
         }
 
-        /** Ends its trouble if it owes nothing and no ledger that is being written has it. */
+        /**
+         * Ends its trouble if it is quiet and no ledger that is being written has it; begins to
+         * ask for it if one has.
+         */
         void pass() {
-            if (troubled && owed.get() == 0 && System.nanoTime() - failed >= PASSES_NANOS
-                    && !written.test(id)) {
+            if (!isQuiet()) {
+                return;
+            }
+            if (!written.test(id)) {
                 behind = false;
                 recover("has no part in any ledger any more");
+            } else {
+                askForRegistered();
             }
+        }
+
+        void passIf(boolean registered) {
+            if (registered && isQuiet() && refusal().isEmpty()) {
+                behind = false;
+                recover("takes entries again, and was given none");
+            }
+        }
+
+        /** In trouble, and it was not given an entry for a while. */
+        private boolean isQuiet() {
+            return troubled && owed.get() == 0 && System.nanoTime() - failed >= PASSES_NANOS;
         }
 
         private synchronized void recover(String how) {
