@@ -7,8 +7,8 @@ and the frame holds for all. The first that is no part of the run ends it, and `
 out what becomes of that one.
 
 An append stays in the queue until all of its run are taken: what raises in between, such as a
-signal handler, finds it there. Each function gives how many were taken, and how many bytes of room
-they took beside what each request counts.
+signal handler, finds it there. One that appends adds to the queue's end meanwhile. Each function
+gives how many were taken, and how many bytes of room they took beside what each request counts.
 
 Pure; `room` is what the frame has left, for appends to a group that is open.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from durablelog.frame_requests import (
     LARGE_APPEND_BYTES,
@@ -34,6 +35,8 @@ from segmentstore.contracts.attributes import (
     UpdateType,
 )
 
+RUN_MAX = 128
+"""Of one run, so that a short one does not copy a long queue."""
 _REPLACE = UpdateType.REPLACE
 _ACCUMULATE = UpdateType.ACCUMULATE
 _REPLACE_IF_EQUALS = UpdateType.REPLACE_IF_EQUALS
@@ -65,7 +68,7 @@ def _take_plain(
     assert parts is not None
     segment_id, begin, taken = pending.segment_id, pending.length, 0
     offset, end = begin, begin + room
-    for item in queue:
+    for item in _next_of(queue):
         try:
             other, data, future, expected, updates, event = item  # type: ignore[misc]
         except TypeError:
@@ -110,7 +113,7 @@ def _take_numbered(
     if key == count_key or number is None or count is None or ATTRIBUTE_UNSET in (number, count):
         return 0, 0
     segment_id, offset, taken, used = pending.segment_id, pending.length, 0, 0
-    for item in queue:
+    for item in _next_of(queue):
         try:
             other, data, future, expected, updates, event = item  # type: ignore[misc]
             number_update, count_update = updates  # type: ignore[misc]
@@ -160,7 +163,7 @@ def _take_events(
         return 0, 0
     assert parts is not None
     segment_id, offset, taken, used = pending.segment_id, pending.length, 0, 0
-    for item in queue:
+    for item in _next_of(queue):
         try:
             other, data, future, expected, updates, event = item  # type: ignore[misc]
             its_key, its_number, its_session = event  # type: ignore[misc]
@@ -193,6 +196,15 @@ def _take_events(
     return taken, used
 
 
+def _next_of(queue: deque[Request]) -> tuple[Request, ...]:
+    while True:
+        try:
+            return tuple(islice(queue, RUN_MAX))
+        except RuntimeError:
+            # A collection of garbage has run in it, and a signal handler that appends in that.
+            continue
+
+
 def _note(pending: PendingSegment, values: dict[AttributeKey, int]) -> None:
     pending.attributes.update(values)
     if pending.group_attributes is None:
@@ -202,7 +214,5 @@ def _note(pending: PendingSegment, values: dict[AttributeKey, int]) -> None:
 
 
 def _leave(queue: deque[Request], taken: int) -> None:
-    if taken == len(queue):
-        queue.clear()
-    for _ in range(min(taken, len(queue))):
+    for _ in range(taken):
         queue.popleft()

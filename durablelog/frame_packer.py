@@ -94,7 +94,8 @@ class FramePacker:
         self._groups: list[PendingSegment] = []
         """Segments with appends gathered for the current frame, in the order of their first one."""
         self._frame = PackedFrame()
-        self._full: list[PackedFrame] = []
+        self.full: list[PackedFrame] = []
+        """The oldest first. They stay until the caller has them on their way, and removes them."""
         self._timestamp_ms = 0
         self._serving: Request | None = None
         """The request last checked."""
@@ -111,22 +112,21 @@ class FramePacker:
         frame = self._frame
         return not (
             self._groups
-            or self._full
+            or self.full
             or frame.operations
             or frame.futures
             or self._room != self._room_of_empty
         )
 
-    def pack(self, queue: deque[Request], timestamp_ms: int, frames_max: int) -> list[PackedFrame]:
-        """Take requests until the queue is empty or `frames_max` frames are full; return the full
-        ones.
+    def pack(self, queue: deque[Request], timestamp_ms: int, frames_max: int) -> None:
+        """Take requests until the queue is empty or `frames_max` frames are `full`.
 
         Refused requests have their futures failed; nothing else is changed by them. It may end
         early: `stalled`.
         """
         self._timestamp_ms = timestamp_ms
         self.stalled = False
-        while queue and len(self._full) < frames_max and not self.stalled:
+        while queue and len(self.full) < frames_max and not self.stalled:
             head = queue[0]
             if isinstance(head, tuple):
                 self._pack_appends(queue, frames_max)
@@ -135,8 +135,6 @@ class FramePacker:
             else:
                 queue.popleft()
                 self._pack_operation(head)
-        full, self._full = self._full, []
-        return full
 
     def lacks(self, queue: deque[Request]) -> list[Need]:
         """What its next requests need of what memory has in part, as far as it is not there."""
@@ -163,7 +161,7 @@ class FramePacker:
                 yield AttributeNeed(segment_id, key)
 
     def seal(self) -> PackedFrame | None:
-        """End the current frame; None if it is empty.
+        """End the current frame, which is the last one in `full` then; None if it is empty.
 
         Its payload is empty if it only resolves futures.
         """
@@ -175,6 +173,7 @@ class FramePacker:
         frame.payload = payload or []
         frame.length = self._room_of_empty - self._room if payload else 0
         self._room = self._room_of_empty
+        self.full.append(frame)
         self._frame = PackedFrame()
         return frame
 
@@ -183,27 +182,23 @@ class FramePacker:
         self._frame.futures.append(future)
         self._frame.values.append(None)
 
-    def pack_checkpoint(self, operation: AnyCheckpoint) -> list[PackedFrame]:
-        """A checkpoint in frames of its own; the packer is idle and nothing is in flight."""
+    def pack_checkpoint(self, operation: AnyCheckpoint) -> None:
+        """A checkpoint in `full` frames of its own; the packer is idle, and nothing in flight."""
         assert self.idle
         self._add_record(operation, encode_operation(operation))
-        frames, self._full = self._full, []
-        last = self.seal()
-        if last is not None:
-            frames.append(last)
-        frames[0].starts_checkpoint = True
-        return frames
+        self.seal()
+        self.full[0].starts_checkpoint = True
 
     def abandon(self) -> list[asyncio.Future[object]]:
         """Give back the futures of everything not shipped; the packer is finished."""
-        futures = [future for frame in (*self._full, self._frame) for future in frame.futures]
+        futures = [future for frame in (*self.full, self._frame) for future in frame.futures]
         serving = self._serving
         if serving is not None:
             # Matters only after a bug in the middle of packing: it is in no queue and in no frame.
             future = serving[2] if isinstance(serving, tuple) else serving.future
             futures.append(future)  # type: ignore[arg-type]
         self._groups.clear()
-        self._full = []
+        self.full.clear()
         self._frame = PackedFrame()
         return futures
 
@@ -256,7 +251,7 @@ class FramePacker:
                         self._append_alone(pending, item)
                     room = self._room
                     futures, values = self._frame.futures, self._frame.values
-                    if len(self._full) >= frames_max:
+                    if len(self.full) >= frames_max:
                         break
                     continue
                 popleft()
@@ -268,6 +263,10 @@ class FramePacker:
                     self._close_groups()
                     self._append_alone(pending, item)
                     room = self._room
+                    # It may have ended the frame: its group had no entry yet.
+                    futures, values = self._frame.futures, self._frame.values
+                    if len(self.full) >= frames_max:
+                        break
                     continue
                 offset = pending.length
                 # Nearly all of a pipeline agrees with what is on its way before it.
@@ -367,7 +366,7 @@ class FramePacker:
         pending.length += len(data)
         pending.in_flight += 1
         self._add_record(operation, [encode_append_head(operation), data])
-        frame = self._frame if self._frame.operations else self._full[-1]
+        frame = self._frame if self._frame.operations else self.full[-1]
         frame.futures.append(future)  # type: ignore[arg-type]
         frame.values.append(operation.offset)
 
@@ -417,7 +416,6 @@ class FramePacker:
     def _end_frame(self) -> None:
         frame = self.seal()
         assert frame is not None
-        self._full.append(frame)
 
     # --- everything else --------------------------------------------------------------------------
 
@@ -434,7 +432,7 @@ class FramePacker:
             future.set_exception(error)
             return
         self._add_record(request.operation, encode_operation(request.operation))
-        frame = self._frame if self._frame.operations else self._full[-1]
+        frame = self._frame if self._frame.operations else self.full[-1]
         frame.futures.append(future)
         frame.values.append(value)
 
@@ -446,15 +444,16 @@ class FramePacker:
         builder.add(parts, encoded_length(parts))
         payloads = builder.take_full()
         for payload in payloads:
-            frame, self._frame = self._frame, PackedFrame()
+            frame = self._frame
             frame.payload = payload
             frame.length = encoded_length(payload)
-            self._full.append(frame)
+            self.full.append(frame)
+            self._frame = PackedFrame()
         if isinstance(operation, AppendOperation):
-            self._note_places(operation, self._full[len(self._full) - len(payloads) :], parts)
+            self._note_places(operation, self.full[len(self.full) - len(payloads) :], parts)
         self._room = builder.room + ENTRY_HEADER_LENGTH
         ends_in_full = bool(payloads) and self._room == self._room_of_empty
-        (self._full[-1] if ends_in_full else self._frame).operations.append(operation)
+        (self.full[-1] if ends_in_full else self._frame).operations.append(operation)
 
     def _note_places(
         self, append: AppendOperation, finished: Sequence[PackedFrame], parts: Sequence[Buffer]

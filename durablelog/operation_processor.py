@@ -1,5 +1,4 @@
-"""The one loop of a container: take what waits, number it, pack frames, append them, commit in
-order.
+"""The one loop of a container: take what waits, number it, pack, append to the log, commit.
 
 Theory of operation. There is one queue and no task: `append` and `submit` enqueue when they are
 called. `_pump` packs whatever waits into frames and hands them to the log. `_frames_done` commits
@@ -122,7 +121,7 @@ class OperationProcessor:
         self._holds = GroupHolds(self._pump, lambda: self.room.queued)
         self._in_flight: deque[PackedFrame] = deque()
         self._bytes_in_flight = 0
-        self._scheduled = self._checkpoint_wanted = self._closing = False
+        self._scheduled = self._pumping = self._checkpoint_wanted = self._closing = False
         self._checkpoint_waiters: list[asyncio.Future[object]] = []
         self._drained: asyncio.Future[None] | None = None
         self._failure: BaseException | None = None
@@ -131,9 +130,7 @@ class OperationProcessor:
         log.on_failed = self.fail
 
     def note_replayed(self, operations: int, length: int, checkpoint_length: int) -> None:
-        """What recovery found behind the log's last checkpoint, and that one's size: counts towards
-        the next.
-        """
+        """What recovery found behind the log's last checkpoint, and that one's size."""
         self._policy.checkpointed(checkpoint_length)
         self._log.keep_room_for(checkpoint_length)
         # At most a frame each.
@@ -155,33 +152,34 @@ class OperationProcessor:
         A `future` that is given is of an append that was taken before: there is room for it.
         """
         room = self.room
-        queued, size = room.queued, len(data)
+        size = len(data)
         if future is None:
             future = self._loop.create_future()
-            if queued + size > room.end:
+            if room.queued + size > room.end:
                 future.set_exception(self._refusal())
                 return future
         elif self._failure is not None:
             if not future.done():
                 future.set_exception(self._refusal())
             return future
-        room.queued = queued + size + REQUEST_BYTES
+        # In one step: a signal handler may append in the midst of this.
+        room.queued += size + REQUEST_BYTES
         self._queue.append((segment_id, data, future, expected_offset, updates, event))
         if not self._scheduled:
-            self._begin_turn(queued - room.left)
+            self._begin_turn(room.queued - room.left - size - REQUEST_BYTES)
         return future
 
     def _begin_turn(self, waiting: int) -> None:
         """The first append of a turn of the loop has come, behind `waiting` bytes."""
         on_its_way = len(self._in_flight)
-        if self._holds.holds(waiting, on_its_way):
-            return
-        if on_its_way or self._holds.gathers:
-            self._scheduled = True
-            self._loop.call_soon(self._pump)
-        else:
-            # Nothing is on its way: a caller alone goes at once.
-            self._pump()
+        if self._pumping:
+            self._schedule()  # A signal handler appends in the midst of it.
+        elif not self._holds.holds(waiting, on_its_way):
+            if on_its_way or self._holds.gathers:
+                self._schedule()
+            else:
+                # Nothing is on its way: a caller alone goes at once.
+                self._pump()
 
     def put_back(self, requests: Sequence[AppendRequest], refused: int) -> None:
         """Queue deferred appends again, before all others, in their order; `refused` more have
@@ -275,6 +273,7 @@ class OperationProcessor:
         self._scheduled = False
         if self._failure is not None:
             return
+        self._pumping = True
         try:
             self._holds.begin_pump(len(self._queue), idle=not self._in_flight)
             self._fill_frames()
@@ -284,6 +283,7 @@ class OperationProcessor:
                 drained.set_result(None)
         except BaseException as error:  # noqa: BLE001
             self._interrupted(error)
+        self._pumping = False
 
     def _interrupted(self, error: BaseException) -> None:
         """Something has raised between two steps of the processor's: a bug, or a signal handler of
@@ -322,10 +322,10 @@ class OperationProcessor:
             queue = self._own_queue or self._requests()
             if not queue:
                 break
-            frames = packer.pack(queue, now, 1)
+            packer.pack(queue, now, 1)
+            while packer.full:
+                self._ship()
             self.room.note_left(packer.bytes_taken)
-            for frame in frames:
-                self._ship(frame)
             if packer.stalled:
                 self._lookup.begin(packer.lacks(queue))
         if len(in_flight) < PART_FILLED_IN_FLIGHT_MAX:
@@ -372,29 +372,30 @@ class OperationProcessor:
         if frame is None:
             return
         if frame.payload:
-            self._ship(frame)
+            self._ship()
             may_hold = not self._closing and self._all_empty()
             self._holds.shipped(len(frame.futures), may_hold=may_hold)
-        elif self._in_flight:
-            # Only repeats of events: acknowledged together with whatever is still on its way before
-            # them.
-            last = self._in_flight[-1]
-            last.futures += frame.futures
-            last.values += frame.values
+            return
+        # Only repeats of events: acknowledged together with what is still on its way before them.
+        if self._in_flight:
+            self._in_flight[-1].futures += frame.futures
+            self._in_flight[-1].values += frame.values
         else:
             self._commits.resolve(frame)
+        self._packer.full.clear()
 
     def _ship_checkpoint(self) -> None:
         operation = self._source.take()
         self._updater.accept(operation, self._updater.timestamp_ms(self._clock.time_ms()))
-        frames = self._packer.pack_checkpoint(operation)
-        waiters, self._checkpoint_waiters = self._checkpoint_waiters, []
+        self._packer.pack_checkpoint(operation)
+        last = self._packer.full[-1]
+        for waiter in self._checkpoint_waiters:
+            last.futures.append(waiter)
+            last.values.append(operation.sequence_number)
+        self._checkpoint_waiters = []
         self._checkpoint_wanted = False
-        for waiter in waiters:
-            frames[-1].futures.append(waiter)
-            frames[-1].values.append(operation.sequence_number)
-        for frame in frames:
-            self._ship(frame)
+        while self._packer.full:
+            self._ship()
         _, body = encode_operation(operation)
         self._policy.checkpointed(len(body))
         self._log.keep_room_for(len(body))
@@ -406,9 +407,12 @@ class OperationProcessor:
             if not waiter.done():
                 waiter.set_exception(self._refusal())
 
-    def _ship(self, frame: PackedFrame) -> None:
-        # First: whatever raises behind it, `fail` answers the callers of this frame.
+    def _ship(self) -> None:
+        """Give the first full frame to the log."""
+        frame = self._packer.full[0]
+        # First, and only then removed: whatever raises, `fail` answers the callers of this frame.
         self._in_flight.append(frame)
+        del self._packer.full[0]
         acknowledged = self._log.append(frame.payload)
         frame.acknowledged = acknowledged
         frame.shipped_s = self._loop.time()
@@ -499,6 +503,7 @@ class OperationProcessor:
         if self._failure is not None:
             return
         self._failure = error
+        self.room.end = -1  # At once: at the beginning of a call a signal handler could raise.
         self._closing = True
         self.room.close(self._refusal)
         self._updater.rollback()

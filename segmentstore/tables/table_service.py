@@ -284,8 +284,10 @@ class TableService:
         return await self._tables.run(name, work)
 
     async def _read(self, table: Table, reading: Awaitable[T]) -> T:
-        """What a read of the table's segment gives. Raises StaleTableError if it failed for another
-        segment has the name by now.
+        """What a read of the table's segment gives.
+
+        Raises StaleTableError if it failed, and another segment has the name by now, or its
+        container has been opened again meanwhile.
         """
         try:
             return await reading

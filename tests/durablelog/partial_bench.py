@@ -16,7 +16,7 @@ from segmentstore.contracts.attributes import KeyedUpdate, UpdateType
 from segmentstore.contracts.chunks import ChunkRecord, ObjectRecord
 from segmentstore.contracts.metadata import SegmentMetadata
 from segmentstore.contracts.metadata_checks import assert_metadata_valid
-from tests.durablelog.test_frame_packer import Bench
+from tests.durablelog.test_frame_packer import Bench, full_frames
 
 KEYS = [bytes([number]) * 16 for number in range(5)]
 
@@ -83,13 +83,15 @@ class PartialBench(Bench):
                 segment.chunks.learn(page[0].start_offset, page)
 
     def pack(self) -> list[PackedFrame]:
-        return self.packer.pack(self.queue, self.time_ms, 1)
+        self.packer.pack(self.queue, self.time_ms, 1)
+        return full_frames(self.packer)
 
     def run(self, *, frames_max: int = 1) -> None:
         self.time_ms += 1
         packed: list[PackedFrame] = []
         while self.queue:
-            packed += self.packer.pack(self.queue, self.time_ms, frames_max)
+            self.packer.pack(self.queue, self.time_ms, frames_max)
+            packed += full_frames(self.packer)
             if self.packer.stalled:
                 self.stalls += 1
                 before = self.state()
@@ -98,8 +100,8 @@ class PartialBench(Bench):
                 assert self.state() == before
                 self.learn(self.packer.lacks(self.queue))
         assert not self.packer.stalled
-        last = self.packer.seal()
-        for frame in packed if last is None else [*packed, last]:
+        self.packer.seal()
+        for frame in [*packed, *full_frames(self.packer)]:
             self._commit(frame)
         assert self.packer.idle
         assert self.packer.lacks(self.queue) == []

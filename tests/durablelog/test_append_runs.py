@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -199,3 +200,29 @@ def test_a_run_ends_before_what_is_no_part_of_it(kind: str, behind: Call) -> Non
         together = _packed(steps, payload_bytes_max, together=True)
         assert together == _packed(steps, payload_bytes_max, together=False)
         assert sum(isinstance(outcome, int) for outcome in together[2]) >= len(LIKE)
+
+
+class Meanwhile(bytes):
+    """Data at whose measuring something else is done, the first time: a signal handler's work."""
+
+    work: list[Callable[[], object]]
+
+    def __len__(self) -> int:
+        if self.work:
+            self.work.pop()()
+        return super().__len__()
+
+
+def test_what_a_signal_handler_appends_in_the_midst_of_a_run_comes_behind_it() -> None:
+    with asyncio.Runner() as runner:
+        bench = Bench(runner.get_loop(), 40_000)
+        created = bench.submit(CreateOperation("one"))
+        bench.run()
+        segment_id = int(str(created.result()))
+        data = Meanwhile(b"interrupted")
+        data.work = []
+        futures = [bench.append(segment_id, each) for each in (b"a", b"b", b"c", data, b"d")]
+        data.work = [lambda: futures.append(bench.append(segment_id, b"handler's"))]
+        bench.run()
+        assert [future.result() for future in futures] == [0, 1, 2, 3, 14, 15]
+        assert not data.work

@@ -27,6 +27,7 @@ from durablelog.pending_segment import EventSession
 from segmentstore.contracts.attributes import ATTRIBUTE_UNSET, KeyedUpdate, UpdateType
 from segmentstore.contracts.errors import BadOffsetError, SegmentError, TooManyAttributesError
 from segmentstore.contracts.metadata import ContainerMetadata
+from tests.durablelog.test_frame_packer import full_frames
 from tests.support.suites import examples
 
 COUNT_MAX = 5
@@ -78,13 +79,13 @@ class Bench:
     def _packed(self, future: asyncio.Future[object]) -> asyncio.Future[object]:
         """Packed as the processor does: what does not fill a frame may get company."""
         while self.queue:
-            self.in_flight += self.packer.pack(self.queue, 1, 4)
+            self.packer.pack(self.queue, 1, 4)
+            self.in_flight += full_frames(self.packer)
         return future
 
     def ship(self) -> None:
-        last = self.packer.seal()
-        if last is not None:
-            self.in_flight.append(last)
+        self.packer.seal()
+        self.in_flight += full_frames(self.packer)
 
     def commit_one(self) -> None:
         if self.in_flight:

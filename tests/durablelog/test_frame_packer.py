@@ -58,6 +58,13 @@ PLACED = 30
 """Appends of so many bytes are committed with their places."""
 
 
+def full_frames(packer: FramePacker) -> list[PackedFrame]:
+    """Those that are full, on their way now."""
+    full = list(packer.full)
+    packer.full.clear()
+    return full
+
+
 class Bench:
     """A packer over a fresh container, whose frames are committed at once and kept."""
 
@@ -73,13 +80,16 @@ class Bench:
         self.time_ms = 0
         self.places = 0
         """Of all appends committed."""
+        self.calls: dict[asyncio.Future[object], tuple[int, int]] = {}
+        """Segment and size of each append."""
         for frame in self._checkpoint():
             self._commit(frame)
 
     def _checkpoint(self) -> list[PackedFrame]:
         operation = CheckpointOperation(encode_checkpoint(self.metadata))
         self.updater.accept(operation, self.time_ms)
-        return self.packer.pack_checkpoint(operation)
+        self.packer.pack_checkpoint(operation)
+        return full_frames(self.packer)
 
     def append(
         self, segment_id: int, data: bytes, **conditions: object
@@ -92,6 +102,7 @@ class Bench:
             *(conditions.get(name) for name in ("expected", "updates", "event")),
         )
         self.queue.append(request)  # type: ignore[arg-type]
+        self.calls[future] = (segment_id, len(data))  # type: ignore[index]
         return future
 
     def submit(self, operation: Operation) -> asyncio.Future[object]:
@@ -104,9 +115,10 @@ class Bench:
         self.time_ms += 1
         packed: list[PackedFrame] = []
         while self.queue:
-            packed += self.packer.pack(self.queue, self.time_ms, frames_max)
-        last = self.packer.seal()
-        for frame in packed if last is None else [*packed, last]:
+            self.packer.pack(self.queue, self.time_ms, frames_max)
+            packed += full_frames(self.packer)
+        self.packer.seal()
+        for frame in [*packed, *full_frames(self.packer)]:
             self._commit(frame)
         assert self.packer.idle
         assert all(pending.idle for pending in self.updater.pending.values())
@@ -115,7 +127,8 @@ class Bench:
     def gather(self) -> None:
         """Pack what waits, and leave the frame open that is not full."""
         while self.queue:
-            for frame in self.packer.pack(self.queue, self.time_ms, 1):
+            self.packer.pack(self.queue, self.time_ms, 1)
+            for frame in full_frames(self.packer):
                 self._commit(frame)
 
     def _commit(self, frame: PackedFrame) -> None:
@@ -129,8 +142,15 @@ class Bench:
         if frame.payload:
             self.frames.append(frame)
         for future, value in zip(frame.futures, frame.values, strict=True):
+            self._check_committed(future, value)
             if not future.cancelled():
                 future.set_result(value)
+
+    def _check_committed(self, future: asyncio.Future[object], value: object) -> None:
+        """What is acknowledged is in this frame, or in one before it."""
+        segment_id, size = self.calls.get(future, (0, 0))
+        if isinstance(value, int) and segment_id in self.metadata.segments:
+            assert value + size <= self.metadata.segments[segment_id].length
 
     def _check_places(self, operation: AppendOperation) -> None:
         if len(operation.data) < PLACED:
@@ -216,6 +236,20 @@ def test_large_appends_stand_alone_between_gathered_ones(loop: asyncio.AbstractE
         sum(map(len, data[1::2])),
     ]
     assert sum(getattr(operation, "data", b"") == large for operation in operations) == 3
+
+
+@pytest.mark.parametrize("frames_max", [1, 100])
+@pytest.mark.parametrize("beyond", range(40, 240, 5))
+def test_what_comes_behind_a_large_append_that_ends_a_frame_is_acknowledged_with_its_own(
+    loop: asyncio.AbstractEventLoop, beyond: int, frames_max: int
+) -> None:
+    bench = Bench(loop, LARGE_APPEND_BYTES + beyond)
+    created = bench.submit(CreateOperation("one"))
+    bench.run()
+    segment_id = int(str(created.result()))
+    calls = [bench.append(segment_id, bytes(size)) for size in (20, LARGE_APPEND_BYTES, 20, 30, 20)]
+    bench.run()
+    assert [call.result() for call in calls] == [0, 20, *(16404, 16424, 16454)]
 
 
 def test_refusals_change_nothing_and_name_the_reason(loop: asyncio.AbstractEventLoop) -> None:
@@ -324,8 +358,8 @@ def test_a_repeated_event_is_acknowledged_with_what_it_repeats_and_dropped(
     first = bench.append(segment_id, b"event", event=(KEY, 5, EventSession()))
     repeated = bench.append(segment_id, b"event", event=(KEY, 5, EventSession()))
     older = bench.append(segment_id, b"older", event=(KEY, 4, EventSession()))
-    frames = bench.packer.pack(bench.queue, 1, 1)
-    assert not frames
+    bench.packer.pack(bench.queue, 1, 1)
+    assert not bench.packer.full
     assert not repeated.done()
     bench.run()
     assert (first.result(), repeated.result(), older.result()) == (0, None, None)

@@ -34,6 +34,7 @@ from segmentstore.contracts.chunk_list import ChunkList
 from segmentstore.contracts.chunks import ObjectRecord
 from segmentstore.contracts.errors import BadOffsetError, SegmentSealedError
 from tests.durablelog.partial_bench import KEYS, PartialBench, chunk, replace
+from tests.durablelog.test_frame_packer import full_frames
 
 
 @pytest.fixture(autouse=True)
@@ -82,8 +83,8 @@ def test_a_frame_that_is_begun_is_shipped_while_a_request_waits(bench: PartialBe
     first = bench.append(one, b"first")
     stalled = bench.append(one, b"stalled", event=(KEYS[0], 8, EventSession()))
     assert bench.pack() == []
-    frame = bench.packer.seal()
-    assert frame is not None
+    bench.packer.seal()
+    (frame,) = full_frames(bench.packer)
     bench._commit(frame)
     assert first.result() == 0
     assert bench.packer.idle

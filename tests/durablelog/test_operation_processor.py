@@ -44,6 +44,7 @@ from segmentstore.contracts.errors import (
     TierUnavailableError,
 )
 from segmentstore.contracts.metadata import ContainerMetadata
+from tests.durablelog.test_append_runs import Meanwhile
 from tests.support.loop_clock import LoopClock
 
 NO_THROTTLE = Throttle(delay_s=0.0, source="", full=False)
@@ -127,6 +128,26 @@ def test_appends_are_committed_in_the_order_of_the_calls_and_the_log_says_the_sa
         assert bench.logged() == bench.committed
         numbers = [operation.sequence_number for operation in bench.committed]
         assert numbers == sorted(set(numbers))
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("measures", [1, 2])
+def test_a_signal_handler_may_append_in_the_midst_of_an_append_and_of_a_pump(
+    measures: int,
+) -> None:
+    async def scenario() -> None:
+        bench = Bench()
+        segment_id = await bench.start()
+        futures: list[asyncio.Future[int | None]] = []
+        data = Meanwhile(b"interrupted")
+        data.work = [lambda: None] * (measures - 1)
+        data.work.insert(0, lambda: futures.append(bench.processor.append(segment_id, b"other")))
+        futures.append(bench.processor.append(segment_id, data))
+        assert not data.work
+        assert sorted(map(str, await outcomes(futures))) in (["0", "11"], ["0", "5"])
+        assert bench.processor.statistics().queue_bytes == 0
+        assert not bench.failures
 
     run_virtual(scenario())
 

@@ -18,29 +18,33 @@ from durablelog.file.file_log import FileLog
 from durablelog.frame_commits import FrameCommits
 from durablelog.frame_packer import FramePacker
 from durablelog.operation_processor import OperationProcessor
+from durablelog.queue_room import QueueRoom
 from segmentstore import AppendOutcomeUnknownError, ContainerStoppedError, SegmentStore
 from tests.store.harness import open_tiny, read_all, run
 
-PLACES: dict[str, tuple[object, str]] = {
-    "packed": (FramePacker, "seal"),
-    "checksum": (durablelog.file.file_log, "crc32c_parts"),
-    "in the log's queue": (FileLog, "append"),
-    "shipped": (OperationProcessor, "_ship"),
-    "acknowledged by the log": (FileLog, "_acknowledge"),
-    "committed": (FrameCommits, "commit"),
+PLACES: dict[str, tuple[object, str, bool]] = {
+    "packed": (FramePacker, "seal", False),
+    "before a frame is shipped": (OperationProcessor, "_ship", True),
+    "before what left the queue is noted": (QueueRoom, "note_left", True),
+    "checksum": (durablelog.file.file_log, "crc32c_parts", False),
+    "in the log's queue": (FileLog, "append", False),
+    "shipped": (OperationProcessor, "_ship", False),
+    "acknowledged by the log": (FileLog, "_acknowledge", False),
+    "committed": (FrameCommits, "commit", False),
 }
+"""What is interrupted, and whether at its beginning."""
 
 
 class CtrlCError(KeyboardInterrupt):
     """What the handler raises."""
 
 
-def raises_once(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The same call, which is interrupted right behind its end, the first time."""
+def raises_once(call: Callable[..., Any], *, before: bool = False) -> Callable[..., Any]:
+    """The same call, which is interrupted right behind its end, or `before` it, the first time."""
     left = [1]
 
     def interrupted(*arguments: Any, **keywords: Any) -> Any:
-        result = call(*arguments, **keywords)
+        result = None if left and before else call(*arguments, **keywords)
         while left:
             left.pop()
             raise CtrlCError
@@ -62,9 +66,12 @@ def test_an_interrupt_stops_the_container_and_the_log_stays_readable(
         return store
 
     async def append_more(store: SegmentStore) -> None:
-        calls = [store.append("x", b"%02d" % number) for number in range(20)]
-        taken.extend(calls)
-        await asyncio.gather(*calls)
+        # This one goes at once. The others wait for the next turn of the loop.
+        taken.append(store.append("x", b"00"))
+        monkeypatch.setattr(owner, name, raises_once(getattr(owner, name), before=before))
+        for number in range(1, 50):
+            taken.append(store.append("x", b"%02d" % number))
+        await asyncio.gather(*taken)
 
     async def end(store: SegmentStore) -> bytes:
         taken.append(store.append("x", b"late"))
@@ -83,8 +90,7 @@ def test_an_interrupt_stops_the_container_and_the_log_stays_readable(
 
     taken = list[asyncio.Future[int]]()
     store = loop.run_until_complete(begin())
-    owner, name = PLACES[place]
-    monkeypatch.setattr(owner, name, raises_once(getattr(owner, name)))
+    owner, name, before = PLACES[place]
     with pytest.raises(CtrlCError):
         loop.run_until_complete(append_more(store))
     durable = loop.run_until_complete(end(store))

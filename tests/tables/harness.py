@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Self, TypeVar
 
 from durablelog.catalog.key_store import KeyStore
@@ -123,3 +124,19 @@ async def _whole(
 def tiny_writes(monkeypatch: Any) -> None:
     """Indexes on disk are written every few keys."""
     monkeypatch.setattr(stored_index, "WRITE_KEYS", 3)
+
+
+@contextmanager
+def full_queue(store: SegmentStore, bytes_max: int) -> Iterator[None]:
+    """The queue of the first container holds so much meanwhile, and callers do not wait for room:
+    what comes beyond it is refused.
+    """
+    processor = store._containers[0]._processor
+    assert processor is not None
+    room = processor.room
+    before, request = room._bytes_max, room.request
+    room._bytes_max, room.request = bytes_max, lambda _size: None  # type: ignore[assignment, method-assign]
+    room.note_left(room.left)
+    yield
+    room._bytes_max, room.request = before, request  # type: ignore[method-assign]
+    room.note_left(room.left)

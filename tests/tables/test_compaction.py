@@ -29,7 +29,14 @@ from segmentstore.tables.table_records import (
 from segmentstore.tables.table_service import TableService
 from segmentstore.tables.table_types import NO_VERSION, TableEntry
 from tests.support.suites import size, sized
-from tests.tables.harness import ON_DISK, TINY_LIMITS, TableWorld, tiny_writes, with_tables
+from tests.tables.harness import (
+    ON_DISK,
+    TINY_LIMITS,
+    TableWorld,
+    full_queue,
+    tiny_writes,
+    with_tables,
+)
 
 BOTH = pytest.mark.parametrize("limits", [TINY_LIMITS, ON_DISK], ids=["memory", "disk"])
 CRASHES = size("TABLE_COMPACTION_CRASHES", 12, 150)
@@ -327,9 +334,6 @@ def test_a_key_whose_new_value_is_refused_beside_it_keeps_the_old_one(
         (version,) = await tables.update("t", [(b"K", NO_VERSION, b"kept")])
         for number in range(60):
             await tables.update("t", [(b"hot", NO_VERSION, b"%04d" % number * 8)])
-        processor = store._containers[0]._processor
-        assert processor is not None
-        config, bound = processor._config, processor._config.queue_bytes_max
         pipeline = tables._tables._tables["t"].pipeline
         updates: list[asyncio.Future[list[int]]] = []
 
@@ -337,11 +341,10 @@ def test_a_key_whose_new_value_is_refused_beside_it_keeps_the_old_one(
             async for records, data in record_slices(*arguments):
                 if not updates:
                     assert records[0].key == b"K"
-                    object.__setattr__(config, "queue_bytes_max", 1)
-                    update = tables.update("t", [(b"K", version, b"refused")])
-                    updates.append(asyncio.ensure_future(update))
-                    await asyncio.sleep(0)
-                    object.__setattr__(config, "queue_bytes_max", bound)
+                    with full_queue(store, 1):
+                        update = tables.update("t", [(b"K", version, b"refused")])
+                        updates.append(asyncio.ensure_future(update))
+                        await asyncio.sleep(0)
                 yield records, data
 
         monkeypatch.setattr(compaction, "record_slices", slices)

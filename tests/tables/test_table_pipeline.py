@@ -22,7 +22,14 @@ from segmentstore.tables.table import Table
 from segmentstore.tables.table_records import put_parts
 from segmentstore.tables.table_service import TableService
 from segmentstore.tables.table_types import NO_VERSION, NOT_EXISTS, TableEntry
-from tests.tables.harness import ON_DISK, TINY_LIMITS, TableWorld, tiny_writes, with_tables
+from tests.tables.harness import (
+    ON_DISK,
+    TINY_LIMITS,
+    TableWorld,
+    full_queue,
+    tiny_writes,
+    with_tables,
+)
 
 BOTH = pytest.mark.parametrize("limits", [TINY_LIMITS, ON_DISK], ids=["memory", "disk"])
 
@@ -232,16 +239,12 @@ def test_a_store_that_takes_nothing_more_refuses_and_the_table_goes_on() -> None
         await tables.create("t")
         await tables.update("t", [(b"k", NO_VERSION, b"v")])
         table = tables._tables._tables["t"]
-        processor = store._containers[0]._processor
-        assert processor is not None
-        bound = processor._config.queue_bytes_max
-        object.__setattr__(processor._config, "queue_bytes_max", 3000)
-        calls = [
-            asyncio.ensure_future(tables.update("t", [(b"%d" % number, NO_VERSION, b"v" * 900)]))
-            for number in range(20)
-        ]
-        outcomes = await asyncio.gather(*calls, return_exceptions=True)
-        object.__setattr__(processor._config, "queue_bytes_max", bound)
+        with full_queue(store, 3000):
+            updates = [
+                tables.update("t", [(b"%d" % number, NO_VERSION, b"v" * 900)])
+                for number in range(20)
+            ]
+            outcomes = await asyncio.gather(*updates, return_exceptions=True)
         refused = [each for each in outcomes if isinstance(each, BaseException)]
         assert refused
         assert all(isinstance(each, TierUnavailableError) for each in refused)
