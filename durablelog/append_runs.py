@@ -17,13 +17,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 from durablelog.frame_requests import (
     LARGE_APPEND_BYTES,
     AppendRequest,
     PackedFrame,
     Request,
+    next_of,
 )
 from durablelog.operation_codec import ATTRIBUTE_LENGTH
 from durablelog.pending_segment import Event, PendingSegment
@@ -68,7 +68,7 @@ def _take_plain(
     assert parts is not None
     segment_id, begin, taken = pending.segment_id, pending.length, 0
     offset, end = begin, begin + room
-    for item in _next_of(queue):
+    for item in next_of(queue, RUN_MAX):
         try:
             other, data, future, expected, updates, event = item  # type: ignore[misc]
         except TypeError:
@@ -113,7 +113,7 @@ def _take_numbered(
     if key == count_key or number is None or count is None or ATTRIBUTE_UNSET in (number, count):
         return 0, 0
     segment_id, offset, taken, used = pending.segment_id, pending.length, 0, 0
-    for item in _next_of(queue):
+    for item in next_of(queue, RUN_MAX):
         try:
             other, data, future, expected, updates, event = item  # type: ignore[misc]
             number_update, count_update = updates  # type: ignore[misc]
@@ -163,7 +163,7 @@ def _take_events(
         return 0, 0
     assert parts is not None
     segment_id, offset, taken, used = pending.segment_id, pending.length, 0, 0
-    for item in _next_of(queue):
+    for item in next_of(queue, RUN_MAX):
         try:
             other, data, future, expected, updates, event = item  # type: ignore[misc]
             its_key, its_number, its_session = event  # type: ignore[misc]
@@ -194,15 +194,6 @@ def _take_events(
         _note(pending, {key: number})
         _leave(queue, taken)
     return taken, used
-
-
-def _next_of(queue: deque[Request]) -> tuple[Request, ...]:
-    while True:
-        try:
-            return tuple(islice(queue, RUN_MAX))
-        except RuntimeError:
-            # A collection of garbage has run in it, and a signal handler that appends in that.
-            continue
 
 
 def _note(pending: PendingSegment, values: dict[AttributeKey, int]) -> None:

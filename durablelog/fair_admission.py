@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from durablelog.frame_requests import (
@@ -62,6 +63,8 @@ class FairAdmission:
         """Bytes admitted by segment since the pause began."""
         self._room = self._fair = 0
         self._relief: int | None = None
+        self._moving: list[Request] = []
+        """On their way within `begin`: what raises there, such as a signal handler, loses none."""
 
     def __len__(self) -> int:
         return len(self.admitted) + len(self.deferred)
@@ -75,7 +78,9 @@ class FairAdmission:
         """
         self._room, self._fair, self._relief = room_bytes, fair_bytes, relief_bytes
         self._spent.clear()
-        oldest = [self.deferred.popleft() for _ in range(min(len(self.deferred), CHECKS_MAX))]
+        oldest = self._moving = list(islice(self.deferred, CHECKS_MAX))
+        for _ in oldest:
+            self.deferred.popleft()
         kept: list[Request] = []
         blocked: set[int] = set()
         operations = 0
@@ -90,6 +95,7 @@ class FairAdmission:
             blocked.update(segments)
             operations += not isinstance(request, tuple)
         self.deferred.extendleft(reversed(kept))
+        self._moving = []
 
     def sort(self, queue: deque[Request]) -> int:
         """Take all that waits in `queue`: it is admitted or set aside. Gives the bytes admitted.
@@ -98,14 +104,17 @@ class FairAdmission:
         """
         counts, room = self._counts, self._room
         while queue:
-            request = queue.popleft()
+            request = queue[0]
             segments = _segments(request)
             follows = any(segment_id in counts for segment_id in segments)
             follows |= self._operations > 0 and _is_creation(request)
+            # It leaves the queue last: what raises before loses none.
             if not follows and self._admits(request):
                 self.admitted.append(request)
+                queue.popleft()
                 continue
             self.deferred.append(request)
+            queue.popleft()
             self._operations += not isinstance(request, tuple)
             for segment_id in segments:
                 counts[segment_id] = counts.get(segment_id, 0) + 1
@@ -119,9 +128,10 @@ class FairAdmission:
         """
         released = 0
         while self.deferred and released < length:
-            request = self.deferred.popleft()
+            request = self.deferred[0]
             self._forget(request)
             self.admitted.append(request)
+            self.deferred.popleft()
             if isinstance(request, tuple) and not request[2].done():
                 released += len(request[1])
         self._room -= released
@@ -129,7 +139,7 @@ class FairAdmission:
 
     def take_all(self) -> list[Request]:
         """Give back everything, and be empty."""
-        requests = [*self.admitted, *self.deferred]
+        requests = [*self.admitted, *self._moving, *self.deferred]
         self.admitted.clear()
         self.deferred.clear()
         self._counts.clear()

@@ -23,7 +23,6 @@ import asyncio
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 from durablelog.append_frames import plain_entry
 from durablelog.append_runs import take_run
@@ -36,6 +35,7 @@ from durablelog.frame_requests import (
     OperationRequest,
     PackedFrame,
     Request,
+    next_of,
     refuse,
 )
 from durablelog.metadata_needs import AttributeNeed, Need, keys_of
@@ -133,13 +133,14 @@ class FramePacker:
             elif not head.future.cancelled() and self._updater.unknown(head.operation):
                 self.stalled = True
             else:
+                self._serving = head
                 queue.popleft()
                 self._pack_operation(head)
 
     def lacks(self, queue: deque[Request]) -> list[Need]:
         """What its next requests need of what memory has in part, as far as it is not there."""
         needs: dict[Need, None] = {}
-        for request in islice(queue, REQUESTS_AHEAD):
+        for request in next_of(queue, REQUESTS_AHEAD):
             if isinstance(request, tuple):
                 needs.update(dict.fromkeys(self._lacks_for(request)))
             else:
@@ -420,7 +421,6 @@ class FramePacker:
     # --- everything else --------------------------------------------------------------------------
 
     def _pack_operation(self, request: OperationRequest) -> None:
-        self._serving = request
         self.bytes_taken += request.queued_bytes
         future = request.future
         if future.cancelled():

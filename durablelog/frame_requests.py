@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.operations import AppendOperation, Operation
@@ -48,6 +50,16 @@ REQUEST_BYTES = 256
 """What a request that waits takes in memory beside its data, about."""
 LARGE_APPEND_BYTES = 16 * 1024
 """From here on an append is an operation of its own."""
+
+
+def next_of(queue: deque[Request], count: int) -> tuple[Request, ...]:
+    """The first `count` of a queue. O(count)."""
+    while True:
+        try:
+            return tuple(islice(queue, count))
+        except RuntimeError:
+            # A collection of garbage has run in it, and a signal handler that appends in that.
+            continue
 
 
 class PackedFrame:

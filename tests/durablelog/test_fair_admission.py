@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from durablelog import fair_admission
 from durablelog.fair_admission import CHECKS_MAX, RELIEF_BYTES, FairAdmission
 from durablelog.frame_requests import (
     OperationRequest,
@@ -198,3 +201,41 @@ def test_a_pause_checks_a_bounded_number_again() -> None:
     fair.begin(1 << 30, 10)
     assert looks == list(range(CHECKS_MAX))
     loop.close()
+
+
+@pytest.mark.parametrize("stage", ["begin", "sort", "release"])
+@pytest.mark.parametrize("call", range(1, 8))
+def test_an_interrupt_loses_no_request(
+    stage: str, call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        requests: list[Request] = [
+            (number % 3, bytes(40), loop.create_future(), None, None, None) for number in range(24)
+        ]
+        fair = FairAdmission(lambda _segment_id: 0)
+        fair.begin(100, 50)
+        queue = deque(requests[:12])
+        fair.sort(queue)
+        assert fair.deferred
+        queue = deque(requests[12:])
+        left = [call]
+
+        segments_of = fair_admission._segments
+
+        def interrupted(request: Request) -> tuple[int, ...]:
+            left[0] -= 1
+            if left[0] == 0:
+                raise KeyboardInterrupt
+            return tuple(segments_of(request))
+
+        monkeypatch.setattr(fair_admission, "_segments", interrupted)
+        stages: dict[str, Callable[[], object]] = {
+            "begin": lambda: fair.begin(400, 200),
+            "sort": lambda: fair.sort(queue),
+            "release": lambda: fair.release(1000),
+        }
+        with pytest.raises(KeyboardInterrupt):
+            stages[stage]()
+        kept = {id(request) for request in (*fair.take_all(), *queue)}
+        assert kept == {id(request) for request in requests}

@@ -135,7 +135,12 @@ def full_queue(store: SegmentStore, bytes_max: int) -> Iterator[None]:
     assert processor is not None
     room = processor.room
     before, request = room._bytes_max, room.request
-    room._bytes_max, room.request = bytes_max, lambda _size: None  # type: ignore[assignment, method-assign]
+
+    def no_wait(size: int) -> asyncio.Future[None] | None:
+        del size
+        return None
+
+    room._bytes_max, room.request = bytes_max, no_wait  # type: ignore[method-assign]
     room.note_left(room.left)
     yield
     room._bytes_max, room.request = before, request  # type: ignore[method-assign]

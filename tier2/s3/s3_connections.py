@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from functools import partial
 from http.client import HTTPResponse
 from socket import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from botocore.awsrequest import (
     AWSHTTPConnection,
@@ -28,9 +28,6 @@ from botocore.awsrequest import (
     AWSHTTPSConnection,
     AWSHTTPSConnectionPool,
 )
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
 
 SEND_TIMEOUT_S: Final = 60
 """For the server to take one buffer of a body."""
@@ -72,7 +69,7 @@ class _BoundedReader(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: WriteableBuffer) -> int | None:
+    def readinto(self, buffer: Any) -> int | None:
         left_s = self._left_s()
         if left_s <= 0:
             raise TimeoutError
