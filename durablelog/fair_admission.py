@@ -24,9 +24,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from durablelog.frame_requests import (
-    Request,
-)
+from durablelog.frame_requests import Request
 from durablelog.operations import (
     CreateOperation,
     DeleteOperation,

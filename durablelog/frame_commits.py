@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 
 from durablelog.checkpoint_source import CheckpointSource
 from durablelog.durable_data_log import DurableDataLog, LogAddress
-from durablelog.frame_requests import (
-    PackedFrame,
-)
+from durablelog.frame_requests import PackedFrame
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (

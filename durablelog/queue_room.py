@@ -11,9 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from durablelog.frame_requests import (
-    REQUEST_BYTES,
-)
+from durablelog.frame_requests import REQUEST_BYTES
 
 
 class QueueRoom:

@@ -148,6 +148,9 @@ class SegmentStore(StoreInspection, StoreArchive, StoreContainers, StoreStatus):
             try:
                 home = self._homes[name]
             except (KeyError, TypeError):
+                home = None
+            if home is None:
+                # Not in the handler: its refusal would name a KeyError as its cause.
                 home = self._home(name)
             payload = data
             if type(payload) is not bytes or len(payload) > self._append_bytes_max:

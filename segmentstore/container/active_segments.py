@@ -21,10 +21,7 @@ from operator import itemgetter
 from typing import Any
 
 from durablelog.catalog.metadata_catalog import MetadataCatalog
-from durablelog.frame_requests import (
-    REQUEST_BYTES,
-    AppendRequest,
-)
+from durablelog.frame_requests import REQUEST_BYTES, AppendRequest
 from durablelog.metadata_needs import ChunkNeed, needs_in_replay
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import CreateOperation, Operation, segments_of

@@ -6,10 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from durablelog.frame_requests import (
-    AppendRequest,
-    refuse,
-)
+from durablelog.frame_requests import AppendRequest, refuse
 from durablelog.pending_segment import Event
 from durablelog.queue_room import QueueRoom
 from segmentstore.container.eviction import Eviction

@@ -6,9 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from durablelog.frame_requests import (
-    PackedFrame,
-)
+from durablelog.frame_requests import PackedFrame
 from durablelog.metadata_needs import AttributeNeed, Need
 from durablelog.operations import CreateOperation, StorageUpdateOperation
 from segmentstore.contracts.attribute_table import NO_ATTRIBUTES

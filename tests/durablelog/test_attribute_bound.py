@@ -10,11 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from durablelog.frame_packer import FramePacker
-from durablelog.frame_requests import (
-    OperationRequest,
-    PackedFrame,
-    Request,
-)
+from durablelog.frame_requests import OperationRequest, PackedFrame, Request
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (
     CreateOperation,

@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 
 from durablelog import fair_admission
 from durablelog.fair_admission import CHECKS_MAX, RELIEF_BYTES, FairAdmission
-from durablelog.frame_requests import (
-    OperationRequest,
-    Request,
-)
+from durablelog.frame_requests import OperationRequest, Request
 from durablelog.operations import (
     CreateOperation,
     DeleteOperation,

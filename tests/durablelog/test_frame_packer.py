@@ -17,12 +17,7 @@ from durablelog.checkpoint_codec import encode_checkpoint
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogAddress, LogFrame
 from durablelog.frame_packer import FramePacker
-from durablelog.frame_requests import (
-    LARGE_APPEND_BYTES,
-    OperationRequest,
-    PackedFrame,
-    Request,
-)
+from durablelog.frame_requests import LARGE_APPEND_BYTES, OperationRequest, PackedFrame, Request
 from durablelog.log_positions import LogPositions
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operations import (

@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 
 from durablelog.frame_packer import REQUESTS_AHEAD
-from durablelog.frame_requests import (
-    LARGE_APPEND_BYTES,
-    REQUEST_BYTES,
-    OperationRequest,
-)
+from durablelog.frame_requests import LARGE_APPEND_BYTES, REQUEST_BYTES, OperationRequest
 from durablelog.metadata_needs import ALL_CHUNKS, AttributeNeed, ChunkNeed, Need
 from durablelog.operations import (
     ChunkReplacement,

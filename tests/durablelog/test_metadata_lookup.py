@@ -10,10 +10,7 @@ import pytest
 
 from durablelog.checkpoint_source import CheckpointSource
 from durablelog.durable_data_log import LogAddress
-from durablelog.frame_requests import (
-    REQUEST_BYTES,
-    AppendRequest,
-)
+from durablelog.frame_requests import REQUEST_BYTES, AppendRequest
 from durablelog.metadata_lookup import MetadataLookup
 from durablelog.metadata_needs import AttributeNeed, ChunkNeed, Need
 from durablelog.operations import (

@@ -16,9 +16,7 @@ import pytest
 from durablelog.checkpoint_source import CheckpointSource
 from durablelog.data_frame_reader import DataFrameReader
 from durablelog.durable_data_log import LogFrame
-from durablelog.frame_requests import (
-    AppendRequest,
-)
+from durablelog.frame_requests import AppendRequest
 from durablelog.log_positions import LogPositions
 from durablelog.memory_data_log import MemoryDataLog, MemoryLogStore
 from durablelog.metadata_lookup import Learn

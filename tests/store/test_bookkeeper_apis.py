@@ -13,9 +13,7 @@ from uuid import UUID
 import pytest
 
 from durablelog.bookkeeper import ownership_lease
-from durablelog.frame_requests import (
-    REQUEST_BYTES,
-)
+from durablelog.frame_requests import REQUEST_BYTES
 from segmentstore import (
     AttributeUpdate,
     ContainerStoppedError,

@@ -67,8 +67,9 @@ class TestCreateAndList:
                 for call in (store.get_info, store.seal, store.delete, store.get_attributes):
                     with pytest.raises(InvalidNameError):
                         await call(name)
-                with pytest.raises(InvalidNameError):
+                with pytest.raises(InvalidNameError) as caught:
                     await store.append(name, b"x")
+                assert not isinstance(caught.value.__context__, LookupError | TypeError)
                 with pytest.raises(InvalidNameError):
                     await store.read(name, 0, 1)
 

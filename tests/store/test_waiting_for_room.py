@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from durablelog.frame_requests import (
-    REQUEST_BYTES,
-)
+from durablelog.frame_requests import REQUEST_BYTES
 from recovery.harness.simulation.virtual_loop import run_virtual
 from segmentstore import (
     AppendOutcomeUnknownError,
