@@ -136,9 +136,10 @@ def test_connections_that_hang_leave_all_others_to_the_reads_behind_them(
         s3.proxy.fault(Stall(), "get")
         reading = asyncio.ensure_future(read(storage))
         await until(lambda: len(s3.proxy.seen("get")) >= SAMPLES_MIN + 8)
+        assert gets(storage).hedges == 1
+        # From here on the place is free, and on a busy machine a second request may be sent.
         s3.proxy.release()
         assert await reading == WHOLE[500:600]
-        assert gets(storage).hedges == 1
 
     s3.proxy._seen.clear()
     # On a busy machine all of it may take longer than the 5 s that it is otherwise.
