@@ -58,7 +58,7 @@ class EmbeddedPeer:
         """Nothing runs."""
 
 
-class GroupCommit(ABC):
+class GroupedLog(ABC):
     """A `PeerLog` over a store with transactions: what waits while a commit is under way goes into
     the next one, as the skeleton does it.
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.peers.embedded import EmbeddedPeer, GroupCommit, Records
+from bench.peers.embedded import EmbeddedPeer, GroupedLog, Records
 from bench.peers.libraries import library
 from bench.peers.peer import Peer, PeerLog
 
@@ -18,7 +18,7 @@ _MAP_BYTES: Final = 64 << 30
 """Of addresses, not of disk."""
 
 
-class LmdbLog(GroupCommit):
+class LmdbLog(GroupedLog):
     """One environment in a folder."""
 
     def __init__(self, folder: Path) -> None:

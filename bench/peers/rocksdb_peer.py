@@ -11,14 +11,14 @@ from typing import Final
 
 from rocksdict import DBCompressionType, Options, Rdict, WriteBatch, WriteOptions
 
-from bench.peers.embedded import EmbeddedPeer, GroupCommit, Records
+from bench.peers.embedded import EmbeddedPeer, GroupedLog, Records
 from bench.peers.peer import Peer, PeerLog
 
 _KEY: Final = struct.Struct(">QQ")
 _HIGHEST: Final = (1 << 64) - 1
 
 
-class RocksdbLog(GroupCommit):
+class RocksdbLog(GroupedLog):
     """One database in a folder."""
 
     def __init__(self, folder: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench.peers.embedded import EmbeddedPeer, GroupCommit, Records
+from bench.peers.embedded import EmbeddedPeer, GroupedLog, Records
 from bench.peers.peer import Peer, PeerLog
 
 _SHIFT: Final = 40
@@ -21,7 +21,7 @@ _SETTINGS: Final = (
 )
 
 
-class SqliteLog(GroupCommit):
+class SqliteLog(GroupedLog):
     """One database in a folder."""
 
     def __init__(self, folder: Path) -> None:

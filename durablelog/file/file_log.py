@@ -1,14 +1,10 @@
 """The file log: Tier 1 on a local disk, one folder per container (docs/formats/file-log.md).
 
-The event loop owns everything here but the group writer; that belongs to the *writer thread*, an
-executor of one thread on which groups are written one after another. A second executor prepares
-files, reads in sequence, and removes. A third reads by place, for callers without number: appends
-must not wait behind them for a file, nor they behind the zeros of one.
-
-How an append goes: `append` queues the frame with its payload's checksum and, if the writer thread
-is idle, sends it one `_drain`. The drain takes all that waits, writes and syncs it, reports to the
-loop, and goes on until nothing waits. Its last report says that it rests. Only the loop clears
-`_writer_busy`, and checks the queue when it does, so no frame is ever left behind between the two.
+How an append goes: `append` hands the frame to the group commit, with its payload's checksum. That
+writes and syncs groups, on the loop or on the *writer thread* (group_commit.py), and reports each.
+A second executor prepares files, reads in sequence, and removes. A third reads by place, for
+callers without number: appends must not wait behind them for a file, nor they behind the zeros of
+one. All else is the event loop's.
 
 A full disk is no failure: frames wait in the queue until there is room, which is searched for again
 and again, at growing intervals (docs/decisions/0030-full-log-disk.md).
@@ -35,15 +31,13 @@ from durablelog.durable_data_log import (
     SealedPart,
 )
 from durablelog.file.file_parts import FileParts
-from durablelog.file.file_preparer import FilePreparer, Need
+from durablelog.file.file_preparer import FilePreparer
 from durablelog.file.file_truncation import FileTruncation
+from durablelog.file.group_commit import GroupCommit
 from durablelog.file.group_writer import (
     GROUP_BYTES_MAX,
-    GroupWriter,
-    PreparedFile,
     WaitingFrame,
     WrittenGroup,
-    take_group,
 )
 from durablelog.file.log_folder import LogFolder
 from durablelog.file.log_layout import (
@@ -53,7 +47,6 @@ from durablelog.file.log_layout import (
     split_address,
 )
 from durablelog.file.log_reading import LogReading, read_ranges
-from durablelog.file.room import NoRoomError
 from segmentstore.contracts.checksum import Buffer, crc32c_parts
 from segmentstore.contracts.errors import (
     ConfigError,
@@ -64,9 +57,7 @@ from segmentstore.contracts.errors import (
     describe,
 )
 from segmentstore.contracts.ledgers import ReadHandle
-from segmentstore.contracts.loop_calls import LoopCalls
 from segmentstore.contracts.runtime import Runtime
-from segmentstore.contracts.serial_thread import post
 
 FILE_BYTES: Final = 64 * 1024 * 1024
 KEPT_SHARE: Final = 4
@@ -108,17 +99,14 @@ class FileLog(DurableDataLog):
             directory, container_id, runtime.disk, tag, epoch_min, payload_bytes_max
         )
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._calls: LoopCalls | None = None
         self._writer_thread: Executor | None = None
         self._helper: Executor | None = None
         self._place_reader: Executor | None = None  # made when something is read by place
         self._failure: Callable[[], SegmentStoreError] | None = self._stopped
         self._closed = False
         self._closing = asyncio.Lock()
-        self._queue: deque[WaitingFrame] = deque()
         self._in_flight: deque[tuple[asyncio.Future[LogAddress], int]] = deque()
         self._stopping: list[bool] = []  # grows once; checked from the executors
-        self._writer_busy = False
         self._said_full = False
         self._room = 0
         """Bytes behind the last acknowledged frame that need no more room of the disk."""
@@ -128,13 +116,22 @@ class FileLog(DurableDataLog):
             self._folder,
             file_bytes,
             self._stopping,
-            on_ready=self._start_writer,
+            on_ready=self._file_ready,
             on_file=self._room_changed,
-            on_failure=lambda error: self._running()[1].submit(self._no_file, error),
+            on_failure=lambda error: self._running()[1].submit(self._commit.no_file, error),
             on_room=self._room_changed,
         )
         self._truncation = FileTruncation(
             self._folder, self._preparer, self._running, self._give_up
+        )
+        self._commit = GroupCommit(
+            self._folder,
+            self._preparer,
+            self._stopping,
+            room_wanted=self._room_wanted,
+            on_written=self._acknowledge,
+            on_full=self._file_full,
+            on_failed=self._give_up,
         )
         self._parts = FileParts(
             self._folder, container_id, runtime, self.check_primary, self._truncation.unpinned
@@ -178,6 +175,10 @@ class FileLog(DurableDataLog):
         """Bytes that are left to operations that make room."""
         return self._preparer.file_bytes // KEPT_SHARE
 
+    def _room_wanted(self) -> int:
+        """So that what comes behind what is on its way still has room that is known."""
+        return self._kept + min(self._bytes_in_flight, GROUP_BYTES_MAX)
+
     @property
     def payload_bytes_max(self) -> int:
         return self._payload_bytes_max
@@ -187,7 +188,8 @@ class FileLog(DurableDataLog):
             raise ContainerStoppedError(self._container_id)
         self._writer_thread = self._runtime.executor(f"log-{self._container_id}", 1)
         self._helper = self._runtime.executor(f"log-{self._container_id}-files", 1)
-        self._loop, self._calls = asyncio.get_running_loop(), LoopCalls()
+        self._loop = asyncio.get_running_loop()
+        self._commit.open(self._writer_thread, self._helper)
         opened = False
         try:
             await self._loop.run_in_executor(
@@ -203,6 +205,7 @@ class FileLog(DurableDataLog):
                 await self.close()
         self._failure = None
         self._parts.begin()
+        self._commit.begin(self._folder.kernel_syncs)
         self._room = self._folder.writer.room
         self._preparer.begin(self._loop, self._helper, short=not self._folder.found_room)
 
@@ -222,9 +225,7 @@ class FileLog(DurableDataLog):
         frame = WaitingFrame(payload, length, crc32c_parts(payload))
         self._in_flight.append((future, length))
         self._bytes_in_flight += length
-        self._queue.append(frame)
-        if not self._writer_busy and not self._preparer.needed:
-            self._start_writer()
+        self._commit.add(frame)
         return future
 
     def read(self, start: LogAddress | None = None) -> AsyncGenerator[Sequence[LogFrame], None]:
@@ -293,9 +294,9 @@ class FileLog(DurableDataLog):
                 reader.shutdown(wait=False)
                 self._place_reader = None
             await self._loop.run_in_executor(helper, _nothing)
+            await self._commit.settle()
             await self._loop.run_in_executor(writer_thread, self._release)
-            if self._calls is not None:
-                self._calls.close()
+            self._commit.close()
             self._writer_thread = self._helper = None
             helper.shutdown(wait=False)
             writer_thread.shutdown(wait=False)
@@ -318,121 +319,16 @@ class FileLog(DurableDataLog):
             retained_bytes=self._folder.truncated.retained_bytes,
         )
 
-    # --- the writer thread ------------------------------------------------------------------------
+    # --- reports, on the loop ---------------------------------------------------------------------
 
-    def _start_writer(self) -> None:
-        _, writer_thread, _ = self._running()
-        self._writer_busy = True
-        post(writer_thread, self._drain)
-
-    def _drain(self) -> None:
-        """On the writer thread: write groups until nothing waits, then rest; or rest because no
-        file is ready.
-
-        When the loop stops this thread it may empty the queue at any moment; what that raises here
-        meets a log that has failed already, and changes nothing.
-        """
-        writer, preparer = self._folder.writer, self._preparer
-        fits = True
-        try:
-            while not self._stopping:
-                if not self._queue:
-                    self._post(self._writer_idle, None)
-                    return
-                length = self._queue[0].length
-                fits = writer.fits(length)
-                if not fits or self._rolls_early(writer):
-                    prepared = preparer.take()
-                    if prepared is not None:
-                        self._roll(writer, prepared, stays=fits)
-                        fits = True
-                    elif not fits:
-                        self._post(self._writer_needs, "file", "")
-                        return
-                try:
-                    # So that what comes behind this group still has room that is known.
-                    kept = self._kept + min(self._bytes_in_flight, GROUP_BYTES_MAX)
-                    if (
-                        not writer.secure(FRAME_HEADER_LENGTH + length, kept)
-                        and not preparer.shortage
-                    ):
-                        self._post(
-                            preparer.put_off,
-                            f"no room to grow a log file in {self._folder.directory}",
-                        )
-                except NoRoomError:
-                    prepared = preparer.take()
-                    if prepared is None:
-                        raise
-                    self._roll(writer, prepared, stays=False)
-                    continue
-                group = writer.write(take_group(self._queue, writer.room))
-                if not self._queue:
-                    # One call for report and rest: the loop checks the queue again when it gets
-                    # it.
-                    self._post(self._writer_idle, group)
-                    return
-                self._post(self._written, group)
-        except NoRoomError as error:
-            detail = f"writing the log in {self._folder.directory}: {error}"
-            self._post(self._writer_needs, "room" if fits else "file", detail)
-        except Exception as error:  # noqa: BLE001
-            # Whatever it is, the futures must not wait for ever.
-            self._post(self._fail, self._failure_of("writing", self._folder.reason(error)))
-
-    def _roll(self, writer: GroupWriter, prepared: PreparedFile, *, stays: bool) -> None:
-        """Go on in a prepared file; if it gets no name, in the present one where that `stays`."""
-        try:
-            writer.roll(prepared)
-        except NoRoomError as error:
-            detail = f"beginning a log file in {self._folder.directory}: {error}"
-            self._post(self._preparer.lost, prepared, detail)
-            if not stays:
-                raise
-
-    def _rolls_early(self, writer: GroupWriter) -> bool:
-        """What was shipped by the room of the present file has its place in the next one, too."""
-        ready = self._preparer.prepared
-        return writer.prefers_roll and ready is not None and ready.room >= writer.room
-
-    def _no_file(self, error: Exception) -> None:
-        """On the writer thread, which waits for a file that could not be made."""
-        self._post(self._fail, self._failure_of("preparing a file of", self._folder.reason(error)))
-
-    def _post(self, callback: Callable[..., None], *arguments: object) -> None:
-        assert self._calls is not None
-        self._calls.call(callback, *arguments)
-
-    # --- reports from the writer thread, on the loop ----------------------------------------------
-
-    def _written(self, group: WrittenGroup) -> None:
-        try:
-            self._acknowledge(group)
-        except BaseException as error:
-            # A signal handler's, too: an acknowledgement that is lost here comes never again.
-            self.on_failed(self._give_up("acknowledging what was written to", error))
-            raise
-
-    def _writer_idle(self, group: WrittenGroup | None) -> None:
-        self._writer_busy = False
-        if group is not None:
-            self._written(group)
-        if self._failure is None and self._queue and not self._writer_busy:
-            self._start_writer()
+    def _file_ready(self) -> None:
+        self._commit.start()
 
     def _room_changed(self) -> None:
         self.on_room()
 
-    def _writer_needs(self, what: Need, detail: str) -> None:
-        self._writer_busy = False
-        if self._failure is not None:
-            return
-        if what == "room":
-            self._room = 0
-        if self._preparer.prepared is not None:
-            self._start_writer()
-        else:
-            self._preparer.need(what, detail)
+    def _file_full(self) -> None:
+        self._room = 0
 
     def _acknowledge(self, group: WrittenGroup) -> None:
         if self._failure is not None:
@@ -468,7 +364,7 @@ class FileLog(DurableDataLog):
 
     def _fail_all(self, failure: Callable[[], SegmentStoreError]) -> None:
         in_flight, self._in_flight, self._bytes_in_flight = self._in_flight, deque(), 0
-        self._queue.clear()
+        self._commit.drop()
         for future, _ in in_flight:
             if not future.done():
                 future.set_exception(failure())

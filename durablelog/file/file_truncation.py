@@ -2,8 +2,8 @@
 
 On the event loop; the work is done on the log's executors. Rules of this file:
 
-- the state record, and the second names before it, are written on the writer thread: a group is
-  never acknowledged beside a change of the record;
+- the state record, and the second names before it, are written on the writer thread, one change
+  behind the other;
 - nothing is removed while frames are read in sequence, nor what is read as a part. What stays
   behind goes with the next opening.
 """

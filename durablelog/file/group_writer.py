@@ -89,6 +89,15 @@ class PreparedFile:
         return max(0, self.allocated - FILE_HEADER_LENGTH)
 
 
+class UnsyncedGroup(NamedTuple):
+    """A group that is in a file, and may not be durable yet."""
+
+    file: DiskFile
+    addresses: list[LogAddress]
+    end_position: int
+    end_sequence: int
+
+
 class WrittenGroup(NamedTuple):
     """A durable group: addresses of its frames, and the file they lie in (shared; read on the
     loop).
@@ -194,6 +203,11 @@ class GroupWriter:
         """Bytes left in the current file that need no more room of the disk, headers included."""
         return min(self._limit, self._allocated) - self._position
 
+    def has_room(self, size: int, kept: int) -> bool:
+        """True if frames of `size` bytes, headers included, need nothing of `secure`."""
+        room = self.room
+        return size <= room and (room >= kept or self._allocated >= self._limit)
+
     @property
     def prefers_roll(self) -> bool:
         """The current file is one that was begun without preparation, and grows: a prepared one
@@ -249,6 +263,13 @@ class GroupWriter:
         Raises OSError (outcome unknown), and what `StateFile.loss` gives: the log is not ours any
         more.
         """
+        return self.commit(self.put(group))
+
+    def put(self, group: Sequence[WaitingFrame]) -> UnsyncedGroup:
+        """Write frames that fit. Nothing else is written before `commit`, or `finish`.
+
+        Raises OSError (outcome unknown).
+        """
         assert self._file is not None
         sequence = self._next_sequence
         durable_through = sequence - 1
@@ -267,20 +288,28 @@ class GroupWriter:
         if len(buffers) > _JOIN_PARTS_MIN and position - start < len(buffers) * _JOIN_AVERAGE_MAX:
             buffers = [b"".join(buffers)]
         self._file.pwrite(buffers, start)
-        self._file.sync()
+        return UnsyncedGroup(self._file, addresses, position, sequence)
+
+    def commit(self, group: UnsyncedGroup) -> WrittenGroup:
+        """Sync what was put. Raises what `write` does."""
+        group.file.sync()
+        return self.finish(group)
+
+    def finish(self, group: UnsyncedGroup) -> WrittenGroup:
+        """Count what was put, and is synced. Raises what `write` does."""
         self._check_ownership()
-        self._position = position
-        self._next_sequence = sequence
+        position = self._position = group.end_position
+        self._next_sequence = group.end_sequence
         wants = (
             self.prefers_roll
             or position - FILE_HEADER_LENGTH > (self._limit - FILE_HEADER_LENGTH) // 2
         )
         entered, self._entered_bytes = self._entered_bytes, 0
         return WrittenGroup(
-            addresses,
+            group.addresses,
             self._entry,
             position,
-            sequence,
+            group.end_sequence,
             wants,
             self.room,
             self.prefers_roll,

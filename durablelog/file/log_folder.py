@@ -41,7 +41,13 @@ from durablelog.file.room import NoRoomError, Reserve
 from durablelog.file.spare_files import SpareFiles
 from durablelog.file.truncated_files import TruncatedFiles
 from durablelog.log_view import LogChangedError
-from segmentstore.contracts.disk import Disk, DiskFile, make_directories, remove_if_there
+from segmentstore.contracts.disk import (
+    Disk,
+    DiskFile,
+    KernelSyncs,
+    make_directories,
+    remove_if_there,
+)
 from segmentstore.contracts.errors import (
     ConfigError,
     DataCorruptionError,
@@ -94,6 +100,8 @@ class LogFolder:
         )
         self.found_room = False
         """Whether the opening found the room it searched for."""
+        self.kernel_syncs: KernelSyncs | None = None
+        """Of the folder, for the loop; from `open` on."""
         self.epoch = 0
         self.truncation_address = LogAddress(0)
         self.last_address = LogAddress(0)
@@ -123,6 +131,7 @@ class LogFolder:
             with self.explained():
                 self._open(file_bytes)
                 self._find_room(kept)
+                self.kernel_syncs = self.disk.kernel_syncs(self.directory)
         except NotPrimaryError as error:
             raise StoreInUseError(
                 self.directory, "another owner opened it at the same time"

@@ -134,9 +134,12 @@ class StateFile:
         self._directory = directory
         self._disk = disk
         self._tag = tag
-        self._version = record.version
-        self._file = record.file
-        self.state = record.state
+        self._record = record  # replaced as a whole: `is_ours` is called beside a truncation
+
+    @property
+    def state(self) -> LogState:
+        """What the record says."""
+        return self._record.state
 
     @classmethod
     def claim(
@@ -169,8 +172,17 @@ class StateFile:
         raise NotPrimaryError(container_id, "its log is being opened by others all the time")
 
     def is_ours(self) -> bool:
-        """True if no other process has opened the log since this one did. Costs a stat."""
-        return self._file is not None and self._file.is_at(self._path(self._version))
+        """True if no other process has opened the log since this one did. Costs a stat.
+
+        For any thread, beside every other call but `close`.
+        """
+        while True:
+            record = self._record
+            if record.file is not None and record.file.is_at(self._path(record.version)):
+                return True
+            # A truncation removes the record before its own.
+            if record is self._record:
+                return False
 
     def loss(self) -> NotPrimaryError | TierUnavailableError:
         """Why the log is not ours any more, once `is_ours` has said so.
@@ -194,25 +206,26 @@ class StateFile:
 
         After an OSError it is unknown which record counts: the log must be given up.
         """
-        before, file = self._version, self._file
+        before = self._record
         try:
             if not self.is_ours():
                 raise FileExistsError
             self._follow(
-                self.state._replace(truncation_address=address, truncation_sequence=sequence)
+                before.state._replace(truncation_address=address, truncation_sequence=sequence)
             )
         except FileExistsError:
             raise self.loss() from None
         finally:
-            if self._file is not file and file is not None:
-                file.close()
+            if self._record is not before and before.file is not None:
+                before.file.close()
         # A new owner may have removed it meanwhile; that we are fenced shows at the next
         # acknowledgement.
-        remove_if_there(self._disk, self._path(before))
+        remove_if_there(self._disk, self._path(before.version))
 
     def close(self) -> None:
         """Give up the handle; idempotent."""
-        file, self._file = self._file, None
+        file = self._record.file
+        self._record = self._record._replace(file=None)
         if file is not None:
             file.close()
 
@@ -223,7 +236,8 @@ class StateFile:
 
         NoRoomError: nothing was changed. After another OSError it is unknown which record counts.
         """
-        version = self._version + 1
+        before = self._record
+        version = before.version + 1
         path = self._path(version)
         staged = f"{path}-{self._tag}{PREPARED_SUFFIX}"
         with unless_full("writing a state record"):
@@ -242,7 +256,7 @@ class StateFile:
             finally:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
-            if self._file is not None and not self._file.is_at(self._path(self._version)):
+            if before.file is not None and not before.file.is_at(self._path(before.version)):
                 # The new record may be the highest all the same, if that owner's follower claimed
                 # behind it: it stays.
                 raise FileExistsError
@@ -252,7 +266,7 @@ class StateFile:
         except BaseException:
             file.close()
             raise
-        self._file, self._version, self.state = file, version, state
+        self._record = _Record(version, state, file)
 
     def _link(self, file: DiskFile, staged: str, path: str) -> None:
         try:
@@ -267,7 +281,7 @@ class StateFile:
 
     def _remove_older(self) -> None:
         for version in sorted(_versions(self._directory, self._disk)):
-            if version < self._version:
+            if version < self._record.version:
                 remove_if_there(self._disk, self._path(version))
 
     def _path(self, version: int) -> str:

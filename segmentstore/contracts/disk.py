@@ -12,13 +12,15 @@ import fcntl
 import os
 import stat
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar, Protocol
 
 from segmentstore.contracts import forks
+from segmentstore.contracts.aio_syncs import AioSyncs
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.direct_writes import DirectWriter
+from segmentstore.contracts.file_systems import is_of_one_host
 from segmentstore.contracts.lock_owner import (
     OWNER_BYTES_MAX,
     LockedError,
@@ -79,6 +81,31 @@ class DiskFile(Protocol):
 
     def close(self) -> None:
         """Close; idempotent. Releases a lock taken on it."""
+
+
+class KernelSyncs(Protocol):
+    """Syncs that no thread of this process waits for, of one user; on the event loop.
+
+    Where `ready` is False the caller's own thread does it.
+    """
+
+    def load(self) -> None:
+        """Load what it needs. Blocking: 25 ms of CPU. Not on the event loop, nor after `close`."""
+
+    @property
+    def ready(self) -> bool:
+        """True if a sync may be begun now. False before `load`, and in a forked child."""
+
+    def begin(self, file: DiskFile, done: Callable[[OSError | None], None]) -> bool:
+        """Begin what `sync` of the file does; False: refused, and nothing was done.
+
+        `done` is called later on this loop, with what `sync` would have raised. It is called again
+        if it raises. Needs `ready`. An error raised here means that it is unknown whether anything
+        was begun; `done` is not called then.
+        """
+
+    def close(self) -> None:
+        """Give back what it has, once nothing is under way. Idempotent."""
 
 
 class Disk(Protocol):
@@ -154,6 +181,12 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None:
         """fsync a directory: makes creations, renames and removals in it durable."""
+
+    def kernel_syncs(self, path: str) -> KernelSyncs | None:
+        """Of files in a directory, where no call waits for another machine; None: not here.
+
+        The result is for one user on one event loop.
+        """
 
 
 def is_full(error: BaseException) -> bool:
@@ -291,6 +324,10 @@ class OsFile:
 
     def sync(self) -> None:
         os.fdatasync(self._descriptor)
+
+    def fileno(self) -> int:
+        """The descriptor, for other ways to do the same."""
+        return self._descriptor
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -471,3 +508,9 @@ class OsDisk:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+    def kernel_syncs(self, path: str) -> KernelSyncs | None:
+        # A disk that derives from this one may sync in its own way.
+        if type(self) is not OsDisk or not is_of_one_host(path):
+            return None
+        return AioSyncs()

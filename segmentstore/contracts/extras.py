@@ -17,7 +17,7 @@ MODULES: Final[Mapping[str, Sequence[str]]] = {
     "arrow": ("pyarrow", "numpy"),
     "bookkeeper": ("kazoo", "py4j"),
     "cli": ("typer", "rich"),
-    "fast": ("uvloop",),
+    "fast": ("caio", "uvloop"),
     "harness": ("greenlet", "pyarrow", "numpy", "typer", "rich"),
     "metrics": ("prometheus_client",),
     "s3": ("botocore",),

@@ -17,7 +17,7 @@ from rich.console import Console
 import segmentstore
 from bench.peers import bars, killed, libraries, long_logs, peer, results, suite
 from bench.peers.cell import FULL, Cell, PeerRun, PeerSizes
-from bench.peers.embedded import GroupCommit
+from bench.peers.embedded import GroupedLog
 from bench.peers.measure import CellRounds
 from bench.peers.peer import PeerLog, open_log
 from bench.peers.plot import plot
@@ -85,7 +85,7 @@ def test_a_follower_gets_what_is_appended_later(name: str, tmp_path: Path) -> No
 def test_callers_share_a_commit(name: str, tmp_path: Path) -> None:
     async def work() -> int:
         log = await open_log(name, str(tmp_path), "base")
-        assert isinstance(log, GroupCommit)
+        assert isinstance(log, GroupedLog)
         await asyncio.gather(*(log.append(0, b"x" * 10) for _ in range(300)))
         await log.close()
         return log.commits

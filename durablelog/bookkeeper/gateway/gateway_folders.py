@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from segmentstore.contracts.errors import ConfigError
+from segmentstore.contracts.file_systems import is_of_one_host
 
 _PREFIX: Final = "segmentstore-gateway-"
 _NAME: Final = re.compile(_PREFIX + r"([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-\w+")
-_OF_ONE_HOST: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs"))
-"""File systems that only one kernel has mounted."""
 _PATH_BYTES_MAX: Final = 107 - 8 - 5
 """A Unix socket's path has room for 107 bytes: mkdtemp adds 8, the socket's own name is 5.
 
@@ -75,7 +74,7 @@ def _sweep(where: Path) -> None:
     here = _place()
     if here is None:
         return
-    booted_s = _booted_s() if _is_of_one_host(where) else None
+    booted_s = _booted_s() if is_of_one_host(str(where), _PROC) else None
     for folder in where.glob(_PREFIX + "*"):
         maker = _NAME.fullmatch(folder.name)
         if maker is None:
@@ -101,22 +100,6 @@ def _booted_s() -> float | None:
         return None
     found = re.search(r"^btime (\d+)$", text, re.MULTILINE)
     return float(found[1]) if found is not None else None
-
-
-def _is_of_one_host(where: Path) -> bool:
-    """Whether only processes of this kernel can have anything there. False if unknown."""
-    try:
-        device = where.stat().st_dev
-        mounts = (_PROC / "self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return False
-    number = f"{os.major(device)}:{os.minor(device)}"
-    kinds = {
-        line.partition(" - ")[2].split(" ")[0]
-        for line in mounts.splitlines()
-        if line.split(" ")[2:3] == [number]
-    }
-    return bool(kinds) and kinds <= _OF_ONE_HOST
 
 
 def _place() -> _Place | None:

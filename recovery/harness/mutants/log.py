@@ -20,7 +20,7 @@ LOG: Final = (
         "acknowledged-before-the-sync",
         "4.2 A frame is acknowledged only when it and all before it are durable.",
         "Frames are written to the log file and not synced.",
-        (Edit(f"{_WRITER}.write", "self._file.sync()", "pass"),),
+        (Edit(f"{_WRITER}.commit", "group.file.sync()", "pass"),),
         Hunt(workload="appends"),
         bugs=("B18",),
     ),
@@ -187,7 +187,7 @@ LOG: Final = (
         "group looks like corruption.",
         (
             Edit(
-                f"{_WRITER}.write",
+                f"{_WRITER}.put",
                 "pack_header(container_id, epoch, sequence, durable_through, length, checksum)",
                 "pack_header(container_id, epoch, sequence, sequence - 1, length, checksum)",
             ),

@@ -47,7 +47,7 @@ OUTCOMES: Final = (
         "A write to the log that fails counts as done.",
         (
             Edit(
-                f"{_WRITER}.write",
+                f"{_WRITER}.put",
                 "self._file.pwrite(buffers, start)",
                 "try:\n    self._file.pwrite(buffers, start)\nexcept OSError:\n    pass",
             ),
@@ -60,9 +60,9 @@ OUTCOMES: Final = (
         "A sync of the log that fails is made again, and believed.",
         (
             Edit(
-                f"{_WRITER}.write",
-                "self._file.sync()",
-                "try:\n    self._file.sync()\nexcept OSError:\n    self._file.sync()",
+                f"{_WRITER}.commit",
+                "group.file.sync()",
+                "try:\n    group.file.sync()\nexcept OSError:\n    group.file.sync()",
             ),
         ),
         Hunt(workload="appends", rates={"disk.sync.eio": 0.02}),

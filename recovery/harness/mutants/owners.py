@@ -18,7 +18,7 @@ OWNERS: Final = (
         "4.2 Opening fences: after the new owner has opened, the old one can never "
         "acknowledge anything.",
         "A group is acknowledged when it is synced, whoever owns the log by then.",
-        (Edit(f"{_WRITER}.write", "self._check_ownership()", "pass"),),
+        (Edit(f"{_WRITER}.finish", "self._check_ownership()", "pass"),),
         Hunt(workload="appends", cycles=_TAKEOVERS),
     ),
     Mutant(
@@ -28,8 +28,8 @@ OWNERS: Final = (
         (
             Edit(
                 f"{_STATE}.is_ours",
-                "return self._file is not None and self._file.is_at(self._path(self._version))",
-                "return self._file is not None",
+                "record.file.is_at(self._path(record.version))",
+                "True",
             ),
         ),
         Hunt(workload="appends", cycles=_TAKEOVERS),
@@ -74,7 +74,7 @@ OWNERS: Final = (
             ),
             Edit(
                 f"{_STATE}._follow",
-                "if self._file is not None and not self._file.is_at(self._path(self._version)):",
+                "if before.file is not None and not before.file.is_at(self._path(before.version)):",
                 "if False:",
             ),
         ),

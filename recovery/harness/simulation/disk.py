@@ -23,6 +23,7 @@ from recovery.harness.simulation.disk_image import DIRECTORY_BYTES, DiskImage, p
 from recovery.harness.simulation.disk_nodes import Directory, Inode, Node
 from recovery.harness.simulation.disk_roles import effect_of, folder_role, role_of
 from segmentstore.contracts.checksum import Buffer, crc32c
+from segmentstore.contracts.disk import KernelSyncs
 from segmentstore.contracts.runtime import Clock
 
 _WRITE_S: Final = (20e-6, 40e-6)
@@ -326,6 +327,9 @@ class SimulatedDisk:
 
     def sync_directory(self, path: str) -> None:
         self._sync_directory(path, effect_of("sync-directory", folder_role(path)))
+
+    def kernel_syncs(self, path: str) -> KernelSyncs | None:
+        return None
 
     # --- for this room ----------------------------------------------------------------------------
 

@@ -1,0 +1,163 @@
+"""AioSyncs: syncs by the kernel's own workers (the FDSYNC of Linux AIO), which no thread of this
+process waits for.
+
+A thread of Python waits for the interpreter lock behind each system call. For a small group of the
+log these waits cost more than its write and sync (docs/decisions/0092-syncs-by-the-kernel.md). Here
+the event loop submits a sync, and an eventfd reports its end. Rules of this file:
+
+- all logs of one event loop share one context: the kernel has 65,536 requests for all processes of
+  the machine (/proc/sys/fs/aio-max-nr), and one wake-up serves all syncs that have ended;
+- what has ended is noted by code that no signal handler can interrupt, and forgotten behind its
+  report. So each is reported; twice, if a handler raises in the midst of that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+
+from segmentstore.contracts import forks
+
+if TYPE_CHECKING:
+    from caio.linux_aio import Context
+
+REQUESTS_MAX: Final = 128
+"""Syncs under way on one event loop. What comes beyond them is left to the caller's thread."""
+_REFUSALS: Final = (OSError, SystemError, OverflowError, ValueError, NotImplementedError)
+"""What the package raises of the kernel's errors, and loops that watch no descriptor."""
+
+
+@runtime_checkable
+class _WithDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+
+class _Begun(NamedTuple):
+    """A sync under way. The kernel's answer comes into `answers`."""
+
+    answers: list[int]
+    done: Callable[[OSError | None], None]
+
+
+class _Context:
+    """The requests of one event loop; for that loop alone."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
+        """Raises what is in `_REFUSALS`."""
+        self._loop = loop
+        self._context = context
+        self._birth = forks.Birth()
+        self._begun: list[_Begun] = []
+        self.users = 0
+        os.set_inheritable(context.fileno, False)  # noqa: FBT003 - it has no keyword
+        loop.add_reader(context.fileno, self._run)
+
+    @property
+    def ready(self) -> bool:
+        return len(self._begun) < REQUESTS_MAX and self._birth.here
+
+    def begin(self, descriptor: int, done: Callable[[OSError | None], None]) -> bool:
+        from caio.linux_aio import Operation  # noqa: PLC0415 - of an extra
+
+        begun = _Begun([], done)
+        operation = Operation.fdsync(descriptor)
+        operation.set_callback(begun.answers.append)
+        self._begun.append(begun)
+        taken = False
+        try:
+            taken = self._context.submit(operation) == 1
+        except _REFUSALS:
+            pass
+        finally:
+            # A signal handler's error may come behind the call: the caller has given up then, and
+            # gets no report.
+            if not taken:
+                self._begun.remove(begun)
+        return taken
+
+    def _run(self) -> None:
+        # First: what ends later wakes the loop again.
+        with suppress(BlockingIOError):
+            self._context.poll()
+        self._context.process_events(REQUESTS_MAX)
+        self._report()
+
+    def _report(self) -> None:
+        try:
+            for begun in [begun for begun in self._begun if begun.answers]:
+                begun.done(_error(begun.answers[0]))
+                self._begun.remove(begun)
+        finally:
+            if any(begun.answers for begun in self._begun):
+                # One has raised, which the loop's exception handler gets: the others follow.
+                self._loop.call_soon(self._report)
+
+    def close(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.remove_reader(self._context.fileno)
+
+
+_contexts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Context] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class AioSyncs:
+    """The KernelSyncs of one log, whose files have descriptors."""
+
+    def __init__(self) -> None:
+        self._make: Callable[[int], Context] | None = None
+        self._context: _Context | None = None
+
+    def load(self) -> None:
+        # Without the extra `fast`, or on another system, there is none.
+        with suppress(ImportError):
+            from caio.linux_aio import Context  # noqa: PLC0415 - of an extra
+
+            self._make = Context
+
+    @property
+    def ready(self) -> bool:
+        context, make = self._context, self._make
+        if context is None and make is not None:
+            context = self._context = self._attached(make)
+        return context is not None and context.ready
+
+    def begin(self, file: object, done: Callable[[OSError | None], None]) -> bool:
+        assert isinstance(file, _WithDescriptor)
+        return self._context is not None and self._context.begin(file.fileno(), done)
+
+    def _attached(self, make: Callable[[int], Context]) -> _Context | None:
+        loop = asyncio.get_running_loop()
+        context = _contexts.get(loop)
+        if context is None:
+            try:
+                context = _Context(loop, make(REQUESTS_MAX))
+            except _REFUSALS:
+                # The container or the loop has none, or others have all of them.
+                self._make = None
+                return None
+            _contexts[loop] = context
+        context.users += 1
+        return context
+
+    def close(self) -> None:
+        context, self._context, self._make = self._context, None, None
+        if context is None:
+            return
+        context.users -= 1
+        if not context.users:
+            context.close()
+            for loop, other in list(_contexts.items()):
+                if other is context:
+                    del _contexts[loop]
+
+
+def _error(answer: int) -> OSError | None:
+    """Of what the package reports: the kernel's answer as a number without sign."""
+    code = (1 << 64) - answer if answer >> 63 else 0
+    return OSError(code, os.strerror(code)) if code else None
