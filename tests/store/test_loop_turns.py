@@ -49,7 +49,8 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 FEW_ACTIVE: Final = {"active_segments_max": 100}
 CALLBACKS: Final = {
-    "FileLog._writer_idle": "commit",
+    "GroupCommit._writer_idle": "commit",
+    "_Context._run": "commit",
     "FileLog._acknowledge": "commit",
     "OperationProcessor._frames_done": "commit",
     "OperationProcessor._pump": "packing",
