@@ -59,6 +59,7 @@ log.
 
 class _Record(NamedTuple):
     version: int
+    path: str
     state: LogState
     file: DiskFile | None
     """Open; None if there is no record yet."""
@@ -91,7 +92,7 @@ def _read_record(directory: str, disk: Disk) -> _Record | None:
         except FileNotFoundError:
             continue  # a later one has taken its place
         try:
-            return _Record(version, parse_state(file.pread(0, _STATE_BYTES_MAX)), file)
+            return _Record(version, path, parse_state(file.pread(0, _STATE_BYTES_MAX)), file)
         except BaseException as error:
             file.close()
             if isinstance(error, FrameVersionError):
@@ -154,7 +155,7 @@ class StateFile:
         """
         for _ in range(_CLAIM_TRIES):
             there = _read_record(directory, disk) or _Record(
-                0, LogState(container_id, 0, LogAddress(0), 1), None
+                0, "", LogState(container_id, 0, LogAddress(0), 1), None
             )
             there = there._replace(
                 state=there.state._replace(epoch=max(there.state.epoch, epoch_min - 1))
@@ -178,7 +179,7 @@ class StateFile:
         """
         while True:
             record = self._record
-            if record.file is not None and record.file.is_at(self._path(record.version)):
+            if record.file is not None and record.file.is_at(record.path):
                 return True
             # A truncation removes the record before its own.
             if record is self._record:
@@ -220,7 +221,7 @@ class StateFile:
                 before.file.close()
         # A new owner may have removed it meanwhile; that we are fenced shows at the next
         # acknowledgement.
-        remove_if_there(self._disk, self._path(before.version))
+        remove_if_there(self._disk, before.path)
 
     def close(self) -> None:
         """Give up the handle; idempotent."""
@@ -256,7 +257,7 @@ class StateFile:
             finally:
                 remove_if_there(self._disk, staged)
             self._disk.sync_directory(self._directory)
-            if before.file is not None and not before.file.is_at(self._path(before.version)):
+            if before.file is not None and not before.file.is_at(before.path):
                 # The new record may be the highest all the same, if that owner's follower claimed
                 # behind it: it stays.
                 raise FileExistsError
@@ -266,7 +267,7 @@ class StateFile:
         except BaseException:
             file.close()
             raise
-        self._record = _Record(version, state, file)
+        self._record = _Record(version, path, state, file)
 
     def _link(self, file: DiskFile, staged: str, path: str) -> None:
         try:

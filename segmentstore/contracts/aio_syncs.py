@@ -18,7 +18,7 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from segmentstore.contracts import forks
 
@@ -29,11 +29,6 @@ REQUESTS_MAX: Final = 128
 """Syncs under way on one event loop. What comes beyond them is left to the caller's thread."""
 _REFUSALS: Final = (OSError, SystemError, OverflowError, ValueError, NotImplementedError)
 """What the package raises of the kernel's errors, and loops that watch no descriptor."""
-
-
-@runtime_checkable
-class _WithDescriptor(Protocol):
-    def fileno(self) -> int: ...
 
 
 class _Begun(NamedTuple):
@@ -81,8 +76,10 @@ class _Context:
 
     def _run(self) -> None:
         # First: what ends later wakes the loop again.
-        with suppress(BlockingIOError):
+        try:
             self._context.poll()
+        except BlockingIOError:
+            pass
         self._context.process_events(REQUESTS_MAX)
         self._report()
 
@@ -128,7 +125,7 @@ class AioSyncs:
         return context is not None and context.ready
 
     def begin(self, file: object, done: Callable[[OSError | None], None]) -> bool:
-        assert isinstance(file, _WithDescriptor)
+        assert hasattr(file, "fileno")
         return self._context is not None and self._context.begin(file.fileno(), done)
 
     def _attached(self, make: Callable[[int], Context]) -> _Context | None:

@@ -73,11 +73,11 @@ def test_applying_breaks_the_code_within_the_block_and_nothing_behind_it(mutant:
 
 
 def test_what_was_broken_is_whole_again_after_an_error() -> None:
-    code = GroupWriter.write.__code__
+    code = GroupWriter.commit.__code__
     mutant = next(mutant for mutant in MUTANTS if mutant.name == "acknowledged-before-the-sync")
     with pytest.raises(ZeroDivisionError), mutant.apply():
-        assert GroupWriter.write.__code__ is code, 1 // 0
-    assert GroupWriter.write.__code__ is code
+        assert GroupWriter.commit.__code__ is code, 1 // 0
+    assert GroupWriter.commit.__code__ is code
 
 
 def test_who_imported_a_function_by_its_name_runs_the_mutant() -> None:
@@ -98,26 +98,26 @@ def test_who_imported_a_function_by_its_name_runs_the_mutant() -> None:
     ("edit", "reason"),
     [
         (
-            Edit("durablelog.file.group_writer:GroupWriter.write", "no such text", ""),
+            Edit("durablelog.file.group_writer:GroupWriter.put", "no such text", ""),
             "is there 0 times",
         ),
-        (Edit("durablelog.file.group_writer:GroupWriter.write", "position", ""), "times"),
+        (Edit("durablelog.file.group_writer:GroupWriter.put", "position", ""), "times"),
         (Edit("durablelog.file.group_writer:GroupWriter.no_such", "", ""), "no_such"),
         (Edit("durablelog.file.group_writer:GroupWriter", "", ""), "not a function"),
         (Edit("durablelog.no_such:thing", "", ""), "no_such"),
     ],
 )
 def test_a_mutant_that_does_not_fit_the_code_any_more_is_an_error(edit: Edit, reason: str) -> None:
-    code = GroupWriter.write.__code__
+    code = GroupWriter.put.__code__
     with pytest.raises(MutantError, match=reason), mutant_of(edit).apply():
         pass
-    assert GroupWriter.write.__code__ is code
+    assert GroupWriter.put.__code__ is code
 
 
 def test_a_mutant_that_breaks_nothing_is_reported_as_missed_and_the_others_as_caught() -> None:
     harmless = mutant_of(
         Edit(
-            "durablelog.file.group_writer:GroupWriter.write",
+            "durablelog.file.group_writer:GroupWriter.put",
             "sequence += 1",
             "sequence = 1 + sequence",
         )

@@ -28,7 +28,7 @@ OWNERS: Final = (
         (
             Edit(
                 f"{_STATE}.is_ours",
-                "record.file.is_at(self._path(record.version))",
+                "record.file.is_at(record.path)",
                 "True",
             ),
         ),
@@ -74,7 +74,7 @@ OWNERS: Final = (
             ),
             Edit(
                 f"{_STATE}._follow",
-                "if before.file is not None and not before.file.is_at(self._path(before.version)):",
+                "if before.file is not None and not before.file.is_at(before.path):",
                 "if False:",
             ),
         ),
