@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.harness.runs.allowed_ends import Circumstances, is_allowed
+from recovery.harness.runs.allowed_ends import Circumstances, is_allowed, is_of_death
+from recovery.harness.simulation.world import ProcessDiedError
 from segmentstore.contracts.errors import (
     AppendOutcomeUnknownError,
     ContainerStoppedError,
@@ -67,3 +68,12 @@ def test_an_end_that_other_circumstances_do_not_excuse(
     error: Exception, circumstances: Circumstances
 ) -> None:
     assert not is_allowed(error, circumstances)
+
+
+def test_what_says_that_the_process_died_is_of_its_death() -> None:
+    died = ProcessDiedError("owner.1")
+    assert is_of_death(died)
+    assert is_of_death(
+        TierUnavailableError("tier1", f"writing the log: {type(died).__name__}: {died}")
+    )
+    assert not any(map(is_of_death, (TIER1, STOPPED, UNKNOWN, CORRUPT)))

@@ -17,9 +17,10 @@ from durablelog.file.file_log import FileLog
 from recovery.harness.simulation.disk import SimulatedDisk
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.fault_points import TABLE
+from recovery.harness.simulation.kernel_syncs import SimulatedKernelSyncs
 from recovery.harness.simulation.power_cut import Nothing
-from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
-from segmentstore.contracts.disk import make_directories
+from recovery.harness.simulation.virtual_loop import InlineExecutor, VirtualLoop, inline_executor
+from segmentstore.contracts.disk import KernelSyncs, make_directories
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import (
     PAYLOAD_BYTES_MAX,
@@ -395,11 +396,20 @@ def test_each_check_is_reported_before_anything_is_done_about_it_and_no_change_i
 
 
 class LogOnSimulatedDisk(LogWorld):
-    def __init__(self) -> None:
+    def __init__(self, *, kernel_syncs: bool = False) -> None:
         self.process = Process()
         self.image = DiskImage()
+        syncs = self.syncs if kernel_syncs else lambda: None
         self.runtime = Runtime(
-            disk=SimulatedDisk(self.image, self.process), executor=inline_executor
+            disk=SimulatedDisk(self.image, self.process, syncs), executor=inline_executor
+        )
+
+    def syncs(self) -> KernelSyncs:
+        return SimulatedKernelSyncs(
+            asyncio.get_running_loop(),
+            InlineExecutor(),
+            random.Random(1),
+            self.process.world.reach,
         )
 
     def make_log(self) -> FileLog:
@@ -431,6 +441,11 @@ class TestFileLogOnSimulatedDisk(DurableDataLogContract):
     def run(coroutine: Coroutine[Any, Any, None]) -> None:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             runner.run(asyncio.wait_for(coroutine, 30))
+
+
+class TestFileLogThatTheKernelSyncs(TestFileLogOnSimulatedDisk):
+    def make_world(self, tmp_path: Path) -> LogWorld:
+        return LogOnSimulatedDisk(kernel_syncs=True)
 
 
 class TestFileObjectStorageOnSimulatedDisk(ObjectStorageContract):

@@ -60,6 +60,7 @@ CAPS: Final[Mapping[str, Sequence[int]]] = {
     "idle": (12, 12, 4, 4),
     "archive": (12, 12, 4),
     "expiry": (12, 12, 4),
+    "kernel": (12, 12, 4),
 }
 """Outcomes tried of one power cut, by the stage and the number of operations (more: the last one).
 

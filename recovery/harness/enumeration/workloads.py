@@ -246,6 +246,8 @@ class StartingStage:
     """Operations beside OPERATIONS."""
     others: tuple[str, ...] = ()
     """Further segments. All are flushed then, and in a checkpoint."""
+    kernel_syncs: bool = False
+    """The loop writes small groups of the log, and the kernel syncs them."""
 
 
 STAGES: Final[Mapping[str, StartingStage]] = {
@@ -279,11 +281,13 @@ STAGES: Final[Mapping[str, StartingStage]] = {
         warm=("roll", "roll", "flush", "checkpoint"),
         own=ARCHIVE_OPERATIONS,
     ),
+    "kernel": StartingStage("object", kernel_syncs=True),
 }
 """Nothing; objects in an object storage; objects as files; a log that keeps truncated files for use
 again; and checkpoints that name snapshots of the metadata. Then idle segments: the catalog alone
 has all but four. To these no operation but `crowd` writes. And logs that are archived: when asked,
-with hot copies that are retained for a while; or by themselves, with parts that expire.
+with hot copies that are retained for a while; or by themselves, with parts that expire. At last a
+log that the kernel syncs.
 """
 
 
@@ -322,9 +326,11 @@ PAIRED: Final[Mapping[str, tuple[str, ...]]] = {
     "snapshots": ("append", "merge", "delete", "flush", "checkpoint"),
     "archive": ("append", "flush", "checkpoint", "roll", "offload"),
     "expiry": ("flush", "checkpoint", "roll", "offload"),
+    "kernel": ("append", "batch", "checkpoint", "roll"),
 }
-"""Those whose pairs are tried where objects are files, where checkpoints name snapshots, and where
-logs are archived. The rest does nothing else to Tier 2, to the metadata, or to parts of the log.
+"""Those whose pairs are tried where objects are files, where checkpoints name snapshots, where logs
+are archived, and where the kernel syncs. The rest does nothing else to Tier 2, to the metadata, to
+parts of the log, or to its groups.
 """
 CHAINS: Final[Sequence[Sequence[tuple[str, ...]]]] = (
     (
@@ -347,7 +353,8 @@ def workloads(
     depth: int, operations: Collection[str] | None = None
 ) -> Iterator[EnumeratedWorkload]:
     """All up to `depth` operations on the stage "object"; up to two on the others; pairs that are
-    asked for together; CHAINS. Of `operations` alone, if they are given.
+    asked for together, there and where the kernel syncs; CHAINS. Of `operations` alone, if they are
+    given.
 
     Those that differ in the last operation alone stand together.
     """
@@ -355,16 +362,22 @@ def workloads(
     for stage in ("object", "files", "spare", "snapshots"):
         yield from _of_stage(stage, depth if stage == "object" else min(depth, 2), operations)
     if depth > 1:
-        for chosen in itertools.product(_asked("object", 2, operations), repeat=2):
-            yield EnumeratedWorkload("object", chosen, together=True)
+        yield from _together("object", operations)
     yield from _of_stage("idle", min(depth, 1), operations)
     for chain in CHAINS:
         if len(chain) <= depth:
             for chosen in itertools.product(*chain):
                 if operations is None or set(chosen) <= set(operations):
                     yield EnumeratedWorkload("idle", chosen)
-    for stage in ("archive", "expiry"):
+    for stage in ("archive", "expiry", "kernel"):
         yield from _of_stage(stage, min(depth, 2), operations)
+    if depth > 1:
+        yield from _together("kernel", operations)
+
+
+def _together(stage: str, operations: Collection[str] | None) -> Iterator[EnumeratedWorkload]:
+    for chosen in itertools.product(_asked(stage, 2, operations), repeat=2):
+        yield EnumeratedWorkload(stage, chosen, together=True)
 
 
 def _of_stage(
@@ -428,7 +441,9 @@ def make_world(seed: str, stage: str, outside: Outside, now_us: int, **options: 
     """A calm world of a stage, that goes on from what is given."""
     start = STAGES[stage]
     settings = {**SETTINGS, **start.settings}
-    world = StoreWorld(seed, settings=settings, tier2=start.tier2, **options)
+    world = StoreWorld(
+        seed, settings=settings, tier2=start.tier2, kernel_syncs=start.kernel_syncs, **options
+    )
     world.image, world.bucket, world.archive = outside.image, outside.bucket, outside.archive
     world.time.now_us = now_us
     return world

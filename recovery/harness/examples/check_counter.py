@@ -99,6 +99,7 @@ def check_counter(seed: str, service: type[CounterService] = CounterService) -> 
     world = StoreWorld(seed, rates=RATES)
     rng = world.random("driver")
     world.settings = draw_settings(rng)
+    world.kernel_syncs = world.random("kernel syncs").random() < 0.5
     clients = [
         CounterClient(uuid.UUID(int=number + 1), [rng.randrange(1, 10) for _ in range(INCREMENTS)])
         for number in range(CLIENTS)

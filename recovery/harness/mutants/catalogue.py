@@ -13,6 +13,7 @@ from recovery.harness.mutants.consolidation import CONSOLIDATION
 from recovery.harness.mutants.deletion import DELETION
 from recovery.harness.mutants.full_disk import FULL_DISK
 from recovery.harness.mutants.idle_segments import IDLE_SEGMENTS
+from recovery.harness.mutants.kernel_syncs import KERNEL_SYNCS
 from recovery.harness.mutants.log import LOG
 from recovery.harness.mutants.mailbox import MAILBOX
 from recovery.harness.mutants.metadata import METADATA
@@ -32,6 +33,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *METADATA,
     *OUTCOMES,
     *LOG,
+    *KERNEL_SYNCS,
     *OWNERS,
     *BOOKKEEPER,
     *TIER2,

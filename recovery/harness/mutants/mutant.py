@@ -92,6 +92,8 @@ class Hunt:
     """In the place of what was drawn."""
     rates: Mapping[str, float] = field(default_factory=dict)
     """Of faults; those not named never strike."""
+    kernel_syncs: bool = False
+    """Small groups of the log are written by the loop, and synced by the kernel."""
     process_runs: int = 6
     scenario: ScenarioOf = Scenario
     cycles: Sequence[Mapping[str, Any]] = ({"ending": "power"},)
@@ -108,6 +110,7 @@ class Hunt:
             tier2=self.tier2,
             settings={**drawn.settings, **self.settings},
             rates=dict(self.rates),
+            kernel_syncs=self.kernel_syncs,
             cycles=tuple(
                 replace(
                     cycle,

@@ -66,6 +66,13 @@ def is_allowed(error: BaseException, circumstances: Circumstances) -> bool:
     return isinstance(error, DataCorruptionError) and circumstances.rot
 
 
+def is_of_death(error: BaseException) -> bool:
+    """Whether it says that the process died. A log whose loop was writing then fails for that, and
+    stops its container, before nothing of the process runs any more.
+    """
+    return isinstance(error, ProcessDiedError) or ProcessDiedError.__name__ in str(error)
+
+
 def _is_excused(error: BaseException, circumstances: Circumstances) -> bool:
     if not isinstance(error, TierUnavailableError):
         return _excuses_all(circumstances)

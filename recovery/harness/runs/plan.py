@@ -176,6 +176,8 @@ class Plan:
     settings: Mapping[str, Any]
     rates: Mapping[str, float]
     cycles: tuple[Cycle, ...]
+    kernel_syncs: bool = False
+    """Of a log in files: the kernel syncs small groups, which the event loop writes then."""
 
     def to_json(self) -> str:
         """One line, for a file or a command line."""
@@ -201,7 +203,7 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     """
     rng = random.Random(f"{seed}/plan")
     if workload == LOAD:
-        return _draw_load(seed, rng, cycles)
+        return _with_kernel_syncs(_draw_load(seed, rng, cycles))
     tier1 = rng.choices(list(TIER1), list(TIER1.values()))[0]
     plan = Plan(
         seed=seed,
@@ -217,7 +219,7 @@ def draw_plan(seed: str, workload: str, *, cycles: int | None = None) -> Plan:
     plan = dataclasses.replace(plan, cycles=_with_far_clocks(plan))
     plan = _with_few_active(_with_snapshots(plan))
     plan = on_bookkeeper(plan) if tier1 == "bookkeeper" else plan
-    plan = _with_archive(plan)
+    plan = _with_kernel_syncs(_with_archive(plan))
     return _with_mailbox(plan) if workload == COMPACTION else plan
 
 
@@ -299,6 +301,12 @@ def _with_archive(plan: Plan) -> Plan:
     """The same, in a fifth of the plans with an archive of the logs."""
     drawn = draw_archive(random.Random(f"{plan.seed}/archive"))
     return dataclasses.replace(plan, settings={**plan.settings, **drawn})
+
+
+def _with_kernel_syncs(plan: Plan) -> Plan:
+    """The same, in half of the plans with a kernel that syncs for logs in files."""
+    rng = random.Random(f"{plan.seed}/kernel syncs")
+    return dataclasses.replace(plan, kernel_syncs=rng.random() < 0.5)
 
 
 def _with_mailbox(plan: Plan) -> Plan:

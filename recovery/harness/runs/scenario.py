@@ -28,6 +28,7 @@ from recovery.harness.runs.allowed_ends import (
     FORESEEN,
     Circumstances,
     is_allowed,
+    is_of_death,
 )
 from recovery.harness.runs.archive_watch import KEPT_OF_ARCHIVE, ArchiveWatch
 from recovery.harness.runs.bit_rot import plant_bit_rot
@@ -43,7 +44,7 @@ from recovery.harness.runs.run_result import RunResult
 from recovery.harness.simulation.store_world import StoreWorld
 from recovery.harness.simulation.tiny_pages import pages_of
 from recovery.harness.simulation.virtual_loop import DeadlockError, WedgedError
-from recovery.harness.simulation.world import ProcessDiedError, SimulatedProcess
+from recovery.harness.simulation.world import SimulatedProcess
 from recovery.harness.workloads.catalogue import BY_NAME
 from recovery.harness.workloads.running import run_workload
 from recovery.harness.workloads.stage import Stage
@@ -73,6 +74,7 @@ class Scenario:
             rates=plan.rates,
             tier1=plan.tier1,
             tier2=plan.tier2,
+            kernel_syncs=plan.kernel_syncs and plan.tier1 == "file",
             keep_trace=keep_trace,
         )
         self.history = History()
@@ -466,7 +468,7 @@ class Scenario:
             self._note_error(error, two_owners=two_owners)
 
     def _note_error(self, error: BaseException | None, *, two_owners: bool) -> None:
-        if error is None or isinstance(error, ProcessDiedError):
+        if error is None or is_of_death(error):
             return
         if isinstance(error, BaseExceptionGroup):
             for each in error.exceptions:

@@ -16,7 +16,7 @@ import errno
 import os
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from recovery.harness.simulation.disk_image import DIRECTORY_BYTES, DiskImage, parts_of
@@ -195,11 +195,19 @@ class SimulatedFile:
 
 
 class SimulatedDisk:
-    """A Disk. `image` may be shared with other processes' disks."""
+    """A Disk. `image` may be shared with other processes' disks; `syncs` makes what syncs for a
+    log beside its threads, if anything does.
+    """
 
-    def __init__(self, image: DiskImage, process: DiskProcess) -> None:
+    def __init__(
+        self,
+        image: DiskImage,
+        process: DiskProcess,
+        syncs: Callable[[], KernelSyncs | None] = lambda: None,
+    ) -> None:
         self.image = image
         self._process = process
+        self._syncs = syncs
         self.strikes = process.world.strikes
 
     def open(
@@ -329,7 +337,7 @@ class SimulatedDisk:
         self._sync_directory(path, effect_of("sync-directory", folder_role(path)))
 
     def kernel_syncs(self, path: str) -> KernelSyncs | None:
-        return None
+        return self._syncs()
 
     # --- for this room ----------------------------------------------------------------------------
 

@@ -72,6 +72,11 @@ _OTHERS: Final[Mapping[str, str]] = {
     "disk.unlink.eio": "an unlink fails",
     "disk.read.eio": "a read fails",
     "disk.stall": "a call takes seconds",
+    # The kernel syncs for a file log, beside its threads.
+    "kernel-sync.begun": "the kernel syncs a group that the event loop has written",
+    "kernel-sync.none-free": "the kernel takes no more syncs for now: the thread writes the group",
+    "kernel-sync.refused": "the kernel refuses the sync of what the loop has written: the thread "
+    "does it",
     # What is left after a power cut.
     "power.cut": "all processes die and the disk loses what chance decides of what was not synced",
     "power.write.kept": "an unsynced write survives",

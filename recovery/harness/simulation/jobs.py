@@ -47,6 +47,11 @@ def give_way(loop: VirtualLoop, seconds: float) -> None:
     hub.switch()
 
 
+def is_job() -> bool:
+    """True if it is a job that calls, and not an event loop or the driver."""
+    return getcurrent().parent is not None
+
+
 class SimulatedExecutor(Executor):
     """A pool of `threads` jobs at a time, on the loop of one process.
 

@@ -65,9 +65,10 @@ class StoreWorld(World):
         rates: Mapping[str, float] | None = None,
         tier1: str = "file",
         tier2: str = "object",
+        kernel_syncs: bool = False,
         keep_trace: bool = False,
     ) -> None:
-        super().__init__(seed, rates=rates, keep_trace=keep_trace)
+        super().__init__(seed, rates=rates, kernel_syncs=kernel_syncs, keep_trace=keep_trace)
         self.settings = dict(settings or {})
         self.tier1 = tier1
         self.tier2 = tier2

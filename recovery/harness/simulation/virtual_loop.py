@@ -224,6 +224,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             # Of a coroutine that was given to a task which never ran.
             warnings.filterwarnings("ignore", "coroutine .* was never awaited", RuntimeWarning)
             self._end_tasks()
+        if asyncio._get_running_loop() is not self:
+            self._end()
+
+    def _end(self) -> None:
         self._scheduled.clear()
         if not self.is_running():
             self.close()
@@ -274,8 +278,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
             # A traceback has this frame, and the handle its task: kept here both would be a cycle.
             del handle
             if self.halted:
-                # What ran has unwound by now, and may have begun tasks to tidy up.
+                # What ran has unwound by now, and may have begun tasks to tidy up. Before that, the
+                # loop is not closed: what unwinds on it sets timers and fails futures.
                 self._end_tasks()
+                self._end()
                 return
 
     def _process_events(self, event_list: object) -> None:
@@ -284,9 +290,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 def _given_in_vain(coroutine: Any) -> list[Coroutine[Any, Any, Any]]:
     """What one that never ran was to await: it would complain when it is collected."""
-    if not inspect.iscoroutine(coroutine):
-        return []
-    frame = coroutine.cr_frame
+    # Of a native one, or of what wraps one (`timed_steps`).
+    frame = getattr(coroutine, "cr_frame", None)
     if frame is None or inspect.getcoroutinestate(coroutine) != inspect.CORO_CREATED:
         return []
     return [given for given in frame.f_locals.values() if inspect.iscoroutine(given)]

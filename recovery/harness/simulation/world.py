@@ -25,7 +25,14 @@ from recovery.harness.simulation.clock import SimulatedClock
 from recovery.harness.simulation.disk import SimulatedDisk
 from recovery.harness.simulation.disk_image import DiskImage
 from recovery.harness.simulation.fault_points import FaultPoints
-from recovery.harness.simulation.jobs import SimulatedExecutor, SimulatedLock, end_jobs, give_way
+from recovery.harness.simulation.jobs import (
+    SimulatedExecutor,
+    SimulatedLock,
+    end_jobs,
+    give_way,
+    is_job,
+)
+from recovery.harness.simulation.kernel_syncs import SimulatedKernelSyncs
 from recovery.harness.simulation.processes import SimulatedProcesses
 from recovery.harness.simulation.trace import Trace
 from recovery.harness.simulation.virtual_loop import (
@@ -58,13 +65,20 @@ class ProcessDiedError(BaseException):
 class World:
     """One simulated world.
 
-    `rates` gives fault points their probabilities; the others never strike.
+    `rates` gives fault points their probabilities; the others never strike. `kernel_syncs`: the
+    kernel syncs small groups of file logs, which the event loop writes then.
     """
 
     def __init__(
-        self, seed: str, *, rates: Mapping[str, float] | None = None, keep_trace: bool = False
+        self,
+        seed: str,
+        *,
+        rates: Mapping[str, float] | None = None,
+        kernel_syncs: bool = False,
+        keep_trace: bool = False,
     ) -> None:
         self.seed = seed
+        self.kernel_syncs = kernel_syncs
         self.time = VirtualTime()
         self.clock = SimulatedClock(self.time)
         self.trace = Trace(keep=keep_trace)
@@ -225,6 +239,7 @@ class SimulatedProcess:
         self.fills_at: int | None = None
         """The disk becomes full before its effect of this number."""
         self.last_effect = ""
+        self._logs_opened = 0
         self.on_effect: Callable[[SimulatedProcess, str], None] | None = None
         """Receives the kind of each effect before it happens."""
         self.runtime = Runtime(
@@ -234,10 +249,20 @@ class SimulatedProcess:
                 name, lambda: [process.name for process in world.processes]
             ),
             random=world.random(f"process/{name}/store"),
-            disk=SimulatedDisk(world.image, self),
-            executor=lambda _name, threads: SimulatedExecutor(self.loop, threads, self.jobs),
+            disk=SimulatedDisk(world.image, self, self._kernel_syncs),
+            executor=self._executor,
             lock=lambda: SimulatedLock(self.loop),
         )
+
+    def _executor(self, _name: str, threads: int) -> SimulatedExecutor:
+        return SimulatedExecutor(self.loop, threads, self.jobs)
+
+    def _kernel_syncs(self) -> SimulatedKernelSyncs | None:
+        if not self.world.kernel_syncs:
+            return None
+        self._logs_opened += 1
+        rng = self.world.random(f"process/{self.name}/kernel-syncs/{self._logs_opened}")
+        return SimulatedKernelSyncs(self.loop, self._executor("kernel", 1), rng, self.world.reach)
 
     def start(self, main: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Begin a coroutine in this process."""
@@ -315,9 +340,14 @@ class SimulatedProcess:
         raise ProcessDiedError(self.name)
 
     def give_way(self, seconds: float) -> None:
-        """Let time pass for the job that calls."""
+        """Let time pass for the job that calls.
+
+        Where the kernel syncs, the loop itself calls too, and then nothing runs for so long.
+        """
         if self.dead:
             raise ProcessDiedError(self.name)
+        if self.world.kernel_syncs and not is_job():
+            self.world.time.now_us += round(seconds * MICROSECONDS)
         give_way(self.loop, seconds)
         if self.dead:
             raise ProcessDiedError(self.name)
