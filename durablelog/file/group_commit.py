@@ -161,8 +161,10 @@ class GroupCommit:
         if began < self._slow_until:
             return False
         group = self._syncing = writer.put(take_group(self._queue, size))
-        if self._loop.time() - began > SLOW_WRITE_S:
-            self._slow_until = began + SLOW_PAUSE_S
+        ended = self._loop.time()
+        if ended - began > SLOW_WRITE_S:
+            # Not from its beginning: it may have waited for longer than the pause.
+            self._slow_until = ended + SLOW_PAUSE_S
         if not syncs.begin(group.file, partial(self._synced, group)):
             self._syncing = None
             assert self._thread is not None

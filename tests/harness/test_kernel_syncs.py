@@ -13,6 +13,7 @@ import pytest
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.file_log import FileLog
+from durablelog.file.group_commit import SLOW_PAUSE_S
 from durablelog.file.log_state import StateFile
 from recovery.harness.enumeration.driver import enumerate_group, replay
 from recovery.harness.enumeration.workloads import EnumeratedWorkload, prepare, record
@@ -145,6 +146,31 @@ def test_a_process_that_dies_of_it_leaves_nothing_behind(one: OneLog, kind: str)
     follower, again = one.process()
     assert again.last_address() is not None
     one.world.run_task(follower, again.close())
+
+
+def test_a_write_that_stalls_on_the_loop_takes_the_time_of_all_and_then_the_thread_writes(
+    one: OneLog,
+) -> None:
+    process, log = one.process()
+    task = until_begun(one, process, log)
+    one.world.run(task.done)
+    one.world.rates["disk.stall"] = 1.0
+    began, begun = one.world.time.now_us, one.begun
+    stalled = one.append(process, log)
+    one.world.run(lambda: one.begun > begun)
+    one.world.rates.clear()
+    assert one.world.time.now_us - began > 1_000_000
+    one.world.run(stalled.done)
+    one.world.run(one.append(process, log).done)
+    assert one.begun == begun + 1
+
+    async def wait() -> None:
+        await asyncio.sleep(2 * SLOW_PAUSE_S)
+
+    one.world.run_task(process, wait())
+    one.world.run(one.append(process, log).done)
+    assert one.begun == begun + 2
+    one.world.run_task(process, log.close())
 
 
 def lines(world: World, kind: str) -> list[str]:
