@@ -34,13 +34,17 @@ def large_plan() -> Plan:
         *plan.cycles[6:],
     )
     return dataclasses.replace(
-        plan, cycles=cycles, rates={"disk.stall": 0.1, "disk.read.eio": 0.1, "object.slow": 1.0}
+        plan,
+        cycles=cycles,
+        rates={"disk.stall": 0.1, "disk.read.eio": 0.1, "object.slow": 1.0},
+        kernel_syncs=True,
     )
 
 
 def test_what_is_not_needed_goes() -> None:
     small = shrink(large_plan(), tries=400, run=evaluated)
     assert list(small.rates) == ["disk.stall"]
+    assert not small.kernel_syncs
     assert [cycle.ending for cycle in small.cycles] == ["power"]
     assert small.cycles[0].operations <= 5
     assert [violation.checker for violation in evaluated(small).violations] == ["order"]

@@ -63,6 +63,8 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
         yield dataclasses.replace(
             plan, rates={name: rate for name, rate in plan.rates.items() if name != point}
         )
+    if plan.kernel_syncs:
+        yield dataclasses.replace(plan, kernel_syncs=False)
     for place, cycle in enumerate(plan.cycles):
         for simpler in _simpler(cycle):
             yield dataclasses.replace(
