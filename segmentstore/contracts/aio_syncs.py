@@ -8,7 +8,8 @@ the event loop submits a sync, and an eventfd reports its end. Rules of this fil
 - all logs of one event loop share one context: the kernel has 65,536 requests for all processes of
   the machine (/proc/sys/fs/aio-max-nr), and one wake-up serves all syncs that have ended;
 - what has ended is noted by code that no signal handler can interrupt, and forgotten behind its
-  report. So each is reported; twice, if a handler raises in the midst of that.
+  report. So each is reported; twice, if a handler raises in the midst of that;
+- whatever interrupts a wake-up, the loop is asked for another: the eventfd may be read already.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import os
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 from segmentstore.contracts import forks
 
@@ -31,8 +33,9 @@ _REFUSALS: Final = (OSError, SystemError, OverflowError, ValueError, NotImplemen
 """What the package raises of the kernel's errors, and loops that watch no descriptor."""
 
 
-class _Begun(NamedTuple):
-    """A sync under way. The kernel's answer comes into `answers`."""
+@dataclass(eq=False, slots=True)
+class _Begun:
+    """A sync under way, which equals no other. The kernel's answer comes into `answers`."""
 
     answers: list[int]
     done: Callable[[OSError | None], None]
@@ -48,6 +51,8 @@ class _Context:
         self._birth = forks.Birth()
         self._begun: list[_Begun] = []
         self.users = 0
+        # Where the loop ends without a close: a sync under way keeps its requests taken.
+        weakref.finalize(self, _collect, context).atexit = False
         os.set_inheritable(context.fileno, False)  # noqa: FBT003 - it has no keyword
         loop.add_reader(context.fileno, self._run)
 
@@ -75,32 +80,39 @@ class _Context:
         return taken
 
     def _run(self) -> None:
-        # First: what ends later wakes the loop again.
         try:
-            self._context.poll()
-        except BlockingIOError:
-            pass
-        self._context.process_events(REQUESTS_MAX)
-        self._report()
-
-    def _report(self) -> None:
-        try:
+            # First: what ends later wakes the loop again.
+            try:
+                self._context.poll()
+            except BlockingIOError:
+                pass
+            while self._context.process_events(REQUESTS_MAX) == REQUESTS_MAX:
+                pass
             for begun in [begun for begun in self._begun if begun.answers]:
                 begun.done(_error(begun.answers[0]))
                 self._begun.remove(begun)
-        finally:
-            if any(begun.answers for begun in self._begun):
-                # One has raised, which the loop's exception handler gets: the others follow.
-                self._loop.call_soon(self._report)
+        except BaseException:
+            # A report's, or a signal handler's from anywhere in here; the loop's exception handler
+            # gets it, or whatever runs the loop.
+            self._loop.call_soon(self._run)
+            raise
 
     def close(self) -> None:
-        if not self._loop.is_closed():
+        # A forked child's loop has the parent's epoll: what it removed there would be the parent's.
+        if not self._loop.is_closed() and self._birth.here:
             self._loop.remove_reader(self._context.fileno)
 
 
-_contexts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Context] = (
+def _collect(context: Context) -> None:
+    """Take what has ended; no caller waits for it."""
+    with suppress(*_REFUSALS):
+        context.process_events(REQUESTS_MAX)
+
+
+_contexts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Context]] = (
     weakref.WeakKeyDictionary()
 )
+"""Only users have them: what is dropped with its loop, and was not closed, is given back."""
 
 
 class AioSyncs:
@@ -130,7 +142,8 @@ class AioSyncs:
 
     def _attached(self, make: Callable[[int], Context]) -> _Context | None:
         loop = asyncio.get_running_loop()
-        context = _contexts.get(loop)
+        there = _contexts.get(loop)
+        context = there() if there is not None else None
         if context is None:
             try:
                 context = _Context(loop, make(REQUESTS_MAX))
@@ -138,7 +151,7 @@ class AioSyncs:
                 # The container or the loop has none, or others have all of them.
                 self._make = None
                 return None
-            _contexts[loop] = context
+            _contexts[loop] = weakref.ref(context)
         context.users += 1
         return context
 
@@ -150,7 +163,7 @@ class AioSyncs:
         if not context.users:
             context.close()
             for loop, other in list(_contexts.items()):
-                if other is context:
+                if other() is context:
                     del _contexts[loop]
 
 
