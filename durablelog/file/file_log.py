@@ -339,12 +339,14 @@ class FileLog(DurableDataLog):
         self._preparer.ready_bytes -= group.entered_bytes
         self._groups += 1
         for address in group.addresses:
-            future, length = self._in_flight.popleft()
+            # Answered, then forgotten: an interrupt between the two leaves no caller waiting.
+            future, length = self._in_flight[0]
+            if not future.done():
+                future.set_result(address)
+            self._in_flight.popleft()
             self._bytes_in_flight -= length
             self._frames_appended += 1
             self._bytes_appended += length
-            if not future.done():
-                future.set_result(address)
         if self._said_full and not self.full:
             self._room_changed()
         # Nothing is written while the log is full: only here can the next file be asked for.
@@ -363,12 +365,16 @@ class FileLog(DurableDataLog):
         self._fail_all(failure)
 
     def _fail_all(self, failure: Callable[[], SegmentStoreError]) -> None:
-        in_flight, self._in_flight, self._bytes_in_flight = self._in_flight, deque(), 0
         self._commit.drop()
-        for future, _ in in_flight:
+        had_any = bool(self._in_flight)
+        while self._in_flight:
+            # Answered, then forgotten: `close` goes on with those that an interrupt leaves.
+            future, _ = self._in_flight[0]
             if not future.done():
                 future.set_exception(failure())
-        if in_flight:
+            self._in_flight.popleft()
+        self._bytes_in_flight = 0
+        if had_any:
             self.on_settled()
 
     def _give_up(self, doing: str, error: BaseException) -> SegmentStoreError:

@@ -108,16 +108,14 @@ class GroupCommit:
         """Begin a group of what waits. No other is under way."""
         self._busy = True
         try:
-            begun = self._begin_small()
+            if not self._begin_small():
+                assert self._thread is not None
+                post(self._thread, self._drain)
         except BaseException as error:
             self._busy, self._syncing = False, None
             self._on_failed("writing", error)
-            if isinstance(error, Exception):
-                return
-            raise
-        if not begun:
-            assert self._thread is not None
-            post(self._thread, self._drain)
+            if not isinstance(error, Exception):
+                raise
 
     def drop(self) -> None:
         """The log has failed, or closes: nothing that waits is written any more."""
@@ -175,12 +173,13 @@ class GroupCommit:
         if group is not self._syncing:
             # A report that was interrupted comes twice.
             return
-        self._syncing = None
         if self._settled is not None and not self._settled.done():
+            # First: what interrupts it is followed by the same report, of a group still under way.
             self._settled.set_result(None)
-        if self._stopping:
-            return
         try:
+            self._syncing = None
+            if self._stopping:
+                return
             if error is not None:
                 raise error
             written = self._folder.writer.finish(group)

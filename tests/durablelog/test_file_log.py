@@ -40,6 +40,7 @@ from tests.contracts.durable_data_log_contract import (
     read_payloads,
 )
 from tests.durablelog.faulty_disk import FaultyDisk
+from tests.support.fake_kernel import syncs_by  # noqa: F401 - each test runs both ways
 
 FILE_BYTES = 8192
 

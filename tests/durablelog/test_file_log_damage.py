@@ -20,6 +20,7 @@ from segmentstore.contracts.errors import ConfigError, DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
 from tests.durablelog.test_data_frame import with_version
+from tests.support.fake_kernel import syncs_by  # noqa: F401 - each test runs both ways
 
 LENGTH = 120
 FRAME = FRAME_HEADER_LENGTH + LENGTH

@@ -32,6 +32,7 @@ from segmentstore.contracts.errors import DataCorruptionError
 from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
+from tests.support.fake_kernel import syncs_by  # noqa: F401 - each test runs both ways
 from tests.support.suites import examples, share
 
 FILE_BYTES = FILE_HEADER_LENGTH + 1000

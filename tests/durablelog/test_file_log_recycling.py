@@ -31,6 +31,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.durable_data_log_contract import payload, read_all, read_payloads
 from tests.contracts.log_parts_contract import contents, entries_of_parts, read_by_parts
 from tests.durablelog.faulty_disk import FaultyDisk
+from tests.support.fake_kernel import syncs_by  # noqa: F401 - each test runs both ways
 from tests.support.suites import examples, size, sized
 
 FILE_BYTES = FILE_HEADER_LENGTH + 1000

@@ -24,6 +24,7 @@ from segmentstore.contracts.runtime import Runtime
 from tests.contracts.log_parts_contract import entries_of_parts
 from tests.contracts.log_world import append_all, read_all
 from tests.contracts.retained_parts_contract import oldest
+from tests.support.fake_kernel import syncs_by  # noqa: F401 - each test runs both ways
 
 PAYLOAD = 400
 FILE_BYTES = 4096 + 2500

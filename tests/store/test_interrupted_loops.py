@@ -15,12 +15,14 @@ import pytest
 
 import durablelog.file.file_log
 from durablelog.file.file_log import FileLog
+from durablelog.file.log_folder import LogFolder
 from durablelog.frame_commits import FrameCommits
 from durablelog.frame_packer import FramePacker
 from durablelog.operation_processor import OperationProcessor
 from durablelog.queue_room import QueueRoom
 from segmentstore import AppendOutcomeUnknownError, ContainerStoppedError, SegmentStore
 from tests.store.harness import open_tiny, read_all, run
+from tests.support.fake_kernel import syncs_by  # noqa: F401 - each test runs both ways
 
 PLACES: dict[str, tuple[object, str, bool]] = {
     "packed": (FramePacker, "seal", False),
@@ -29,7 +31,7 @@ PLACES: dict[str, tuple[object, str, bool]] = {
     "checksum": (durablelog.file.file_log, "crc32c_parts", False),
     "in the log's queue": (FileLog, "append", False),
     "shipped": (OperationProcessor, "_ship", False),
-    "acknowledged by the log": (FileLog, "_acknowledge", False),
+    "noted by the log": (LogFolder, "grow", False),
     "committed": (FrameCommits, "commit", False),
 }
 """What is interrupted, and whether at its beginning."""
