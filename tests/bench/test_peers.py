@@ -17,6 +17,7 @@ from rich.console import Console
 import segmentstore
 from bench.peers import bars, killed, libraries, long_logs, peer, results, suite
 from bench.peers.cell import FULL, Cell, PeerRun, PeerSizes
+from bench.peers.durability import syncs_in
 from bench.peers.embedded import GroupedLog
 from bench.peers.measure import CellRounds
 from bench.peers.peer import PeerLog, open_log
@@ -286,3 +287,19 @@ def test_the_load_on_a_long_log_begins_behind_what_was_written(
     before = batches * FILL_BATCH * FILL_RECORD_BYTES + flushes * long_logs.APPEND_BYTES
     assert length > before
     assert objects >= flushes
+
+
+def test_a_sync_by_the_kernel_counts_as_one() -> None:
+    request = "{aio_data=0x7f1, aio_lio_opcode=IOCB_CMD_%s, aio_fildes=9, aio_flags=1, aio_resfd=7}"
+    fdsync, fsync, write = (request % kind for kind in ("FDSYNC", "FSYNC", "PWRITE"))
+    counted = {
+        "12 fdatasync(9) = 0": 1,
+        "12 fsync(9 <unfinished ...>": 1,
+        "12 <... fsync resumed>) = 0": 0,
+        f"12 io_submit(0x7f2, 1, [{fdsync}]) = 1": 1,
+        f"12 io_submit(0x7f2, 1, [{fdsync}] <unfinished ...>": 1,
+        "12 <... io_submit resumed>) = 1": 0,
+        f"12 io_submit(0x7f2, 3, [{fdsync}, {write}, {fsync}]) = 3": 2,
+        f"12 io_submit(0x7f2, 1, [{fdsync}]) = -1 EAGAIN (Resource temporarily unavailable)": 0,
+    }
+    assert {line: syncs_in(line) for line in counted} == counted
