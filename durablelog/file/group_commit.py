@@ -46,7 +46,7 @@ SMALL_GROUP_BYTES: Final = 64 * 1024
 """A group of so much is copied into the page cache in some 20 µs, headers included."""
 LOAD_GROUPS = 32
 """What the kernel's syncs need is loaded behind so many groups: a short command is without."""
-SLOW_WRITE_S: Final = 0.001
+SLOW_WRITE_S = 0.001
 SLOW_PAUSE_S: Final = 1.0
 """After a write on the loop that took the first, the thread writes for the second."""
 

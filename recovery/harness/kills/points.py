@@ -50,6 +50,9 @@ POINTS: Final[Mapping[str, SystemCall]] = {
         SystemCall("write", "?pwritev,?pwritev2", 60, ("ENOSPC", "EIO")),
         SystemCall("sync", "fdatasync", 60, ("EIO",)),
         SystemCall("sync-directory", "fsync", 20, ("EIO",)),
+        # Small groups of the log: the loop has the kernel sync them, and collects what is synced.
+        SystemCall("submit", "?io_submit", 40, ("EAGAIN",)),
+        SystemCall("collect", "?io_getevents", 40),
         SystemCall("rename", "?rename,?renameat,?renameat2", 5, ("EIO",)),
         SystemCall("link", "?link,?linkat", 10, ("ENOSPC",)),
         SystemCall("unlink", "?unlink,?unlinkat", 12, ("EIO",)),
