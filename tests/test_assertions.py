@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE = ("durablelog", "readindex", "recovery", "segmentstore", "storagewriter", "tier2")
 ONLY_ASK = {
-    *("all", "any", "callable", "isinstance", "len", "map", "set", "sum"),
+    *("all", "any", "callable", "hasattr", "isinstance", "len", "map", "set", "sum"),
     *("endswith", "get", "keys", "startswith", "values"),
     *("extents_from", "follow_one_another", "header_length_with", "knows", "may_evict"),
     *("may_forget_chunks", "parts", "with_chunks"),

@@ -129,9 +129,10 @@ class FileLog(DurableDataLog):
             self._preparer,
             self._stopping,
             room_wanted=self._room_wanted,
-            on_written=self._acknowledge,
+            on_written=self._written,
             on_full=self._file_full,
             on_failed=self._give_up,
+            now_ms=lambda: runtime.boot().elapsed_ms,
         )
         self._parts = FileParts(
             self._folder, container_id, runtime, self.check_primary, self._truncation.unpinned
@@ -329,6 +330,14 @@ class FileLog(DurableDataLog):
 
     def _file_full(self) -> None:
         self._room = 0
+
+    def _written(self, group: WrittenGroup) -> None:
+        try:
+            self._acknowledge(group)
+        except BaseException as error:
+            # A signal handler's, too: an acknowledgement that is lost here comes never again.
+            self.on_failed(self._give_up("acknowledging what was written to", error))
+            raise
 
     def _acknowledge(self, group: WrittenGroup) -> None:
         if self._failure is not None:

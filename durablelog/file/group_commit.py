@@ -46,9 +46,9 @@ SMALL_GROUP_BYTES: Final = 64 * 1024
 """A group of so much is copied into the page cache in some 20 µs, headers included."""
 LOAD_GROUPS = 32
 """What the kernel's syncs need is loaded behind so many groups: a short command is without."""
-SLOW_WRITE_S = 0.001
-SLOW_PAUSE_S: Final = 1.0
-"""After a write on the loop that took the first, the thread writes for the second."""
+SLOW_WRITE_MS = 1
+SLOW_PAUSE_MS: Final = 1000
+"""After a write on the loop that took longer than the first, the thread writes for the second."""
 
 
 class GroupCommit:
@@ -56,7 +56,8 @@ class GroupCommit:
 
     `room_wanted`: bytes that should be known to have room before a group is written. `on_written`
     gets each durable group, in order. `on_full`: the file has no more room. `on_failed` gets what
-    ends the log for good, and what was being done to the log.
+    ends the log for good, and what was being done to the log. `now_ms` is a clock that goes on in
+    the midst of a turn of the loop, unlike uvloop's.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class GroupCommit:
         on_written: Callable[[WrittenGroup], None],
         on_full: Callable[[], None],
         on_failed: Callable[[str, BaseException], object],
+        now_ms: Callable[[], int],
     ) -> None:
         self._folder = folder
         self._preparer = preparer
@@ -77,6 +79,7 @@ class GroupCommit:
         self._on_written = on_written
         self._on_full = on_full
         self._on_failed = on_failed
+        self._now_ms = now_ms
         self._queue: deque[WaitingFrame] = deque()
         self._busy = False
         self._groups = 0
@@ -87,7 +90,7 @@ class GroupCommit:
         self._syncs: KernelSyncs | None = None
         self._syncing: UnsyncedGroup | None = None
         self._settled: asyncio.Future[None] | None = None
-        self._slow_until = 0.0
+        self._slow_until = 0
 
     def open(self, writer_thread: Executor, helper: Executor) -> None:
         """The log is being opened. `helper` is for what takes long and writes no group."""
@@ -112,10 +115,14 @@ class GroupCommit:
                 assert self._thread is not None
                 post(self._thread, self._drain)
         except BaseException as error:
-            self._busy, self._syncing = False, None
+            self._syncing = None
+            if isinstance(error, Exception):
+                # In a turn of its own: the caller is on its way to the log with this very frame.
+                assert self._loop is not None
+                self._loop.call_soon(self._on_failed, "writing", error)
+                return
             self._on_failed("writing", error)
-            if not isinstance(error, Exception):
-                raise
+            raise
 
     def drop(self) -> None:
         """The log has failed, or closes: nothing that waits is written any more."""
@@ -154,15 +161,14 @@ class GroupCommit:
             or not syncs.ready
         ):
             return False
-        assert self._loop is not None
-        began = self._loop.time()
+        began = self._now_ms()
         if began < self._slow_until:
             return False
         group = self._syncing = writer.put(take_group(self._queue, size))
-        ended = self._loop.time()
-        if ended - began > SLOW_WRITE_S:
+        ended = self._now_ms()
+        if ended - began > SLOW_WRITE_MS:
             # Not from its beginning: it may have waited for longer than the pause.
-            self._slow_until = ended + SLOW_PAUSE_S
+            self._slow_until = ended + SLOW_PAUSE_MS
         if not syncs.begin(group.file, partial(self._synced, group)):
             self._syncing = None
             assert self._thread is not None
@@ -184,10 +190,10 @@ class GroupCommit:
                 raise error
             written = self._folder.writer.finish(group)
             self._busy = False
-            if self._queue:
-                # First: the disk works while the loop answers.
-                self.start()
+            # First: what the next write waits for is nothing to the callers of this one.
             self._on_written(written)
+            if self._queue and not self._busy and not self._stopping:
+                self.start()
         except BaseException as failure:
             self._on_failed("writing", failure)
             if not isinstance(failure, Exception):
@@ -281,12 +287,7 @@ class GroupCommit:
     # --- its reports, on the loop -----------------------------------------------------------------
 
     def _written(self, group: WrittenGroup) -> None:
-        try:
-            self._on_written(group)
-        except BaseException as error:
-            # A signal handler's, too: an acknowledgement that is lost here comes never again.
-            self._on_failed("acknowledging what was written to", error)
-            raise
+        self._on_written(group)
         self._groups += 1
         if self._groups == LOAD_GROUPS and self._syncs is not None:
             assert self._helper is not None

@@ -46,7 +46,7 @@ class _Context:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         """Raises what is in `_REFUSALS`."""
-        self._loop = loop
+        self.loop = loop
         self._context = context
         self._birth = forks.Birth()
         self._begun: list[_Begun] = []
@@ -94,13 +94,14 @@ class _Context:
         except BaseException:
             # A report's, or a signal handler's from anywhere in here; the loop's exception handler
             # gets it, or whatever runs the loop.
-            self._loop.call_soon(self._run)
+            # A call of the loop's could be lost in the loop itself.
+            os.eventfd_write(self._context.fileno, 1)
             raise
 
     def close(self) -> None:
         # A forked child's loop has the parent's epoll: what it removed there would be the parent's.
-        if not self._loop.is_closed() and self._birth.here:
-            self._loop.remove_reader(self._context.fileno)
+        if not self.loop.is_closed() and self._birth.here:
+            self.loop.remove_reader(self._context.fileno)
 
 
 def _collect(context: Context) -> None:
@@ -121,6 +122,7 @@ class AioSyncs:
     def __init__(self) -> None:
         self._make: Callable[[int], Context] | None = None
         self._context: _Context | None = None
+        self._birth = forks.Birth()
 
     def load(self) -> None:
         # Without the extra `fast`, or on another system, there is none.
@@ -132,7 +134,7 @@ class AioSyncs:
     @property
     def ready(self) -> bool:
         context, make = self._context, self._make
-        if context is None and make is not None:
+        if context is None and make is not None and self._birth.here:
             context = self._context = self._attached(make)
         return context is not None and context.ready
 
@@ -162,9 +164,8 @@ class AioSyncs:
         context.users -= 1
         if not context.users:
             context.close()
-            for loop, other in list(_contexts.items()):
-                if other() is context:
-                    del _contexts[loop]
+            # In one step: loops of other threads have theirs here, too.
+            _contexts.pop(context.loop, None)
 
 
 def _error(answer: int) -> OSError | None:

@@ -16,7 +16,7 @@ import pytest
 from durablelog.durable_data_log import LogAddress
 from durablelog.file import file_log, group_commit
 from durablelog.file.file_log import FileLog
-from durablelog.file.group_commit import SLOW_PAUSE_S, SLOW_WRITE_S, SMALL_GROUP_BYTES
+from durablelog.file.group_commit import SLOW_PAUSE_MS, SLOW_WRITE_MS, SMALL_GROUP_BYTES
 from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
@@ -25,7 +25,7 @@ from segmentstore.contracts.errors import (
     NotPrimaryError,
     TierUnavailableError,
 )
-from segmentstore.contracts.runtime import Runtime
+from segmentstore.contracts.runtime import BootTime, Runtime
 from tests.contracts.durable_data_log_contract import append_all, payload, read_payloads
 from tests.durablelog.faulty_disk import FaultyDisk
 from tests.store.harness import run, until
@@ -298,7 +298,7 @@ def test_a_group_of_more_than_64_kib_is_the_threads(tmp_path: Path, kernel: Fake
 class SlowDisk(OsDisk):
     """Each write of frames takes so long, by the clock of a virtual loop."""
 
-    seconds = 0.0
+    ms = 0
 
     def _opened(self, descriptor: int) -> OsFile:
         disk = self
@@ -308,7 +308,7 @@ class SlowDisk(OsDisk):
                 super().pwrite(buffers, offset)
                 loop = asyncio.get_running_loop()
                 assert isinstance(loop, VirtualLoop)
-                loop.virtual_time.now_us += round(disk.seconds * 1e6)
+                loop.virtual_time.now_us += 1000 * disk.ms
 
         return File(descriptor)
 
@@ -316,11 +316,19 @@ class SlowDisk(OsDisk):
 def test_behind_a_slow_write_the_thread_writes_for_a_while(
     tmp_path: Path, kernel: FakeKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_commit, "SLOW_WRITE_S", SLOW_WRITE_S)
+    monkeypatch.setattr(group_commit, "SLOW_WRITE_MS", SLOW_WRITE_MS)
 
     async def scenario() -> None:
         disk = SlowDisk()
-        log = FileLog(str(tmp_path / "log"), 0, Runtime(disk=disk, executor=inline_executor))
+        loop = asyncio.get_running_loop()
+
+        def now_ms() -> int:
+            return int(loop.time() * 1000)
+
+        runtime = Runtime(
+            disk=disk, executor=inline_executor, boot=lambda: BootTime(bytes(16), now_ms())
+        )
+        log = FileLog(str(tmp_path / "log"), 0, runtime)
         await log.open()
         await warm(log, kernel)
 
@@ -329,16 +337,16 @@ def test_behind_a_slow_write_the_thread_writes_for_a_while(
             await log.append([b"x"])
             return kernel.begun > begun
 
-        disk.seconds = SLOW_WRITE_S
+        disk.ms = SLOW_WRITE_MS
         assert [await by_kernel() for _ in range(3)] == [True] * 3
-        disk.seconds = SLOW_WRITE_S + 1e-4
-        began = asyncio.get_running_loop().time()
+        disk.ms = SLOW_WRITE_MS + 1
+        began = now_ms()
         assert await by_kernel(), "the slow one itself"
-        disk.seconds = 0.0
+        disk.ms = 0
         assert [await by_kernel() for _ in range(20)] == [False] * 20
-        left = began + SLOW_PAUSE_S - asyncio.get_running_loop().time()
+        left = began + SLOW_WRITE_MS + 1 + SLOW_PAUSE_MS - now_ms()
         assert left > 0
-        await asyncio.sleep(left - 1e-3)
+        await asyncio.sleep(left / 1e3 - 1e-3)
         assert not await by_kernel()
         await asyncio.sleep(2e-3)
         assert [await by_kernel() for _ in range(3)] == [True] * 3
@@ -448,7 +456,7 @@ def interrupted(folder: Path, place: Place | None, *, closes: bool) -> list[Plac
 def test_an_interrupt_anywhere_leaves_no_caller_waiting(
     tmp_path: Path, closes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(group_commit, "SLOW_WRITE_S", 3600.0)
+    monkeypatch.setattr(group_commit, "SLOW_WRITE_MS", 3_600_000)
     places = interrupted(tmp_path / "none", None, closes=closes)
     assert len(places) > 15
     for number, place in enumerate(places):

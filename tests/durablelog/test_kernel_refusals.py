@@ -25,7 +25,7 @@ from segmentstore.contracts.disk import OsDisk
 from segmentstore.contracts.event_loops import run
 from segmentstore.contracts.runtime import Runtime
 
-group_commit.SLOW_WRITE_S = 3600.0  # a tracer is slow
+group_commit.SLOW_WRITE_MS = 3_600_000  # a tracer is slow
 group_commit.LOAD_GROUPS = 1
 
 class Disk(OsDisk):

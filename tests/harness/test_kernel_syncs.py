@@ -13,7 +13,7 @@ import pytest
 
 from durablelog.durable_data_log import LogAddress
 from durablelog.file.file_log import FileLog
-from durablelog.file.group_commit import SLOW_PAUSE_S
+from durablelog.file.group_commit import SLOW_PAUSE_MS
 from durablelog.file.log_state import StateFile
 from recovery.harness.enumeration.driver import enumerate_group, replay
 from recovery.harness.enumeration.workloads import EnumeratedWorkload, prepare, record
@@ -165,7 +165,7 @@ def test_a_write_that_stalls_on_the_loop_takes_the_time_of_all_and_then_the_thre
     assert one.begun == begun + 1
 
     async def wait() -> None:
-        await asyncio.sleep(2 * SLOW_PAUSE_S)
+        await asyncio.sleep(2 * SLOW_PAUSE_MS / 1000)
 
     one.world.run_task(process, wait())
     one.world.run(one.append(process, log).done)

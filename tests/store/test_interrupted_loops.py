@@ -32,6 +32,7 @@ PLACES: dict[str, tuple[object, str, bool]] = {
     "in the log's queue": (FileLog, "append", False),
     "shipped": (OperationProcessor, "_ship", False),
     "noted by the log": (LogFolder, "grow", False),
+    "acknowledged by the log": (FileLog, "_acknowledge", False),
     "committed": (FrameCommits, "commit", False),
 }
 """What is interrupted, and whether at its beginning."""

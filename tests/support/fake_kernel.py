@@ -92,7 +92,7 @@ class FakeSyncs:
 def use(monkeypatch: pytest.MonkeyPatch) -> FakeKernel:
     """Have every disk on this machine's files use one, however slow a write to it is."""
     kernel = FakeKernel()
-    monkeypatch.setattr(group_commit, "SLOW_WRITE_S", 3600.0)
+    monkeypatch.setattr(group_commit, "SLOW_WRITE_MS", 3_600_000)
     monkeypatch.setattr(OsDisk, "kernel_syncs", lambda _, path: kernel.syncs(path))
     return kernel
 

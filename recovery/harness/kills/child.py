@@ -54,7 +54,7 @@ def main(text: str) -> None:
     faulthandler.enable()
     orders = Orders.from_json(text)
     if random.Random(f"{orders.seed}/syncs").random() < _BY_KERNEL:
-        group_commit.LOAD_GROUPS, group_commit.SLOW_WRITE_S = 1, 1.0
+        group_commit.LOAD_GROUPS, group_commit.SLOW_WRITE_MS = 1, 1000
     _report(Event("born", shared_clock_ns(), orders.process_run, {"pid": os.getpid()}))
     try:
         asyncio.run(_live(orders))
