@@ -131,7 +131,7 @@ class FileLog(DurableDataLog):
             room_wanted=self._room_wanted,
             on_written=self._written,
             on_full=self._file_full,
-            on_failed=self._give_up,
+            on_failed=self._stop,
             now_ms=lambda: runtime.boot().elapsed_ms,
         )
         self._parts = FileParts(
@@ -336,7 +336,7 @@ class FileLog(DurableDataLog):
             self._acknowledge(group)
         except BaseException as error:
             # A signal handler's, too: an acknowledgement that is lost here comes never again.
-            self.on_failed(self._give_up("acknowledging what was written to", error))
+            self._stop("acknowledging what was written to", error)
             raise
 
     def _acknowledge(self, group: WrittenGroup) -> None:
@@ -385,6 +385,11 @@ class FileLog(DurableDataLog):
         self._bytes_in_flight = 0
         if had_any:
             self.on_settled()
+
+    def _stop(self, doing: str, error: BaseException) -> None:
+        """Fail, and notify the engine, though nothing may be in flight."""
+        if self._failure is None:
+            self.on_failed(self._give_up(doing, error))
 
     def _give_up(self, doing: str, error: BaseException) -> SegmentStoreError:
         failure = self._failure_of(doing, error)

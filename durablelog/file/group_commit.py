@@ -95,7 +95,7 @@ class GroupCommit:
     def open(self, writer_thread: Executor, helper: Executor) -> None:
         """The log is being opened. `helper` is for what takes long and writes no group."""
         self._thread, self._helper = writer_thread, helper
-        self._loop, self._calls = asyncio.get_running_loop(), LoopCalls()
+        self._loop, self._calls = asyncio.get_running_loop(), LoopCalls(self._lost)
 
     def begin(self, syncs: KernelSyncs | None) -> None:
         """The log is open. `syncs`: of its folder, closed by `close`."""
@@ -148,7 +148,7 @@ class GroupCommit:
     def _begin_small(self) -> bool:
         """Begin the group of what waits; False: it is for the thread, and nothing was done."""
         syncs, writer = self._syncs, self._folder.writer
-        if syncs is None or not self._queue:
+        if syncs is None or not self._queue or self._stopping:
             return False
         size = 0
         for frame in self._queue:
@@ -286,10 +286,14 @@ class GroupCommit:
 
     # --- its reports, on the loop -----------------------------------------------------------------
 
+    def _lost(self, error: BaseException) -> None:
+        # With one acknowledgement missing, each later one would answer the callers of another.
+        self._on_failed("acknowledging what was written to", error)
+
     def _written(self, group: WrittenGroup) -> None:
         self._on_written(group)
         self._groups += 1
-        if self._groups == LOAD_GROUPS and self._syncs is not None:
+        if self._groups == LOAD_GROUPS and self._syncs is not None and not self._stopping:
             assert self._helper is not None
             post(self._helper, self._syncs.load)
 

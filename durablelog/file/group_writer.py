@@ -1,7 +1,8 @@
 """The writing end of a file log: groups of frames into the current file, one write and one sync
 each.
 
-Blocking; used on the log's writer thread alone. Rules of this file:
+Blocking; used on the log's writer thread, `put` and `finish` on the event loop as well. Rules of
+this file:
 
 - an acknowledgement is due only after the sync *and* a check of the state file that finds it still
   ours;

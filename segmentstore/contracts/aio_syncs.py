@@ -15,6 +15,7 @@ the event loop submits a sync, and an eventfd reports its end. Rules of this fil
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import weakref
 from collections.abc import Callable
@@ -80,6 +81,9 @@ class _Context:
         return taken
 
     def _run(self) -> None:
+        if not self._birth.here:
+            # The eventfd is the parent's, too.
+            return
         try:
             # First: what ends later wakes the loop again.
             try:
@@ -91,12 +95,13 @@ class _Context:
             for begun in [begun for begun in self._begun if begun.answers]:
                 begun.done(_error(begun.answers[0]))
                 self._begun.remove(begun)
-        except BaseException:
+        except BaseException as error:
             # A report's, or a signal handler's from anywhere in here; the loop's exception handler
             # gets it, or whatever runs the loop.
             # A call of the loop's could be lost in the loop itself.
             os.eventfd_write(self._context.fileno, 1)
-            raise
+            if not (isinstance(error, SystemError) and error.args[:1] == (errno.EINTR,)):
+                raise
 
     def close(self) -> None:
         # A forked child's loop has the parent's epoll: what it removed there would be the parent's.

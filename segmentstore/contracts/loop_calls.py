@@ -15,6 +15,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 
+def _ignore(_error: BaseException) -> None:
+    pass
+
+
 class LoopCalls:
     """Of the loop that makes it. `call` is for any thread, the rest for the loop's.
 
@@ -22,7 +26,11 @@ class LoopCalls:
     `call_soon_threadsafe`, and a close drops nothing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_lost: Callable[[BaseException], object] = _ignore) -> None:
+        """`on_lost` gets what has raised in a call: one taken for it may not have begun, and none
+        is made again.
+        """
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._mutex = threading.Lock()
         self._closed = False
@@ -58,13 +66,19 @@ class LoopCalls:
                 os.eventfd_write(self._descriptor, 1)
 
     def _run(self, descriptor: int) -> None:
-        # First: what comes later wakes the loop again.
-        with suppress(BlockingIOError):
-            os.eventfd_read(descriptor)
+        taking = False
         try:
+            # First: what comes later wakes the loop again.
+            with suppress(BlockingIOError):
+                os.eventfd_read(descriptor)
+            taking = True
             while self._waiting:
                 function, arguments = self._waiting.popleft()
                 function(*arguments)
+        except BaseException as error:
+            if taking:
+                self._on_lost(error)
+            raise
         finally:
             if self._waiting:
                 # One has raised, which the loop's exception handler gets: the others follow.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -13,11 +13,18 @@ from typing import Any
 
 import pytest
 
+import segmentstore.contracts.disk as disk_module
 from durablelog.durable_data_log import LogAddress
 from durablelog.file import file_log, group_commit
 from durablelog.file.file_log import FileLog
-from durablelog.file.group_commit import SLOW_PAUSE_MS, SLOW_WRITE_MS, SMALL_GROUP_BYTES
+from durablelog.file.group_commit import (
+    LOAD_GROUPS,
+    SLOW_PAUSE_MS,
+    SLOW_WRITE_MS,
+    SMALL_GROUP_BYTES,
+)
 from recovery.harness.simulation.virtual_loop import VirtualLoop, inline_executor
+from segmentstore.contracts.aio_syncs import AioSyncs
 from segmentstore.contracts.checksum import Buffer
 from segmentstore.contracts.disk import OsDisk, OsFile
 from segmentstore.contracts.errors import (
@@ -140,7 +147,7 @@ def test_a_truncation_meanwhile_changes_nothing_for_the_group(
     run(scenario())
 
 
-def test_a_cancelled_truncation_meanwhile_is_carried_out(
+def test_a_cancelled_truncation_meanwhile_changes_nothing_for_the_group(
     tmp_path: Path, kernel: FakeKernel
 ) -> None:
     async def scenario() -> None:
@@ -157,6 +164,7 @@ def test_a_cancelled_truncation_meanwhile_is_carried_out(
         await late
         await log.append([payload(55)])
         await log.close()
+        # Carried out or not: it may have been cancelled before its turn came.
         assert (await content(tmp_path))[-3:] == list(map(payload, (53, 54, 55)))
 
     run(scenario())
@@ -465,3 +473,63 @@ def test_an_interrupt_anywhere_leaves_no_caller_waiting(
         except BaseException as error:
             error.add_note(f"interrupted at {os.path.basename(place[0])}:{place[1]} {place[2]}")
             raise
+
+
+@pytest.mark.parametrize("report", ["_writer_idle", "_written"])
+def test_a_report_of_the_thread_that_is_lost_fails_the_log(
+    report: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each later group would answer the callers of the one before it."""
+    whole = getattr(group_commit.GroupCommit, report)
+    left = [1]
+
+    def interrupted(self: object, *arguments: object) -> object:
+        if left:
+            left.pop()
+            raise SystemError
+        return whole(self, *arguments)
+
+    async def scenario() -> None:
+        log, failures = await opened(tmp_path), list[object]()
+        log.on_failed = failures.append
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, _context: None)
+        monkeypatch.setattr(group_commit.GroupCommit, report, interrupted)
+        lost = log.append([payload(1)])
+        with pytest.raises(TierUnavailableError, match="acknowledging"):
+            await asyncio.wait_for(lost, 60)
+        with pytest.raises(TierUnavailableError, match="acknowledging"):
+            await asyncio.wait_for(log.append([payload(2)]), 60)
+        assert len(failures) == 1
+        await log.close()
+
+    run(scenario())
+
+
+def test_a_log_on_a_disk_of_this_machine_has_its_groups_synced_by_the_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else of it is set up: as in a program that uses the store."""
+    monkeypatch.setattr(disk_module, "is_of_one_host", lambda path: path == str(tmp_path / "log"))
+    assert OsDisk().kernel_syncs("elsewhere") is None
+    assert FaultyDisk().kernel_syncs(str(tmp_path / "log")) is None, "it syncs in its own way"
+    begun, begin = [0], AioSyncs.begin
+
+    def counted(self: AioSyncs, file: object, done: Callable[[OSError | None], None]) -> bool:
+        begun[0] += 1
+        return begin(self, file, done)
+
+    monkeypatch.setattr(AioSyncs, "begin", counted)
+    monkeypatch.setattr(group_commit, "SLOW_WRITE_MS", 3_600_000)
+
+    async def scenario() -> None:
+        log = FileLog(str(tmp_path / "log"), 0, Runtime(), file_bytes=2 << 20)
+        await log.open()
+        number = 0
+        while begun[0] < 10:
+            await log.append([payload(number)])
+            number += 1
+            assert number < 4_000, "the kernel has none of the groups"
+        assert number > LOAD_GROUPS
+        await log.close()
+
+    asyncio.run(scenario())

@@ -51,12 +51,8 @@ KERNEL_SYNCS: Final = (
             Edit(
                 f"{_COMMIT}._synced",
                 "written = self._folder.writer.finish(group)\nself._busy = False",
-                "self._busy = False",
-            ),
-            Edit(
-                f"{_COMMIT}._synced",
-                "self._on_written(written)",
-                "self._on_written(self._folder.writer.finish(group))",
+                "self._busy = False\nif self._queue:\n    self.start()\n"
+                "written = self._folder.writer.finish(group)",
             ),
         ),
         Hunt(workload="appends", kernel_syncs=True),
@@ -72,7 +68,13 @@ KERNEL_SYNCS: Final = (
         "queue-forgotten-behind-the-kernel",
         "4.5 Every queue has a bound; closing always works under full throttle.",
         "What came while the kernel was syncing waits for the next append, or for ever.",
-        (Edit(f"{_COMMIT}._synced", "if self._queue:", "if False:"),),
+        (
+            Edit(
+                f"{_COMMIT}._synced",
+                "if self._queue and not self._busy and not self._stopping:",
+                "if False:",
+            ),
+        ),
         Hunt(workload="appends", kernel_syncs=True),
     ),
 )

@@ -61,7 +61,8 @@ def test_the_launcher_runs_from_the_archive_alone(tmp_path: Path) -> None:
 def test_what_executors_need_besides_is_named() -> None:
     brought_by_others = {"pyspark", "urllib3"}
     # Where boto3 is absent, botocore alone makes the clients (tier2/s3/s3_client.py).
-    optional = {"boto3"}
+    # Where caio is absent, a thread syncs; no job has a log.
+    optional = {"boto3", "caio"}
     imported = {name for name in imported_by_the_jobs() if not name.startswith("types_")}
     needed = imported - brought_by_others - optional
     # obstore's Arrow listing needs arro3, which nothing imports by name.
