@@ -33,7 +33,7 @@ from durablelog.catalog.metadata_changes import MetadataChanges
 from durablelog.catalog.rocksdb_key_store import RocksDbKeyStore
 from durablelog.catalog.segment_loading import chunks_in, find_ids, load_records, load_segments
 from durablelog.checkpoint_codec import decode_checkpoint, encode_checkpoint
-from durablelog.metadata_needs import needs_of
+from durablelog.metadata_needs import needs_in_replay
 from durablelog.metadata_updater import MetadataUpdater
 from durablelog.operation_codec import decode_operation, encode_operation
 from durablelog.operations import AppendOperation, CreateOperation, Operation, segments_of
@@ -389,7 +389,8 @@ class ChangesMachine(OperationsMachine):
         if isinstance(operation, CreateOperation) and self.is_idle(operation.name):
             (found,) = self.do(find_ids(self.store, [operation.name]))
             self.activate([] if found is None else [found])
-        self.do(learn(self.store, self.updater.metadata, needs_of(operation)))
+        metadata = self.updater.metadata
+        self.do(learn(self.store, metadata, needs_in_replay(metadata, [operation])))
 
     def teardown(self) -> None:
         self.do(self.store.destroy())
