@@ -7,6 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,11 @@ LIMIT_S = 240
 def children(process: int) -> dict[str, int]:
     """The processes that one has started: `java`, or a host by its id."""
     found = {}
-    threads = Path(f"/proc/{process}/task").iterdir()
-    for number in " ".join((each / "children").read_text() for each in threads).split():
+    numbers = []
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            numbers += (thread / "children").read_text().split()
+    for number in numbers:
         words = Path(f"/proc/{number}/cmdline").read_bytes().decode().split("\0")
         found[words[words.index("--host") + 1] if "--host" in words else "java"] = int(number)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,10 @@ OF_A_CLIENT = ("connect-", "BookKeeperClien")
 
 def threads_of_clients(process: int) -> int:
     """Of BookKeeper's clients in a gateway, and of their sessions with ZooKeeper."""
-    names = [path.read_text().strip() for path in Path(f"/proc/{process}/task").glob("*/comm")]
+    names = []
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            names.append((thread / "comm").read_text())
     return sum(name.startswith(OF_A_CLIENT) for name in names)
 
 
