@@ -356,7 +356,7 @@ def test_a_store_that_was_killed_and_broke_a_rule_comes_with_the_command_that_tr
         "--mode",
         "kill",
         "--seed",
-        "an old one",
+        "a lost frame",
         "--workload",
         "appends",
         "--runs",
