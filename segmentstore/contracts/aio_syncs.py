@@ -7,6 +7,8 @@ the event loop submits a sync, and an eventfd reports its end. Rules of this fil
 
 - all logs of one event loop share one context: the kernel has 65,536 requests for all processes of
   the machine (/proc/sys/fs/aio-max-nr), and one wake-up serves all syncs that have ended;
+- the loop keeps its context until it is closed itself. The kernel takes some 30 ms to end one, and
+  the package keeps the interpreter lock meanwhile: every thread would stand still;
 - what has ended is noted by code that no signal handler can interrupt, and forgotten behind its
   report. So each is reported; twice, if a handler raises in the midst of that;
 - whatever interrupts a wake-up, the loop is asked for another: the eventfd may be read already.
@@ -43,16 +45,14 @@ class _Begun:
 
 
 class _Context:
-    """The requests of one event loop; for that loop alone."""
+    """The requests of one event loop, which has the only lasting reference: its reader's."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, context: Context) -> None:
         """Raises what is in `_REFUSALS`."""
-        self.loop = loop
         self._context = context
         self._birth = forks.Birth()
         self._begun: list[_Begun] = []
-        self.users = 0
-        # Where the loop ends without a close: a sync under way keeps its requests taken.
+        # A sync under way at the end of the loop keeps its requests taken.
         weakref.finalize(self, _collect, context).atexit = False
         os.set_inheritable(context.fileno, False)  # noqa: FBT003 - it has no keyword
         loop.add_reader(context.fileno, self._run)
@@ -103,11 +103,6 @@ class _Context:
             if not (isinstance(error, SystemError) and error.args[:1] == (errno.EINTR,)):
                 raise
 
-    def close(self) -> None:
-        # A forked child's loop has the parent's epoll: what it removed there would be the parent's.
-        if not self.loop.is_closed() and self._birth.here:
-            self.loop.remove_reader(self._context.fileno)
-
 
 def _collect(context: Context) -> None:
     """Take what has ended; no caller waits for it."""
@@ -118,7 +113,7 @@ def _collect(context: Context) -> None:
 _contexts: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[_Context]] = (
     weakref.WeakKeyDictionary()
 )
-"""Only users have them: what is dropped with its loop, and was not closed, is given back."""
+"""A loop that is closed drops its own, though it may be referred to for long."""
 
 
 class AioSyncs:
@@ -158,19 +153,12 @@ class AioSyncs:
                 # The container or the loop has none, or others have all of them.
                 self._make = None
                 return None
+            # In one step: loops of other threads have theirs here, too.
             _contexts[loop] = weakref.ref(context)
-        context.users += 1
         return context
 
     def close(self) -> None:
-        context, self._context, self._make = self._context, None, None
-        if context is None:
-            return
-        context.users -= 1
-        if not context.users:
-            context.close()
-            # In one step: loops of other threads have theirs here, too.
-            _contexts.pop(context.loop, None)
+        self._context = self._make = None
 
 
 def _error(answer: int) -> OSError | None:
